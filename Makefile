@@ -1,0 +1,49 @@
+# Needs python3 >= 3.11 and Java >= 17. Everything else is installed into .venv by the first target that needs it.
+PYTHON ?= python3
+BIN := .venv/bin
+UV_VERSION := 0.13.8
+CODE := schemas connectors pipeline tests
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format bench lock protos clean
+
+help: ## Show these targets.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: .venv/.installed ## Create .venv with the locked dependencies.
+
+.venv/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Stilltide needs Python >= 3.11, but $(PYTHON) is %s; run make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+demo: setup ## Run the main job end to end on a real broker and check the result (ARGS="--file events.ndjson").
+	@$(BIN)/stilltide demo $(ARGS)
+
+test: check ## Run every check and test, those on a real broker and Spark included.
+	$(BIN)/pytest $(ARGS)
+
+check: setup ## Lint, format, types and import contracts.
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: setup ## Rewrite the sources in the project's format.
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: setup ## Measure (all cases, or CASE=writer|transactions); writes build/bench/<case>.json.
+	$(BIN)/python -m tests.bench $(CASE)
+
+lock: setup ## Compile requirements.lock anew.
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade --group dev pyproject.toml -o requirements.lock
+
+protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. schemas/v1/*.proto
+
+clean: ## Remove what the other targets made, except downloads in the user cache.
+	rm -rf .venv build .pytest_cache .hypothesis .ruff_cache

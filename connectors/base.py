@@ -1,0 +1,210 @@
+"""Ports: what the drivers ask of a log system, and what they may rely on.
+
+Two implementations keep the same promises and pass the same contract suite (`tests/contract`):
+`connectors.kafka` and the verified fake `connectors.memory`.
+
+Every method that waits does so on the caller's asyncio loop; callbacks run on that loop too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from connectors.errors import ConnectorError
+from schemas.headers import Headers
+from schemas.topics import TopicSpec
+from schemas.values import EndOffset, Offset, TopicPartition
+
+
+class Record(NamedTuple):
+    """A record as read. `headers` keep order and repeats; None when there are none."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+
+
+class EndReached(NamedTuple):
+    """The reader stands at `end_offset`; nothing readable lay below it that was not returned.
+
+    Passes over offsets without a readable record (control records, aborted native data).
+    """
+
+    topic: str
+    partition: int
+    end_offset: EndOffset
+
+
+Delivered = Callable[[ConnectorError | None, int], None]
+"""Called once per append with (error, offset).
+
+Without error the record is durable at `offset`; -1 means durable at an unknown offset (an
+idempotent retry). With `RetriableError` the outcome is unknown: it may still land (A5).
+"""
+
+
+class LogWriter(Protocol):
+    """Appends records; order per partition = order of calls."""
+
+    def append(
+        self,
+        data: TopicPartition,
+        value: bytes | None,
+        delivered: Delivered,
+        *,
+        key: bytes | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Queues one record and returns at once.
+
+        Raises:
+            RetriableError: the local queue is full: await `room()` and call again.
+            FatalError: the record can never be written (too large).
+        """
+        ...
+
+    async def room(self) -> None:
+        """Returns when the local queue has room again."""
+        ...
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Waits for every queued record; False when some are still under way."""
+        ...
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Flushes, then fails what is left; no append afterwards."""
+        ...
+
+
+class LogReader(Protocol):
+    """Reads partitions that the caller names, each in offset order."""
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Replaces what is read; each partition is read from its position on.
+
+        A position below the log start is an error of the next `read`, never moved silently.
+        """
+        ...
+
+    async def read(self) -> Sequence[Record | EndReached]:
+        """The next records, at least one item; waits for it. One caller at a time.
+
+        `EndReached` comes once each time a partition's end is met.
+
+        Raises:
+            RetriableError: the broker is away; call again.
+            FatalError: position out of range, topic gone, not authorised.
+        """
+        ...
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stops fetching; what was fetched already may still be returned."""
+        ...
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches paused partitions again from where they stand."""
+        ...
+
+    async def close(self) -> None:
+        """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
+        ...
+
+
+class GroupReader(LogReader, Protocol):
+    """A reader whose partitions come from a consumer group."""
+
+    async def subscribe(
+        self,
+        topics: Sequence[str],
+        *,
+        assigned: Callable[[Mapping[TopicPartition, Offset]], None],
+        revoked: Callable[[Sequence[TopicPartition]], None],
+    ) -> None:
+        """Joins the group; `assigned` is called with positions before their first record.
+
+        `revoked` is called when partitions are taken away, before `assigned` for what follows.
+        """
+        ...
+
+    async def commit(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Commits, for each partition, the offset of the next record to read.
+
+        Raises:
+            FencedError: the group has moved a partition to another member.
+            RetriableError: the broker is away.
+        """
+        ...
+
+
+class TopicDescription(NamedTuple):
+    """A topic that exists."""
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+
+
+class LogAdmin(Protocol):
+    """Topics and offsets."""
+
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Creates what is missing and verifies the rest; safe to call at once from several.
+
+        Raises:
+            FatalError: a topic exists with other partitions or configs; names both.
+            RetriableError: the broker cannot be reached within the time-out; names its address.
+        """
+        ...
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """The topics that exist, by name; a missing one is not in the answer."""
+        ...
+
+    async def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, committed: bool = False
+    ) -> dict[TopicPartition, EndOffset]:
+        """End offsets: high watermarks, or last stable offsets when `committed`.
+
+        Read after the call began. A partition that does not exist is not in the answer.
+        """
+        ...
+
+    async def start_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        """Log start offsets; a partition that does not exist is not in the answer."""
+        ...
+
+    async def close(self) -> None:
+        """Releases connections."""
+        ...
+
+
+class Connector(Protocol):
+    """Makes writers, readers and admins of one cluster."""
+
+    def writer(self, client_id: str, *, linger_ms: float = 0) -> LogWriter:
+        """A writer: idempotent, acknowledged by all in-sync replicas."""
+        ...
+
+    def reader(self, client_id: str, *, committed: bool = True) -> LogReader:
+        """A reader of named partitions; `committed` hides open and aborted native data."""
+        ...
+
+    def group_reader(self, client_id: str, group: str, *, from_start: bool = True) -> GroupReader:
+        """A group's reader of committed native data; starts at the log start, or its end."""
+        ...
+
+    def admin(self) -> LogAdmin:
+        """An admin."""
+        ...
+
+
+class Clock(Protocol):
+    """Wall clock."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...

@@ -1,0 +1,1 @@
+"""The embedded default: real Kafka brokers as child processes."""

@@ -1,0 +1,1 @@
+"""A deterministic broker: a verified fake that passes the contract suite of Kafka."""

@@ -1,0 +1,1 @@
+"""Spark session, Kafka source and read-committed filters."""

@@ -1,0 +1,1 @@
+"""The product: pure core, drivers, agents, client library, jobs and CLI."""

@@ -1,0 +1,1 @@
+"""The worker: the only importers of Faust."""

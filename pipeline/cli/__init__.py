@@ -1,0 +1,1 @@
+"""The command `stilltide`, one module per noun."""

@@ -1,0 +1,1 @@
+"""The demo: events in, transactions, crash, three counts that must agree."""

@@ -1,0 +1,1 @@
+"""Asyncio loops that feed a machine, run its effects and re-arm its deadline."""

@@ -1,0 +1,1 @@
+"""Batch jobs: with connectors.spark the only importers of PySpark."""

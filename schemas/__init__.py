@@ -1,0 +1,1 @@
+"""Everything whose bytes or identity crosses a process; imports the stdlib and protobuf only."""

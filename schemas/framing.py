@@ -1,0 +1,70 @@
+"""Framed batches: magic, version, then one protobuf message with the records in field 1.
+
+*Source*: PIP-160 (seed 003); protocols.md A. The first byte 0x0E would be field 1 with wire type
+6, which protobuf never emits, so a bare record cannot be mistaken for a batch.
+
+*Invariants*: readers accept framed and bare values mixed; an unknown version is an error.
+"""
+
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from schemas.errors import DecodeError, OversizeError, UnknownVersionError
+from schemas.v1.framing_pb2 import Batch
+
+MAGIC = b"\x0e\x01"
+VERSION = b"\x00\x01"
+_PREFIX = MAGIC + VERSION
+
+VALUE_BYTES_MAX = 8 * 1024 * 1024
+"""No writer of ours makes a longer value; a reader refuses one before parsing it."""
+
+RECORDS_MAX = 1_000_000
+"""No writer of ours makes a larger batch."""
+
+FRAME_BYTES_MAX = 4 + 6
+"""What framing adds to one record at most: the prefix, a tag and a length."""
+
+
+def encode_batch(records: Sequence[bytes]) -> bytes:
+    """Frames records that are serialised already; nothing is parsed or built anew."""
+    return _PREFIX + Batch(records=records).SerializeToString()
+
+
+def is_framed(value: bytes) -> bool:
+    """Whether a value begins a batch."""
+    return value[:1] == MAGIC[:1]
+
+
+def decode_value(value: bytes | None) -> list[bytes]:
+    """The records of a value in append order: a batch's, or the bare record itself.
+
+    Raises:
+        OversizeError: longer than any writer makes.
+        UnknownVersionError: framed by a later version.
+        DecodeError: null, or not a batch behind the prefix.
+    """
+    if value is None:
+        raise DecodeError("a log entry has no value", hint="something else writes to this topic")
+    if len(value) > VALUE_BYTES_MAX:
+        raise OversizeError(f"a value of {len(value)} bytes; the most is {VALUE_BYTES_MAX}")
+    if not is_framed(value):
+        return [value]
+    if value[:2] != MAGIC:
+        raise DecodeError(f"magic {value[:2].hex()} is not {MAGIC.hex()}")
+    if value[2:4] != VERSION:
+        raise UnknownVersionError(
+            f"batch version {value[2:4].hex()} is unknown",
+            detail=f"this program reads version {VERSION.hex()}",
+            hint="a newer Stilltide wrote it: upgrade this one",
+        )
+    try:
+        records = Batch.FromString(value[4:]).records
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a batch behind magic and version", detail=str(error)) from error
+    if not records:
+        raise DecodeError("a batch without records")
+    if len(records) > RECORDS_MAX:
+        raise OversizeError(f"a batch of {len(records)} records; the most is {RECORDS_MAX}")
+    return list(records)

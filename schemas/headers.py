@@ -1,0 +1,73 @@
+"""Record headers: `txn` on user records, `epoch` and `serial` on log entries.
+
+*Source*: system.md (one header of 16 bytes marks a coordinated record); protocols.md A and B2.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from schemas.errors import DecodeError, MalformedHeaderError
+from schemas.values import TXN_ID_BYTES, Offset
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""Headers of a record in order; names may repeat."""
+
+TXN = "txn"
+EPOCH = "epoch"
+SERIAL = "serial"
+
+_U64 = struct.Struct(">Q")
+
+
+class EntryStamp(NamedTuple):
+    """Who wrote a log entry: the owner's epoch (its fence's offset) and its entry number (B2)."""
+
+    epoch: Offset
+    serial: int
+
+    def to_headers(self) -> list[tuple[str, bytes]]:
+        """The two headers of the entry, 8 bytes each, big-endian."""
+        return [(EPOCH, _U64.pack(self.epoch)), (SERIAL, _U64.pack(self.serial))]
+
+
+def entry_stamp(headers: Headers | None) -> EntryStamp | None:
+    """The stamp of a log entry, None for one without (a fence).
+
+    Raises:
+        DecodeError: one header without the other, repeated, or not 8 bytes.
+    """
+    found = [(name, value) for name, value in headers or () if name in (EPOCH, SERIAL)]
+    if not found:
+        return None
+    values = dict(found)
+    epoch, serial = values.get(EPOCH), values.get(SERIAL)
+    if len(found) != 2 or not _is_u64(epoch) or not _is_u64(serial):  # noqa: PLR2004 - both headers
+        raise DecodeError(f"headers {found!r} are not one epoch and one serial of 8 bytes")
+    assert epoch is not None
+    assert serial is not None
+    return EntryStamp(Offset(_U64.unpack(epoch)[0]), _U64.unpack(serial)[0])
+
+
+def _is_u64(value: bytes | None) -> bool:
+    return value is not None and len(value) == _U64.size
+
+
+def txn_header(headers: Headers | None) -> bytes | None:
+    """The 16 bytes naming the record's transaction, None for a plain record.
+
+    Raises:
+        MalformedHeaderError: null, not 16 bytes, or more than one.
+    """
+    if not headers:
+        return None
+    found = [value for name, value in headers if name == TXN]
+    if not found:
+        return None
+    value = found[0]
+    if len(found) > 1 or value is None or len(value) != TXN_ID_BYTES:
+        raise MalformedHeaderError(
+            f"a record with {len(found)} `{TXN}` headers, the first {value!r}",
+            hint=f"a coordinated record has exactly one `{TXN}` header of {TXN_ID_BYTES} bytes",
+        )
+    return value

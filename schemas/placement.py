@@ -1,0 +1,14 @@
+"""Which partition of a system topic serves a data partition.
+
+*Source*: system.md, Topics: a data partition maps to one partition of every system topic by a
+stable hash, so a reader of one data partition needs one partition of each.
+"""
+
+import zlib
+
+from schemas.values import TopicPartition
+
+
+def system_partition(data: TopicPartition, partition_count: int) -> int:
+    """CRC-32 of `topic:partition` in UTF-8, modulo the system topic's partition count."""
+    return zlib.crc32(f"{data.topic}:{data.partition}".encode()) % partition_count

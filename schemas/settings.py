@@ -1,0 +1,53 @@
+"""Codec of the settings topic: dynamic settings by name.
+
+*Source*: system.md, Topics: `settings`, compacted, key = setting name.
+"""
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from schemas.errors import DecodeError
+from schemas.v1.settings_pb2 import Setting
+
+SettingValue = bool | int | str
+"""What a dynamic setting may hold."""
+
+
+def encode(name: str, value: SettingValue | None, *, at_ms: int) -> tuple[bytes, bytes | None]:
+    """Key and value that set `name`; None restores the default."""
+    if value is None:
+        return name.encode(), None
+    body = Setting(changed_at_ms=at_ms)
+    match value:
+        case bool():  # before int: a bool is one
+            body.flag = value
+        case int():
+            body.number = value
+        case str():
+            body.text = value
+    return name.encode(), body.SerializeToString()
+
+
+def decode(key: bytes | None, value: bytes | None) -> tuple[str, SettingValue | None]:
+    """Name and value of a record; None: back to the default.
+
+    Raises:
+        DecodeError: not a setting.
+    """
+    try:
+        name = (key or b"").decode()
+        body = Setting() if value is None else Setting.FromString(value)
+    except (ProtobufDecodeError, UnicodeDecodeError) as error:
+        raise DecodeError("not a dynamic setting", detail=str(error)) from error
+    if not name:
+        raise DecodeError("a dynamic setting without a name")
+    if value is None:
+        return name, None
+    match body.WhichOneof("value"):
+        case "flag":
+            return name, body.flag
+        case "number":
+            return name, body.number
+        case "text":
+            return name, body.text
+        case _:
+            raise DecodeError(f"dynamic setting {name!r} holds no value this program knows")

@@ -1,0 +1,53 @@
+"""Names, policies and configs of the system topics.
+
+*Source*: system.md, Topics. Facts: kafka.md 2 (`delete_records` needs a delete policy), 7
+(`max.message.bytes` must exceed a full log entry).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+PREFIX = "stilltide."
+TXN_LOG = PREFIX + "txn-log"
+TXN_REQUESTS = PREFIX + "txn-requests"
+TXN_RESPONSES = PREFIX + "txn-responses"
+TXN_MARKERS = PREFIX + "txn-markers"
+SETTINGS = PREFIX + "settings"
+
+ENTRY_BYTES_MAX = 5 * 1024 * 1024
+"""`max.message.bytes` of topics with batches: 4 MiB of records, framing and headers fit."""
+
+_FOREVER = "-1"
+_SHORT_RETENTION_MS = str(10 * 60 * 1000)
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """A topic as it must be: created so when missing, refused when it differs."""
+
+    name: str
+    partition_count: int
+    configs: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
+    """Every system topic of a cluster.
+
+    Args:
+        coordinators: partitions of txn-log and txn-requests, one for each coordinator, >= 1.
+        partitions: partitions of each topic that data partitions are hashed to, >= 1.
+    """
+    entry_bytes = {"max.message.bytes": str(ENTRY_BYTES_MAX)}
+    kept = MappingProxyType({"cleanup.policy": "delete", "retention.ms": _FOREVER, **entry_bytes})
+    passing = MappingProxyType(
+        {"cleanup.policy": "delete", "retention.ms": _SHORT_RETENTION_MS, **entry_bytes}
+    )
+    markers = MappingProxyType({"cleanup.policy": "compact,delete", "retention.ms": _FOREVER})
+    return [
+        TopicSpec(TXN_LOG, coordinators, kept),
+        TopicSpec(TXN_REQUESTS, coordinators, passing),
+        TopicSpec(TXN_RESPONSES, partitions, passing),
+        TopicSpec(TXN_MARKERS, partitions, markers),
+        TopicSpec(SETTINGS, 1, MappingProxyType({"cleanup.policy": "compact"})),
+    ]

@@ -1,0 +1,1 @@
+"""Version 1 of the wire formats: `.proto` sources and what `make protos` generates from them."""

@@ -1,0 +1,169 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
+    OUTCOME_COMMIT: _ClassVar[Outcome]
+    OUTCOME_ABORT: _ClassVar[Outcome]
+OUTCOME_UNSPECIFIED: Outcome
+OUTCOME_COMMIT: Outcome
+OUTCOME_ABORT: Outcome
+
+class RegisteredPartition(_message.Message):
+    __slots__ = ("topic", "partition", "start_offset", "topic_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    start_offset: int
+    topic_id: bytes
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
+
+class WrittenPartition(_message.Message):
+    __slots__ = ("topic", "partition", "first_offset", "end_offset", "record_count")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    record_count: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., record_count: _Optional[int] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("timeout_ms", "count", "partitions")
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    count: int
+    partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
+    def __init__(self, timeout_ms: _Optional[int] = ..., count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ...) -> None: ...
+
+class AddPartitions(_message.Message):
+    __slots__ = ("sequence", "partitions")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
+    def __init__(self, sequence: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ...) -> None: ...
+
+class End(_message.Message):
+    __slots__ = ("sequence", "outcome", "written", "wait_visible")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    WAIT_VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    outcome: Outcome
+    written: _containers.RepeatedCompositeFieldContainer[WrittenPartition]
+    wait_visible: bool
+    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., written: _Optional[_Iterable[_Union[WrittenPartition, _Mapping]]] = ..., wait_visible: _Optional[bool] = ...) -> None: ...
+
+class Describe(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class List(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    REPLY_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ADD_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    client_id: bytes
+    number: int
+    acked_through: int
+    reply_partition: int
+    open: Open
+    add_partitions: AddPartitions
+    end: End
+    describe: Describe
+    list: List
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("first_sequence", "count")
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    first_sequence: int
+    count: int
+    def __init__(self, first_sequence: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Unknown(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TransactionDescription(_message.Message):
+    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    OPENED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    state: str
+    opened_at_ms: int
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ...) -> None: ...
+
+class Listed(_message.Message):
+    __slots__ = ("transactions", "low_watermark")
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionDescription]
+    low_watermark: int
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ...) -> None: ...
+
+class Response(_message.Message):
+    __slots__ = ("number", "coordinator", "opened", "done", "refused", "unknown", "described", "listed")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBED_FIELD_NUMBER: _ClassVar[int]
+    LISTED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    coordinator: int
+    opened: Opened
+    done: Done
+    refused: Refused
+    unknown: Unknown
+    described: TransactionDescription
+    listed: Listed
+    def __init__(self, number: _Optional[int] = ..., coordinator: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., described: _Optional[_Union[TransactionDescription, _Mapping]] = ..., listed: _Optional[_Union[Listed, _Mapping]] = ...) -> None: ...

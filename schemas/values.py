@@ -1,0 +1,64 @@
+"""Identities and positions shared by every layer: small, frozen, ordered, hashable.
+
+*Source*: protocols.md, Words: an *offset* is inclusive, an *end offset* exclusive.
+"""
+
+import struct
+from typing import NamedTuple, NewType
+
+from schemas.errors import DecodeError
+
+Offset = NewType("Offset", int)
+"""Position of one record, inclusive."""
+
+EndOffset = NewType("EndOffset", int)
+"""Position behind the last record, exclusive."""
+
+ClusterName = NewType("ClusterName", str)
+"""A cluster's name as users know it, for example `a`."""
+
+_TXN_ID = struct.Struct(">QQ")
+TXN_ID_BYTES = _TXN_ID.size
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+class TxnId(NamedTuple):
+    """A coordinated transaction: its coordinator (a partition of txn-log) and sequence there."""
+
+    coordinator: int
+    sequence: int
+
+    def to_bytes(self) -> bytes:
+        """The 16 bytes of the `txn` header: coordinator, then sequence, unsigned big-endian."""
+        return _TXN_ID.pack(self.coordinator, self.sequence)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "TxnId":
+        """Reads what `to_bytes` wrote; raises `DecodeError` for any other length."""
+        if len(data) != TXN_ID_BYTES:
+            raise DecodeError(f"a transaction id has {TXN_ID_BYTES} bytes, not {len(data)}")
+        return cls(*_TXN_ID.unpack(data))
+
+    def __str__(self) -> str:
+        return f"{self.coordinator}:{self.sequence}"
+
+
+class BatchPosition(NamedTuple):
+    """Where one log record lies: entry, and index in the entry's batch (A4).
+
+    A record written bare has `batch_size` 1 and `batch_index` 0.
+    """
+
+    partition: int
+    offset: Offset
+    batch_size: int
+    batch_index: int

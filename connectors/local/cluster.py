@@ -1,0 +1,269 @@
+"""A real Kafka cluster of one node that lives as long as the object, or the process, that owns it.
+
+*Source*: system.md, Process shapes 6; kafka.md 1.
+
+*Invariants*: the broker dies with its owner, even one killed by SIGKILL (`watchdog`); started again
+on the same directory it has the same data and address.
+
+Refuses a directory that another broker holds, and a port that is taken.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from connectors.local import watchdog
+from connectors.local.broker import FAST_START, HOST, BrokerDir, Launch
+from connectors.local.errors import BrokerDownError, BrokerStartError
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+_POLL_S = 0.02
+_METADATA_TIMEOUT_S = 2.0
+
+
+class LocalCluster:
+    """One broker as a child process; a context manager that starts and stops it.
+
+    Not for several threads at once.
+
+    Attributes:
+        name: the cluster's name, such as `a`.
+        log_path: the broker's log, of all its starts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data_dir: Path,
+        *,
+        port: int | None = None,
+        heap: str = "256m",
+        fast_start: bool = False,
+    ) -> None:
+        """Touches nothing yet.
+
+        Args:
+            name: the cluster's name.
+            data_dir: made when missing; data, log and ports are kept there.
+            port: for clients; by default the one it had before, or a free one.
+            heap: the JVM's heap.
+            fast_start: trade the broker's top speed for a quicker start.
+        """
+        self.name = name
+        self._dir = BrokerDir(data_dir)
+        self.log_path = self._dir.log_path
+        self._port = port
+        self._heap = heap
+        self._jvm_flags = FAST_START if fast_start else ()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients; known from the first start on."""
+        record = self._dir.read_record()
+        if record is None:
+            raise BrokerDownError(f"cluster {self.name} was never started", hint="call start()")
+        return record.bootstrap
+
+    @property
+    def pid(self) -> int:
+        """Process id of the JVM.
+
+        Raises:
+            BrokerDownError: it does not run.
+        """
+        self._running()
+        return self._pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the JVM lives; a paused one does."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Starts the broker and returns when it answers; nothing to do when it runs.
+
+        Raises:
+            JavaMissingError, JarsError, PortTakenError, DataDirInUseError: as named.
+            BrokerStartError: it died or gave no answer in time; quotes its log.
+        """
+        if self.is_running:
+            return
+        self._release()
+        held = self._dir.hold()
+        try:
+            launch = self._dir.prepare(
+                self.name, port=self._port, heap=self._heap, jvm_flags=self._jvm_flags
+            )
+            log_begin = log_size(launch.log_path)
+            self._process = _spawn(launch, held)
+        finally:
+            os.close(held)
+        self._pid = int(_pipe(self._process.stdout).readline() or 0)
+        self._dir.write_record(replace(launch.record, pid=self._pid))
+        try:
+            await_ready(
+                self._dir, launch, self._process.poll, log_begin=log_begin, timeout_s=timeout_s
+            )
+        except BaseException:
+            self._end(signal.SIGKILL)
+            raise
+
+    def stop(self) -> None:
+        """Shuts the broker down in an orderly way; kills it after 20 s. Safe when it is down."""
+        if self.is_running:
+            self._send(signal.SIGCONT)
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills the JVM with SIGKILL and returns when it is gone. Safe when it is down."""
+        self._end(signal.SIGKILL)
+
+    def restart(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Stops the broker and starts it on the same data and port."""
+        self.stop()
+        self.start(timeout_s)
+
+    def pause(self) -> None:
+        """Freezes the JVM (SIGSTOP): connections stay open, nothing answers."""
+        self._running()
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets a frozen JVM go on."""
+        self._running()
+        self._send(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _running(self) -> None:
+        if not self.is_running:
+            raise BrokerDownError(
+                f"the broker of cluster {self.name} does not run",
+                hint=f"start it; its log is {self.log_path}",
+            )
+
+    def _send(self, number: signal.Signals) -> None:
+        """Has the watchdog signal the JVM, and waits until it did; the JVM may be gone."""
+        assert self._process is not None
+        try:
+            _pipe(self._process.stdin).write(bytes([number]))
+        except BrokenPipeError:
+            return
+        _pipe(self._process.stdout).read(1)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.is_running:
+            assert self._process is not None
+            self._send(number)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._send(signal.SIGKILL)
+                self._process.wait()
+        self._release()
+
+    def _release(self) -> None:
+        if self._process is not None:
+            _pipe(self._process.stdin).close()
+            _pipe(self._process.stdout).close()
+        self._process = None
+
+
+def await_ready(
+    directory: BrokerDir,
+    launch: Launch,
+    poll: Callable[[], int | None],
+    *,
+    log_begin: int,
+    timeout_s: float,
+) -> None:
+    """Returns when the broker answers a metadata request as the cluster it should be.
+
+    Args:
+        directory: the broker's.
+        launch: what was started.
+        poll: the exit code of the broker, None while it lives.
+        log_begin: size of the log before the start.
+        timeout_s: how long to wait.
+
+    Raises:
+        BrokerStartError: it died or gave no answer in time; quotes its log.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (code := poll()) is None:
+        if _answers(launch):
+            return
+        if time.monotonic() > deadline:
+            raise BrokerStartError(
+                f"cluster {launch.record.name} gave no answer within {timeout_s:g} s",
+                detail=directory.last_lines(log_begin),
+                hint=f"the full log is {launch.log_path}",
+            )
+        time.sleep(_POLL_S)
+    raise BrokerStartError(
+        f"the broker of cluster {launch.record.name} ended with code {code} while it started",
+        detail=directory.last_lines(log_begin),
+        hint=f"the full log is {launch.log_path}",
+    )
+
+
+def log_size(path: Path) -> int:
+    """Bytes in a log, 0 when there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def _answers(launch: Launch) -> bool:
+    # librdkafka backs off and logs while nothing listens: ask it only once something does.
+    try:
+        socket.create_connection((HOST, launch.record.port), timeout=_METADATA_TIMEOUT_S).close()
+    except OSError:
+        return False
+    admin = AdminClient({"bootstrap.servers": launch.record.bootstrap, "log_level": 0})
+    try:
+        metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
+    except KafkaException:
+        return False
+    return bool(metadata.brokers) and metadata.cluster_id == launch.record.cluster_id
+
+
+def _spawn(launch: Launch, held: int) -> "subprocess.Popen[bytes]":
+    with launch.log_path.open("ab") as log:
+        return subprocess.Popen(  # noqa: S603 - arguments are ours
+            [sys.executable, "-I", "-S", str(watchdog.__file__), *launch.command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            bufsize=0,
+            pass_fds=(held,),
+            # Its own session, so that Ctrl-C reaches the owner, who stops it in good order.
+            start_new_session=True,
+        )
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream

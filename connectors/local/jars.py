@@ -1,0 +1,149 @@
+"""The jars of the broker and of Spark's Kafka source: pinned, verified, fetched once.
+
+*Source*: kafka.md 1, spark.md 1 (kafka-clients 3.9.1 beside Spark 4.0.0, for its CVEs).
+
+*Invariants*: `jars.lock` lists every jar of a set with its SHA-256, so nothing is left for a
+resolver to decide and Maven and Ivy give the same files; no path is returned whose content differs
+from the lock; a jar enters the cache by an atomic rename, so several processes may ask at once.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from connectors.local.errors import JarsError
+from connectors.local.resolvers import Coordinate, fetch_with_ivy, fetch_with_maven
+
+LOCK_PATH = Path(__file__).with_name("jars.lock")
+
+Fetch = Callable[[Sequence[Coordinate], Path], None]
+"""Puts the jars of the coordinates into a directory, under their file names."""
+
+
+class LockedJar(NamedTuple):
+    """A jar and the SHA-256 its content must have, in hex."""
+
+    coordinate: Coordinate
+    sha256: str
+
+    def is_intact(self, directory: Path) -> bool:
+        """Whether `directory` holds it, with the locked content."""
+        try:
+            with (directory / self.coordinate.file_name).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+        except OSError:
+            return False
+
+
+def broker_jars() -> list[Path]:
+    """The class path of Kafka 4.3.1, fetched when not cached.
+
+    Raises:
+        JarsError: could not be fetched, or what came differs from the lock.
+    """
+    return jar_set("broker")
+
+
+def spark_jars() -> list[Path]:
+    """What Spark's Kafka source needs beyond the jars inside pyspark, fetched when not cached.
+
+    Raises:
+        JarsError: could not be fetched, or what came differs from the lock.
+    """
+    return jar_set("spark")
+
+
+def cache_dir() -> Path:
+    """STILLTIDE_CACHE_DIR, else `stilltide` in XDG_CACHE_HOME, else in ~/.cache."""
+    if own := os.environ.get("STILLTIDE_CACHE_DIR"):
+        return Path(own)
+    user = os.environ.get("XDG_CACHE_HOME")
+    return (Path(user) if user else Path.home() / ".cache") / "stilltide"
+
+
+def jar_set(name: str, directory: Path | None = None, fetch: Fetch | None = None) -> list[Path]:
+    """The paths of a locked set, each verified now; what is missing or corrupt is fetched.
+
+    Args:
+        name: `broker` or `spark`.
+        directory: where they are kept; the user's cache by default.
+        fetch: how they are fetched; by default Maven when it is on the PATH, else Ivy.
+
+    Raises:
+        JarsError: could not be fetched, or what came differs from the lock.
+    """
+    jars = read_lock(LOCK_PATH.read_text())[name]
+    directory = directory or cache_dir() / "jars"
+    if any(not jar.is_intact(directory) for jar in jars):
+        directory.mkdir(parents=True, exist_ok=True)
+        with _only_one(directory):
+            missing = [jar for jar in jars if not jar.is_intact(directory)]
+            if missing:
+                _refill(missing, directory, fetch or default_fetch())
+    return [directory / jar.coordinate.file_name for jar in jars]
+
+
+def default_fetch() -> Fetch:
+    """Maven when it is on the PATH, so that the user's mirrors are used, else Ivy."""
+    return fetch_with_maven if shutil.which("mvn") else fetch_with_ivy
+
+
+def read_lock(text: str) -> dict[str, list[LockedJar]]:
+    """The sets of a lock file: `[name]` lines, below each `sha256  group:artifact:version` lines.
+
+    Raises:
+        JarsError: a line is neither; names it.
+    """
+    sets: dict[str, list[LockedJar]] = {}
+    current: list[LockedJar] | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("[") and line.endswith("]"):
+            current = sets.setdefault(line[1:-1], [])
+            continue
+        match line.split():
+            case [sha256, spec] if (
+                current is not None and len(sha256) == hashlib.sha256().digest_size * 2
+            ):
+                current.append(LockedJar(Coordinate.parse(spec), sha256))
+            case _:
+                raise JarsError(
+                    f"line {number} of the jar lock is not `sha256  group:artifact:version`",
+                    detail=repr(line),
+                    hint="write it anew: python -m connectors.local.relock",
+                )
+    return sets
+
+
+def _refill(missing: Sequence[LockedJar], directory: Path, fetch: Fetch) -> None:
+    sys.stderr.write(f"fetching {len(missing)} jars, once, into {directory}\n")
+    # Inside the cache, because a rename is atomic only within one file system.
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=directory) as scratch:
+        fetched = Path(scratch)
+        fetch([jar.coordinate for jar in missing], fetched)
+        for jar in missing:
+            if not jar.is_intact(fetched):
+                raise JarsError(
+                    f"{jar.coordinate.file_name} is not the file that was locked",
+                    detail=f"expected SHA-256 {jar.sha256}",
+                    hint="remove it from the local Maven or Ivy repository and try again; "
+                    "if it stays so, the mirror in use serves another file",
+                )
+        for jar in missing:
+            name = jar.coordinate.file_name
+            (fetched / name).replace(directory / name)
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    with (directory / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

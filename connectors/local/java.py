@@ -1,0 +1,80 @@
+"""Finds a Java that runs Kafka and Spark.
+
+*Source*: kafka.md 1, spark.md 1: both run on Java 17 and 21.
+
+Refuses anything older than Java 17; never installs one.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from connectors.local.errors import JavaMissingError
+
+MAJOR_MIN = 17
+_TIMEOUT_S = 20
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+class Java(NamedTuple):
+    """A Java launcher and its major version."""
+
+    path: Path
+    major: int
+
+    @property
+    def home(self) -> Path:
+        """What JAVA_HOME must be for programs that read only that."""
+        return self.path.resolve().parent.parent
+
+
+def parse_major(text: str) -> int | None:
+    """The major version in what `java -version` prints, None when there is none.
+
+    `1.8.0_392` is 8, `17.0.15` is 17, `21-ea` is 21.
+    """
+    found = _VERSION.search(text)
+    return int(found.group(1)) if found else None
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Java:
+    """The first Java of at least 17, in JAVA_HOME and then on the PATH.
+
+    Raises:
+        JavaMissingError: none; says which were found and what to install.
+    """
+    rejected: list[str] = []
+    for path in _candidates(environ):
+        major = _major_of(path)
+        if major is not None and major >= MAJOR_MIN:
+            return Java(path, major)
+        rejected.append(f"{path} is " + (f"Java {major}" if major else "not a working Java"))
+    raise JavaMissingError(
+        f"the local broker and Spark need Java {MAJOR_MIN} or newer",
+        detail="; ".join(rejected) or "JAVA_HOME is not set and there is no java on the PATH",
+        hint=f"install a JDK or JRE {MAJOR_MIN} or 21 (package openjdk-{MAJOR_MIN}-jre-headless on "
+        "Debian), or point JAVA_HOME at one",
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> list[Path]:
+    found: list[Path] = []
+    if home := environ.get("JAVA_HOME"):
+        found.append(Path(home) / "bin" / "java")
+    if on_path := shutil.which("java", path=environ.get("PATH", "")):
+        found.append(Path(on_path))
+    return found
+
+
+def _major_of(path: Path) -> int | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own Java
+            [path, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_major(done.stderr + done.stdout)

@@ -1,0 +1,70 @@
+"""Writes `jars.lock` anew: `python -m connectors.local.relock`, with Maven on the PATH.
+
+Follows the dependencies of the roots below once, so that nobody else ever has to.
+"""
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+from connectors.local.jars import LOCK_PATH
+from connectors.local.resolvers import MAVEN_PLUGIN, Coordinate, run_tool, write_pom
+
+LOG4J = "2.25.3"
+ROOTS = {
+    # log4j-slf4j-impl, not -slf4j2-: Kafka's POMs bring slf4j 1.
+    "broker": [
+        "org.apache.kafka:kafka_2.13:4.3.1",
+        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
+        f"org.apache.logging.log4j:log4j-core:{LOG4J}",
+    ],
+    # kafka-clients 3.9.0, which the connector asks for, has CVE-2025-27817 and -27818.
+    "spark": [
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.1",
+    ],
+}
+SPARK_NEEDS = {
+    "spark-sql-kafka-0-10_2.13",
+    "spark-token-provider-kafka-0-10_2.13",
+    "kafka-clients",
+    "commons-pool2",
+}
+"""Of what the connector depends on, all that pyspark's own jars lack."""
+
+_HEADER = "# sha256  group:artifact:version; written by `python -m connectors.local.relock`\n"
+
+
+def main() -> None:
+    """Writes the lock."""
+    LOCK_PATH.write_text(_HEADER + "".join(_section(name) for name in ROOTS))
+
+
+def _section(name: str) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        pom, listing = directory / "pom.xml", directory / "list"
+        write_pom(pom, [Coordinate.parse(root) for root in ROOTS[name]], transitive=True)
+        common = ["mvn", "-B", "-q", "-f", str(pom), "-DincludeScope=runtime"]
+        run_tool(
+            [*common, f"{MAVEN_PLUGIN}:copy-dependencies", f"-DoutputDirectory={directory}"],
+            directory,
+        )
+        run_tool([*common, f"{MAVEN_PLUGIN}:list", f"-DoutputFile={listing}"], directory)
+        lines: list[str] = []
+        for coordinate in _listed(listing.read_text()):
+            if name == "spark" and coordinate.artifact not in SPARK_NEEDS:
+                continue
+            jar = (directory / coordinate.file_name).read_bytes()
+            lines.append(f"{hashlib.sha256(jar).hexdigest()}  {coordinate}\n")
+    return f"\n[{name}]\n" + "".join(sorted(lines, key=lambda line: line.split()[1]))
+
+
+def _listed(text: str) -> list[Coordinate]:
+    # A line is `group:artifact:jar:version:scope`, perhaps with ` -- module ...` behind.
+    parts = [line.split(" -- ")[0].strip().split(":") for line in text.splitlines()]
+    return [Coordinate(part[0], part[1], part[3]) for part in parts if part[2:3] == ["jar"]]
+
+
+if __name__ == "__main__":
+    main()

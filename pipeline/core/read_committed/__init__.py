@@ -1,0 +1,1 @@
+"""What a reader of coordinated records may see, and when (D)."""

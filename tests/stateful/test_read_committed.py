@@ -1,0 +1,155 @@
+"""The read-committed machine against a plain model, under arbitrary interleavings.
+
+*Source*: protocols.md D1, D2, D3, D7.
+"""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pipeline.core.read_committed.effects import (
+    Deliver,
+    Effect,
+    PauseFetching,
+    ResumeFetching,
+    Withheld,
+)
+from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from schemas.values import TxnId
+
+WAITING_MAX = 6
+IN_FLIGHT_MAX = 3
+PLAIN = None
+TXNS = [TxnId(coordinator, sequence).to_bytes() for coordinator in (0, 1) for sequence in range(4)]
+
+
+class ReadCommitted(RuleBasedStateMachine):
+    """A log that grows, a fetcher that obeys pauses with some delay, markers in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = PartitionFilter(position=0, waiting_max=WAITING_MAX)
+        self.log: list[tuple[int, bytes | None]] = []
+        self.log_end = 0
+        self.fed = 0
+        self.fed_end = 0
+        self.outcomes: dict[bytes, int | None] = {}
+        self.paused = False
+        self.in_flight = IN_FLIGHT_MAX
+        self.delivered: list[int] = []
+        self.withheld: list[tuple[int, bool]] = []
+        self.position = 0
+
+    @rule(txn=st.sampled_from([PLAIN, PLAIN, MALFORMED, *TXNS]), gap=st.integers(0, 2))
+    def write(self, txn: bytes | None, gap: int):
+        """Appends a record, perhaps behind offsets that hold none (control records)."""
+        self.log.append((self.log_end + gap, txn))
+        self.log_end += gap + 1
+
+    @rule(count=st.integers(1, 5))
+    def fetch(self, count: int):
+        """Feeds the next records; a paused fetcher only what was under way."""
+        if self.paused:
+            count = min(count, self.in_flight)
+            self.in_flight -= count
+        batch = self.log[self.fed : self.fed + count]
+        self.fed += len(batch)
+        if batch:
+            self.fed_end = batch[-1][0] + 1
+        self.run(self.machine.records_read([(offset, txn, offset) for offset, txn in batch]))
+
+    @precondition(lambda self: self.fed == len(self.log) and not self.paused)
+    @rule(control_records=st.integers(0, 2))
+    def meet_end(self, control_records: int):
+        """The fetcher stands at the end, perhaps behind trailing control records."""
+        self.log_end = self.fed_end = self.log_end + control_records
+        self.run(self.machine.end_reached(self.fed_end))
+
+    @rule(txn=st.sampled_from(TXNS), committed=st.booleans(), back=st.integers(-3, 3))
+    def mark(self, txn: bytes, *, committed: bool, back: int):
+        """An outcome, whose end may cut off late records; a known one is only repeated."""
+        if txn not in self.outcomes:
+            self.outcomes[txn] = max(0, self.log_end - back) if committed else None
+        end_offset = self.outcomes[txn]
+        self.run(
+            self.machine.marker_read(txn, committed=end_offset is not None, end_offset=end_offset)
+        )
+
+    def run(self, effects: list[Effect[int]]):
+        """Does what a driver does, and checks that each effect makes sense on its own."""
+        for effect in effects:
+            match effect:
+                case Deliver(payloads, position):
+                    self.delivered.extend(payloads)
+                    assert position > self.position
+                    self.position = position
+                case PauseFetching():
+                    assert not self.paused
+                    self.paused, self.in_flight = True, IN_FLIGHT_MAX
+                case ResumeFetching():
+                    assert self.paused
+                    self.paused = False
+                case Withheld(offset, late_txn):
+                    self.withheld.append((offset, late_txn is not None))
+
+    def undecided(self) -> int | None:
+        """Offset of the first fed record without outcome, in the model."""
+        for offset, txn in self.log[: self.fed]:
+            if txn and txn not in self.outcomes:
+                return offset
+        return None
+
+    def visible(self, offset: int, txn: bytes | None) -> bool:
+        """D1 and D3, in the model."""
+        if txn is PLAIN:
+            return True
+        end_offset = self.outcomes.get(txn)
+        return end_offset is not None and offset < end_offset
+
+    @invariant()
+    def delivers_exactly_the_visible_prefix(self):
+        """D1, D2, D3: every visible record before the first undecided one, once, in order."""
+        stop = self.undecided()
+        assert self.delivered == [
+            offset
+            for offset, txn in self.log[: self.fed]
+            if (stop is None or offset < stop) and self.visible(offset, txn)
+        ]
+
+    @invariant()
+    def position_stands_at_the_undecided_record(self):
+        """D2: the position never passes an undecided record, and stops nowhere else."""
+        stop = self.undecided()
+        assert self.position == self.machine.position == (self.fed_end if stop is None else stop)
+        assert (self.machine.undecided and self.machine.undecided.offset) == stop
+
+    @invariant()
+    def reports_what_it_withholds(self):
+        """D1: late and malformed records are reported once, when passed; aborted ones counted."""
+        passed = [record for record in self.log[: self.fed] if record[0] < self.position]
+        late = [
+            o
+            for o, txn in passed
+            if self.outcomes.get(txn) is not None and not self.visible(o, txn)
+        ]
+        malformed = [o for o, txn in passed if txn == MALFORMED]
+        hidden = [o for o, txn in passed if txn in self.outcomes and self.outcomes[txn] is None]
+        assert self.withheld == sorted([(o, True) for o in late] + [(o, False) for o in malformed])
+        counts = self.machine.statistics
+        assert (counts.delivered, counts.hidden) == (len(self.delivered), len(hidden))
+        assert (counts.late, counts.malformed) == (len(late), len(malformed))
+
+    @invariant()
+    def buffer_is_bounded_and_drops_nothing(self):
+        """D7: at most the limit, one fetch, and what was under way; every fed record is kept."""
+        waiting = self.machine.statistics.waiting
+        assert waiting == sum(1 for offset, _ in self.log[: self.fed] if offset >= self.position)
+        assert waiting < WAITING_MAX + 5 + IN_FLIGHT_MAX
+        assert self.paused or waiting < WAITING_MAX
+        assert not self.paused or waiting > WAITING_MAX // 2
+
+
+ReadCommitted.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, print_blob=True
+)
+TestReadCommitted = ReadCommitted.TestCase

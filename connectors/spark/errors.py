@@ -1,0 +1,66 @@
+"""The one place where Spark's failures become connector errors.
+
+*Source*: architecture.md, connectors/errors; facts: spark.md 1 and 2. A Spark job reports a Kafka
+failure as text from a remote JVM, so the text is all there is to go by.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from connectors.errors import ConnectorError, FatalError, RetriableError
+
+_DETAIL_CHARS_MAX = 600
+
+_MISSING_CONNECTOR = ("KAFKA_DATA_SOURCE_NOT_ENABLED", "Failed to find data source: kafka")
+_DATA_LOSS = (
+    "KAFKA_DATA_LOSS",
+    "OffsetOutOfRangeException",
+    "data may have been lost",
+    "data was aged out",
+)
+_AWAY = (
+    "org.apache.kafka.common.errors.TimeoutException",
+    "Timeout of",
+    "Timed out waiting for a node assignment",
+    "Failed to create new KafkaAdminClient",
+)
+
+
+@contextmanager
+def spark_errors(bootstrap_servers: str) -> Generator[None]:
+    """Turns what Spark raises inside into `RetriableError` or `FatalError`, cause chained."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise connector_error(str(error), bootstrap_servers) from error
+
+
+def connector_error(text: str, bootstrap_servers: str) -> ConnectorError:
+    """The typed error for the text of a Spark failure."""
+    detail = " ".join(text.split())[:_DETAIL_CHARS_MAX]
+    if _mentions(text, _MISSING_CONNECTOR):
+        return FatalError(
+            "spark has no Kafka source",
+            detail="the jars of spark-sql-kafka-0-10 are not on the session's class path",
+            hint="start the process's first Spark session with `SparkOptions(jars=spark_jars())`",
+        )
+    if _mentions(text, _DATA_LOSS):
+        return FatalError(
+            "records were deleted while they were read",
+            detail=detail,
+            hint="retention overtook the read: start it again, or raise the topic's retention",
+        )
+    if _mentions(text, _AWAY):
+        return RetriableError(
+            f"no answer from Kafka at {bootstrap_servers}",
+            detail=detail,
+            hint="check that the broker is up and the address is right",
+        )
+    return FatalError("a spark job failed", detail=detail)
+
+
+def _mentions(text: str, marks: tuple[str, ...]) -> bool:
+    return any(mark in text for mark in marks)

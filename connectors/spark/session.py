@@ -1,0 +1,127 @@
+"""A Spark session made for reading Kafka: loopback driver, no UI, no noise on stderr.
+
+*Source*: facts, spark.md 1 and 7. Jars and JVM options count only before the process's first
+session starts, so everything is set in one place and passed on the JVM's command line.
+
+*Invariants*: nothing is written to the current directory; the JVM's log goes to a file, whose last
+lines are in the error when the JVM does not start; the JVM dies with this process.
+
+Refuses: a second session beside an active one; that one is used instead.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from connectors.errors import FatalError
+from connectors.local.java import find_java
+
+_LOG_TAIL_LINES = 15
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """How to run Spark.
+
+    Attributes:
+        jars: local files of the Kafka source (`connectors.local.jars.spark_jars()`).
+        master: Spark master URL.
+        app_name: shown in Spark's logs.
+        shuffle_partitions: tasks after a shuffle, >= 1; adaptive execution merges small ones.
+        driver_memory: heap of the JVM, in Java's notation.
+        java_options: more options of the JVM, space-separated.
+    """
+
+    jars: Sequence[Path] = ()
+    master: str = "local[*]"
+    app_name: str = "stilltide"
+    shuffle_partitions: int = 8
+    driver_memory: str = "1g"
+    java_options: str = ""
+
+
+@contextmanager
+def spark_session(options: SparkOptions) -> Generator[SparkSession]:
+    """The process's active session, or a new one that ends with the block.
+
+    An active session is used as it is, whatever `options` say, and left running.
+
+    Raises:
+        JavaMissingError: no Java that runs Spark.
+        FatalError: the JVM does not start; carries the last lines of its log.
+    """
+    # getActiveSession() answers for the calling thread only, and callers come from any.
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the process-wide question has no public form
+        yield SparkSession.builder.getOrCreate()
+        return
+    scratch = Path(tempfile.mkdtemp(prefix="stilltide-spark-"))
+    try:
+        session = _start(options, scratch)
+        try:
+            yield session
+        finally:
+            session.stop()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _start(options: SparkOptions, scratch: Path) -> SparkSession:
+    # Spark's launcher looks at JAVA_HOME alone, and would take one that is too old.
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    conf = _conf(options, scratch)
+    log_path = scratch / "jvm.log"
+    gateway = None
+    try:
+        if SparkContext._gateway is None:  # noqa: SLF001 - a stopped session leaves its JVM, not public
+            # The JVM warns on stderr before any log configuration could stop it.
+            with log_path.open("wb") as log:
+                gateway = launch_gateway(conf, {"stderr": log, "stdout": log})
+        SparkContext(conf=conf, gateway=gateway)
+        return SparkSession.builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise FatalError(
+            "spark does not start",
+            detail="\n".join([str(error), *_tail(log_path)]),
+            hint="it runs on Java 17 or 21 and needs free memory for its heap, "
+            f"{options.driver_memory}",
+        ) from error
+
+
+def _tail(log_path: Path) -> list[str]:
+    if not log_path.exists():
+        return []
+    return log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+
+
+def _conf(options: SparkOptions, scratch: Path) -> SparkConf:
+    settings = {
+        "spark.master": options.master,
+        "spark.app.name": options.app_name,
+        "spark.jars": ",".join(str(jar) for jar in options.jars),
+        "spark.driver.memory": options.driver_memory,
+        "spark.driver.extraJavaOptions": options.java_options,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": str(options.shuffle_partitions),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    conf = SparkConf()
+    for name, value in settings.items():
+        if value:
+            conf.set(name, value)
+    return conf

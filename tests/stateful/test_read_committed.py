@@ -17,10 +17,11 @@ from pipeline.core.read_committed.effects import (
 from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
 from schemas.values import TxnId
 
-WAITING_MAX = 6
+WAITING_MAX = 4
 IN_FLIGHT_MAX = 3
+FETCH_MAX = 5
 PLAIN = None
-TXNS = [TxnId(coordinator, sequence).to_bytes() for coordinator in (0, 1) for sequence in range(4)]
+TXNS = [TxnId(coordinator, sequence).to_bytes() for coordinator in (0, 1) for sequence in range(5)]
 
 
 class ReadCommitted(RuleBasedStateMachine):
@@ -40,13 +41,19 @@ class ReadCommitted(RuleBasedStateMachine):
         self.withheld: list[tuple[int, bool]] = []
         self.position = 0
 
-    @rule(txn=st.sampled_from([PLAIN, PLAIN, MALFORMED, *TXNS]), gap=st.integers(0, 2))
-    def write(self, txn: bytes | None, gap: int):
-        """Appends a record, perhaps behind offsets that hold none (control records)."""
-        self.log.append((self.log_end + gap, txn))
-        self.log_end += gap + 1
+    @rule(txns=st.lists(st.sampled_from([PLAIN, MALFORMED, *TXNS]), min_size=1, max_size=5))
+    def write(self, txns: list[bytes | None]):
+        """Appends records."""
+        for txn in txns:
+            self.log.append((self.log_end, txn))
+            self.log_end += 1
 
-    @rule(count=st.integers(1, 5))
+    @rule(count=st.integers(1, 2))
+    def write_control_records(self, count: int):
+        """Passes over offsets that hold no readable record."""
+        self.log_end += count
+
+    @rule(count=st.integers(1, FETCH_MAX))
     def fetch(self, count: int):
         """Feeds the next records; a paused fetcher only what was under way."""
         if self.paused:
@@ -59,17 +66,26 @@ class ReadCommitted(RuleBasedStateMachine):
         self.run(self.machine.records_read([(offset, txn, offset) for offset, txn in batch]))
 
     @precondition(lambda self: self.fed == len(self.log) and not self.paused)
-    @rule(control_records=st.integers(0, 2))
-    def meet_end(self, control_records: int):
-        """The fetcher stands at the end, perhaps behind trailing control records."""
-        self.log_end = self.fed_end = self.log_end + control_records
+    @rule()
+    def meet_end(self):
+        """The fetcher stands at the end of the log."""
+        self.fed_end = self.log_end
         self.run(self.machine.end_reached(self.fed_end))
 
-    @rule(txn=st.sampled_from(TXNS), committed=st.booleans(), back=st.integers(-3, 3))
-    def mark(self, txn: bytes, *, committed: bool, back: int):
-        """An outcome, whose end may cut off late records; a known one is only repeated."""
+    @precondition(lambda self: self.undecided() is not None)
+    @rule(committed=st.booleans(), cut=st.integers(0, 2))
+    def mark_undecided(self, *, committed: bool, cut: int):
+        """The outcome that the reader waits for."""
+        stop = self.undecided()
+        self.mark(dict(self.log)[stop], committed=committed, cut=cut)
+
+    @rule(txn=st.sampled_from(TXNS), committed=st.booleans(), cut=st.integers(0, 2))
+    def mark(self, txn: bytes, *, committed: bool, cut: int):
+        """An outcome that cuts off its last records as late; a known one is only repeated."""
         if txn not in self.outcomes:
-            self.outcomes[txn] = max(0, self.log_end - back) if committed else None
+            own = [offset for offset, other in self.log if other == txn]
+            end_offset = own[-cut] if 0 < cut <= len(own) else self.log_end
+            self.outcomes[txn] = end_offset if committed else None
         end_offset = self.outcomes[txn]
         self.run(
             self.machine.marker_read(txn, committed=end_offset is not None, end_offset=end_offset)
@@ -88,6 +104,7 @@ class ReadCommitted(RuleBasedStateMachine):
                     self.paused, self.in_flight = True, IN_FLIGHT_MAX
                 case ResumeFetching():
                     assert self.paused
+                    assert self.machine.statistics.waiting <= WAITING_MAX // 2
                     self.paused = False
                 case Withheld(offset, late_txn):
                     self.withheld.append((offset, late_txn is not None))
@@ -144,7 +161,7 @@ class ReadCommitted(RuleBasedStateMachine):
         """D7: at most the limit, one fetch, and what was under way; every fed record is kept."""
         waiting = self.machine.statistics.waiting
         assert waiting == sum(1 for offset, _ in self.log[: self.fed] if offset >= self.position)
-        assert waiting < WAITING_MAX + 5 + IN_FLIGHT_MAX
+        assert waiting < WAITING_MAX + FETCH_MAX + IN_FLIGHT_MAX
         assert self.paused or waiting < WAITING_MAX
         assert not self.paused or waiting > WAITING_MAX // 2
 

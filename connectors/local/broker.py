@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ appender.out.layout.pattern = %d %p %c{1}: %m%n
 class BrokerRecord:
     """What a directory remembers of its broker, in `cluster.json`.
 
-    `pid` is that of the latest start; it means something only while the directory is held.
+    `pid` is that of the broker which holds the directory, 0 while none does or it is just starting.
     """
 
     name: str
@@ -99,6 +99,9 @@ class BrokerDir:
                 hint="use that cluster, stop it (stilltide local down), "
                 "or name another data directory",
             ) from None
+        # The last broker is gone: from here on its process id may be a stranger's.
+        if record := self.read_record():
+            self.write_record(replace(record, pid=0))
         return descriptor
 
     def is_held(self) -> bool:
@@ -158,9 +161,14 @@ class BrokerDir:
         if not record.formatted:
             storage_tool = ["kafka.tools.StorageTool", "format", "-g", "-t", record.cluster_id]
             self._format([*java_on_kafka, *storage_tool, "-c", str(properties)])
-            record = BrokerRecord(**{**asdict(record), "formatted": True})
+            record = replace(record, formatted=True)
             self.write_record(record)
         return Launch(record, [*java_on_kafka, "kafka.Kafka", str(properties)], self.log_path)
+
+    @property
+    def log_size(self) -> int:
+        """Bytes in the log so far."""
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def last_lines(self, from_byte: int = 0) -> str:
         """The last lines of the log, of what was written behind `from_byte`."""
@@ -183,9 +191,7 @@ class BrokerDir:
         controller = known.controller_port
         if controller == port or not is_free(controller):
             controller = free_port(other_than=port)
-        return BrokerRecord(
-            name, port, controller, known.cluster_id, formatted=known.formatted, pid=known.pid
-        )
+        return replace(known, name=name, port=port, controller_port=controller)
 
     def _format(self, command: list[str]) -> None:
         with self.log_path.open("ab") as log:

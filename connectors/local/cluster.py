@@ -10,27 +10,17 @@ Refuses a directory that another broker holds, and a port that is taken.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
 from connectors.local import watchdog
-from connectors.local.broker import FAST_START, HOST, BrokerDir, Launch
-from connectors.local.errors import BrokerDownError, BrokerStartError
-
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
-_POLL_S = 0.02
-_METADATA_TIMEOUT_S = 2.0
+from connectors.local.broker import FAST_START, BrokerDir, Launch
+from connectors.local.errors import BrokerDownError
+from connectors.local.readiness import START_TIMEOUT_S, STOP_TIMEOUT_S, await_ready
 
 
 class LocalCluster:
@@ -108,16 +98,14 @@ class LocalCluster:
             launch = self._dir.prepare(
                 self.name, port=self._port, heap=self._heap, jvm_flags=self._jvm_flags
             )
-            log_begin = log_size(launch.log_path)
+            log_begin = self._dir.log_size
             self._process = _spawn(launch, held)
         finally:
             os.close(held)
         self._pid = int(_pipe(self._process.stdout).readline() or 0)
         self._dir.write_record(replace(launch.record, pid=self._pid))
         try:
-            await_ready(
-                self._dir, launch, self._process.poll, log_begin=log_begin, timeout_s=timeout_s
-            )
+            await_ready(self._dir, self._process.poll, log_begin=log_begin, timeout_s=timeout_s)
         except BaseException:
             self._end(signal.SIGKILL)
             raise
@@ -191,63 +179,6 @@ class LocalCluster:
             _pipe(self._process.stdin).close()
             _pipe(self._process.stdout).close()
         self._process = None
-
-
-def await_ready(
-    directory: BrokerDir,
-    launch: Launch,
-    poll: Callable[[], int | None],
-    *,
-    log_begin: int,
-    timeout_s: float,
-) -> None:
-    """Returns when the broker answers a metadata request as the cluster it should be.
-
-    Args:
-        directory: the broker's.
-        launch: what was started.
-        poll: the exit code of the broker, None while it lives.
-        log_begin: size of the log before the start.
-        timeout_s: how long to wait.
-
-    Raises:
-        BrokerStartError: it died or gave no answer in time; quotes its log.
-    """
-    deadline = time.monotonic() + timeout_s
-    while (code := poll()) is None:
-        if _answers(launch):
-            return
-        if time.monotonic() > deadline:
-            raise BrokerStartError(
-                f"cluster {launch.record.name} gave no answer within {timeout_s:g} s",
-                detail=directory.last_lines(log_begin),
-                hint=f"the full log is {launch.log_path}",
-            )
-        time.sleep(_POLL_S)
-    raise BrokerStartError(
-        f"the broker of cluster {launch.record.name} ended with code {code} while it started",
-        detail=directory.last_lines(log_begin),
-        hint=f"the full log is {launch.log_path}",
-    )
-
-
-def log_size(path: Path) -> int:
-    """Bytes in a log, 0 when there is none."""
-    return path.stat().st_size if path.exists() else 0
-
-
-def _answers(launch: Launch) -> bool:
-    # librdkafka backs off and logs while nothing listens: ask it only once something does.
-    try:
-        socket.create_connection((HOST, launch.record.port), timeout=_METADATA_TIMEOUT_S).close()
-    except OSError:
-        return False
-    admin = AdminClient({"bootstrap.servers": launch.record.bootstrap, "log_level": 0})
-    try:
-        metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
-    except KafkaException:
-        return False
-    return bool(metadata.brokers) and metadata.cluster_id == launch.record.cluster_id
 
 
 def _spawn(launch: Launch, held: int) -> "subprocess.Popen[bytes]":

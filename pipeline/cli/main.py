@@ -1,0 +1,117 @@
+"""The root of `stilltide`: finds the command, sets up logging, turns failures into exit codes.
+
+Only the module of the command that is run is imported: Faust alone costs more than a second.
+
+*Invariants*: exit codes: 0 done, 1 a failure of ours, 2 wrong usage, 130 Ctrl-C.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import click
+from google.protobuf.internal import api_implementation
+
+from pipeline.cli.output import print_error, say
+from pipeline.errors import PipelineError
+from pipeline.logging import LEVELS, configure_logging
+from schemas.errors import StilltideError
+
+EXIT_FAILURE = 1
+EXIT_INTERRUPTED = 130
+
+
+class Noun(NamedTuple):
+    """Where a command lies, as `module:attribute`, and its line in the help."""
+
+    target: str
+    help: str
+
+
+NOUNS = MappingProxyType(
+    {
+        "audit": Noun("pipeline.cli.audit:audit", "Check with Spark what topics hold."),
+        "demo": Noun("pipeline.cli.demo:demo", "Run the main job end to end and check it."),
+        "local": Noun("pipeline.cli.local:local", "Run Kafka clusters on this machine."),
+        "worker": Noun("pipeline.cli.worker:worker", "Serve the transactions of a cluster."),
+    }
+)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The nouns."""
+        return sorted(NOUNS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Imports the command of a noun."""
+        if (noun := NOUNS.get(cmd_name)) is None:
+            return None
+        module, _, attribute = noun.target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the nouns without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, NOUNS[name].help) for name in self.list_commands(ctx)])
+
+
+_EXAMPLES = """\b
+Examples:
+  stilltide demo                     the main job, end to end, on a broker of its own
+  stilltide local up --clusters 2    start clusters a and b, and leave them running
+  stilltide local status -o json     where they listen, as JSON
+  stilltide worker --cluster a       serve transactions on cluster a
+  stilltide local down               stop the clusters, keep their data
+"""
+
+
+@click.command(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES
+)
+@click.version_option(package_name="stilltide")
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="How much to say on stderr.",
+)
+def cli(log_level: str) -> None:
+    """Transactions and read-committed subscriptions for plain Kafka topics."""
+    configure_logging(log_level)
+    require_upb(api_implementation.Type())
+
+
+def require_upb(implementation: str) -> None:
+    """Refuses to run on a protobuf implementation many times slower than upb."""
+    if implementation != "upb":
+        raise PipelineError(
+            f"protobuf runs on its {implementation} implementation, not on upb",
+            hint="unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION, or install protobuf's binary wheel",
+        )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command line; returns its exit code, with failures printed to stderr."""
+    try:
+        code = cli.main(list(arguments), prog_name="stilltide", standalone_mode=False)
+    except StilltideError as error:
+        print_error(error)
+        return EXIT_FAILURE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        say("interrupted")
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""The settings of a process: read once, at the rim, then handed down.
+
+*Source*: protocols.md A (thresholds and floors of the buffered log), C2 (time-outs have a maximum);
+architecture.md, Habits of the code (one validation table).
+
+*Invariants*: an unknown name, also of an environment variable, is refused, never ignored.
+"""
+
+import difflib
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pipeline.errors import ConfigError
+from schemas.framing import RECORDS_MAX
+
+ENV_PREFIX = "STILLTIDE_"
+_OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR"})
+"""Variables with our prefix that are read elsewhere."""
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_MINUTE_MS = 60 * 1000
+_PORT_MAX = 65_535
+
+
+class Bound(NamedTuple):
+    """The least and most a setting may be, and why."""
+
+    least: float
+    most: float
+    reason: str
+
+
+BOUNDS: Mapping[str, Bound] = MappingProxyType(
+    {
+        "coordinators": Bound(1, 256, "each is a partition that some worker must own"),
+        "partitions": Bound(1, 256, "each system topic has so many partitions"),
+        "txn_log_batch_records_max": Bound(
+            10, RECORDS_MAX, "fewer is not worth a batch, and readers refuse more"
+        ),
+        "txn_log_batch_bytes_max": Bound(
+            128 * _KIB, 4 * _MIB, "fewer is not worth a batch, and the topics admit no more"
+        ),
+        "txn_log_batch_delay_ms_max": Bound(
+            1, 1000, "timers are no finer, and every caller waits for so long in timer mode"
+        ),
+        "txn_timeout_ms_max": Bound(
+            1000, 24 * 60 * _MINUTE_MS, "an open transaction holds back every reader behind it"
+        ),
+        "session_timeout_s": Bound(
+            1, 1800, "brokers refuse a consumer group's member outside of their own bounds"
+        ),
+        "request_timeout_s": Bound(
+            1, 600, "a broker restart takes seconds, a caller waits so long"
+        ),
+    }
+)
+"""The validation table: whole ranges, ends included."""
+
+
+class Settings(BaseSettings):
+    """Every setting of a worker or client; `load_settings` makes it.
+
+    Attributes:
+        cluster: name of the cluster, such as `a`.
+        bootstrap_servers: its brokers, `host:port`, several with commas.
+        worker_instance_id: static group membership: a restarted worker with the same id gets its
+            partitions back without a rebalance.
+        coordinators: partitions of txn-log and txn-requests.
+        partitions: partitions of the topics that data partitions are hashed to.
+        txn_log_batching_enabled: whether log records share entries (A7).
+        txn_log_batch_records_max: records in an entry at most (A3).
+        txn_log_batch_bytes_max: bytes in an entry at most (A3).
+        txn_log_batch_delay_ms_max: in timer mode, how long a record waits for others (A3).
+        txn_log_flush_mode: `eager` also writes as soon as no write is under way (A3).
+        txn_timeout_ms_max: the longest a transaction may ask to stay open (C2).
+        session_timeout_s: a worker silent for so long loses its partitions.
+        request_timeout_s: a request without an answer for so long has failed.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
+    )
+
+    cluster: str = "a"
+    bootstrap_servers: str = "127.0.0.1:9092"
+    worker_instance_id: str | None = None
+    coordinators: int = 4
+    partitions: int = 4
+    txn_log_batching_enabled: bool = True
+    txn_log_batch_records_max: int = 512
+    txn_log_batch_bytes_max: int = 4 * _MIB
+    txn_log_batch_delay_ms_max: int = 1
+    txn_log_flush_mode: Literal["eager", "timer"] = "eager"
+    txn_timeout_ms_max: int = 15 * _MINUTE_MS
+    session_timeout_s: float = 10.0
+    request_timeout_s: float = 30.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, bound in BOUNDS.items():
+            _check_bound(name, getattr(self, name), bound)
+        for server in self.bootstrap_servers.split(","):
+            _check_server(server.strip())
+        return self
+
+
+def load_settings(**given: Any) -> Settings:
+    """The settings in force: what is given, else the environment (STILLTIDE_*), else the defaults.
+
+    Given values of None count as not given, as options of a command that were left out.
+
+    Raises:
+        ConfigError: an unknown name (suggests the nearest), a value not of the setting's type, or
+            out of its bounds (names bound and reason).
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in Settings.model_fields:
+            raise _unknown(name, name, list(Settings.model_fields))
+    variables = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
+    for variable in os.environ:
+        if (
+            variable.upper().startswith(ENV_PREFIX)
+            and variable.upper() not in variables
+            and variable not in _OTHER_VARIABLES
+        ):
+            raise _unknown(f"variable {variable}", variable.upper(), variables)
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(
+            f"{first['loc'][0]} cannot be {first['input']!r}",
+            detail=first["msg"].lower(),
+            hint=_where(str(first["loc"][0])),
+        ) from error
+
+
+def _unknown(shown: str, name: str, known: list[str]) -> ConfigError:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return ConfigError(f"unknown setting: {shown}", hint=f"did you mean {near[0]}?")
+
+
+def _check_bound(name: str, value: float, bound: Bound) -> None:
+    if bound.least <= value <= bound.most:
+        return
+    side, limit = ("least", bound.least) if value < bound.least else ("most", bound.most)
+    raise ConfigError(
+        f"{name} is {value}, but the {side} is {limit}", detail=bound.reason, hint=_where(name)
+    )
+
+
+def _check_server(server: str) -> None:
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= _PORT_MAX:
+        raise ConfigError(
+            f"bootstrap_servers holds {server!r}, which is not host:port",
+            hint="for example 127.0.0.1:9092, several with commas between them",
+        )
+
+
+def _where(name: str) -> str:
+    return f"set it with {ENV_PREFIX}{name.upper()} or the option of the command"

@@ -1,0 +1,31 @@
+"""What the pipeline can fail with, in one tree.
+
+*Source*: architecture.md, Habits of the code: asserts for our own mistakes, exceptions for the
+world.
+"""
+
+from schemas.errors import StilltideError
+
+
+class PipelineError(StilltideError):
+    """A failure of the product itself, not of what it talks to."""
+
+
+class ConfigError(PipelineError):
+    """A setting that is unknown, not of its type, or out of its bounds."""
+
+
+class RefusedError(PipelineError):
+    """The coordinator refused the request; nothing was changed."""
+
+
+class OutcomeUnknownError(PipelineError):
+    """Whether the transaction was committed is not known yet; ask again, never guess."""
+
+
+class TransactionStateError(PipelineError):
+    """The transaction is in a state that does not allow the call."""
+
+
+class RequestTimeoutError(PipelineError):
+    """No answer came in time; the request may still be carried out."""

@@ -1,0 +1,417 @@
+"""Runs a read-committed subscription: data and markers in, visible records out.
+
+*Source*: protocols.md D1-D3, D5, D7 (rules in `core.read_committed`), C4 (repeated markers).
+
+*Invariants*:
+- Markers of a data partition are read from their log start, whatever its position (D5).
+- Nothing of a partition is handed out after `revoked`.
+- What the application has not taken is never part of a committed position.
+- Any failure stops the whole subscription and is raised from the next call.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import structlog
+
+from connectors.base import Connector, EndReached, GroupReader, Record
+from connectors.errors import FatalError
+from pipeline.core.read_committed.effects import (
+    Deliver,
+    Effect,
+    PauseFetching,
+    ResumeFetching,
+    Statistics,
+    Undecided,
+    Withheld,
+)
+from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from pipeline.drivers.subscription_buffer import DeliveredBuffer
+from pipeline.drivers.subscription_errors import MissingTopicError
+from pipeline.drivers.subscription_markers import MarkerTail
+from pipeline.drivers.subscription_outage import OutageGuard
+from schemas.errors import MalformedHeaderError
+from schemas.headers import TXN, Headers, txn_header
+from schemas.markers import Marker
+from schemas.topics import TXN_MARKERS
+from schemas.values import TXN_ID_BYTES, EndOffset, Offset, TopicPartition, TxnId
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOptions:
+    """What a subscription reads and how far it goes.
+
+    Attributes:
+        topics: read as one group, at least one.
+        group: consumer group.
+        client_id: prefix of the names its clients bear at the brokers.
+        from_start: where a group without committed position begins: the log start, or its end.
+        buffer_records_max: visible records not yet taken before all fetching pauses, >= 1.
+        undecided_records_max: records of a partition held behind an undecided one before its
+            fetching pauses, >= 1.
+        unavailable_timeout_s: how long an outage may last before the subscription fails.
+        retry_delay_s: between two looks whether the cluster is back.
+    """
+
+    topics: Sequence[str]
+    group: str
+    client_id: str = "stilltide-subscription"
+    from_start: bool = True
+    buffer_records_max: int = 10_000
+    undecided_records_max: int = 10_000
+    unavailable_timeout_s: float = 60.0
+    retry_delay_s: float = 0.2
+
+
+class Blocked(NamedTuple):
+    """An undecided record that a partition stands at (D2).
+
+    `waited_s` counts from when all markers written before were read; 0 until then.
+    """
+
+    data: TopicPartition
+    offset: Offset
+    txn: TxnId
+    waited_s: float
+
+
+@dataclass(slots=True)
+class _Assigned:
+    machine: PartitionFilter[Record]
+    undecided: Undecided | None = None
+    undecided_since: float = 0.0
+    withheld_reported: bool = False
+
+
+class SubscriptionDriver:
+    """Reads as a member of the group from `start` to `close`; one taker at a time."""
+
+    def __init__(self, connector: Connector, options: SubscriptionOptions) -> None:
+        self._connector = connector
+        self._options = options
+        self._admin = connector.admin()
+        self._outages = OutageGuard(
+            self._admin,
+            timeout_s=options.unavailable_timeout_s,
+            retry_delay_s=options.retry_delay_s,
+        )
+        self._reader: GroupReader | None = None
+        self._markers: MarkerTail | None = None
+        self._assigned: dict[TopicPartition, _Assigned] = {}
+        self._buffer = DeliveredBuffer()
+        self._standing: set[TopicPartition] = set()
+        self._paused: set[TopicPartition] = set()
+        self._full = False
+        self._committed: dict[TopicPartition, EndOffset] = {}
+        self._changed = asyncio.Event()
+        self._failure: Exception | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._tailing: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self.rebalanced_at = 0.0
+
+    async def start(self) -> None:
+        """Joins the group and begins to read.
+
+        Raises:
+            MissingTopicError: a topic, or the marker topic, does not exist.
+            UnavailableError: the cluster cannot be reached.
+        """
+        options = self._options
+        names = [*options.topics, TXN_MARKERS]
+        found = await self._outages.call(lambda: self._admin.describe_topics(names))
+        for name in names:
+            if name not in found:
+                raise _missing_topic(name)
+        self._markers = MarkerTail(
+            self._connector,
+            self._admin,
+            self._outages,
+            client_id=f"{options.client_id}-markers",
+            partition_count=found[TXN_MARKERS].partition_count,
+            marker_read=self._marker_read,
+            end_met=self._changed.set,
+        )
+        reader = self._connector.group_reader(
+            options.client_id, options.group, from_start=options.from_start
+        )
+        self._reader = reader
+        self.rebalanced_at = asyncio.get_running_loop().time()
+        await self._outages.call(
+            lambda: reader.subscribe(
+                options.topics, assigned=self._on_assigned, revoked=self._on_revoked
+            )
+        )
+        self._reading = asyncio.create_task(self._guarded(self._read(reader)))
+
+    async def close(self) -> None:
+        """Stops reading and leaves the group; commits nothing. Safe to call twice.
+
+        Whoever waits for a record is told by a `FatalError`.
+        """
+        if self._failure is None:
+            self._failure = FatalError("the subscription is closed")
+        self._changed.set()
+        tasks = [task for task in (self._reading, self._tailing, *self._ending) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._reading = self._tailing = None
+        if self._reader is not None:
+            await self._reader.close()
+            self._reader = None
+        await self._admin.close()
+
+    def take(self) -> Record | None:
+        """The next visible record, None when there is none yet; raises what went wrong."""
+        if self._failure is not None:
+            raise self._failure
+        record = self._buffer.take()
+        if self._full:
+            self._relieve()
+        return record
+
+    def take_below(self, data: TopicPartition, end_offset: EndOffset) -> Record | None:
+        """The next visible record of one partition below an end offset; raises as `take`."""
+        if self._failure is not None:
+            raise self._failure
+        record = self._buffer.take_below(data, end_offset)
+        if self._full:
+            self._relieve()
+        return record
+
+    async def changed(self, timeout_s: float | None = None) -> None:
+        """Returns when something may have changed since the last look, or after the time."""
+        if self._failure is not None:
+            raise self._failure
+        if timeout_s is None:
+            await self._changed.wait()
+        else:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), timeout_s)
+        self._changed.clear()
+
+    async def commit(self) -> None:
+        """Commits, for each assigned partition, the position of what was taken.
+
+        Raises:
+            FencedError: the group has moved a partition to another member.
+            UnavailableError: the cluster stayed away.
+        """
+        if self._failure is not None:
+            raise self._failure
+        reader = self._reader
+        assert reader is not None, "commit belongs between start and close"
+        positions = {
+            data: Offset(position)
+            for data, position in self._buffer.positions().items()
+            if self._committed.get(data) != position
+        }
+        if not positions:
+            return
+        await self._outages.call(lambda: reader.commit(positions))
+        for data, position in positions.items():
+            if data in self._assigned:
+                self._committed[data] = EndOffset(position)
+
+    def position(self, data: TopicPartition) -> EndOffset | None:
+        """Everything below it was taken or withheld for good; None: not assigned."""
+        return self._buffer.position(data)
+
+    def statistics(self) -> dict[TopicPartition, Statistics]:
+        """Counts of each assigned partition since its assignment, as the taker sees them."""
+        counts: dict[TopicPartition, Statistics] = {}
+        for data, assigned in self._assigned.items():
+            read = assigned.machine.statistics
+            position = self._buffer.position(data)
+            assert position is not None
+            counts[data] = replace(
+                read, delivered=read.delivered - self._buffer.waiting(data), position=position
+            )
+        return counts
+
+    def blocked(self) -> dict[TopicPartition, Blocked]:
+        """The partitions that stand at an undecided record."""
+        now = asyncio.get_running_loop().time()
+        markers = self._markers
+        blocked: dict[TopicPartition, Blocked] = {}
+        for data, assigned in self._assigned.items():
+            if assigned.undecided is None or markers is None:
+                continue
+            caught_up_at = markers.caught_up_at(data)
+            waited_s = 0.0
+            if caught_up_at is not None:
+                waited_s = now - max(assigned.undecided_since, caught_up_at)
+            offset, txn = assigned.undecided
+            blocked[data] = Blocked(data, offset, txn, waited_s)
+        return blocked
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - raised from the application's next call
+            if self._failure is None:
+                self._failure = error
+            self._changed.set()
+
+    async def _read(self, reader: GroupReader) -> None:
+        while True:
+            self._items_read(await self._outages.call(reader.read))
+
+    def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        assert self._markers is not None
+        for data, position in positions.items():
+            machine = PartitionFilter[Record](
+                position=position, waiting_max=self._options.undecided_records_max
+            )
+            self._assigned[data] = _Assigned(machine)
+            self._buffer.open(data, EndOffset(position))
+            self._committed[data] = EndOffset(position)
+        self._markers.add(positions)
+        self._rebalanced()
+
+    def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        assert self._markers is not None
+        for data in partitions:
+            if self._assigned.pop(data, None) is None:
+                continue
+            self._buffer.drop(data)
+            del self._committed[data]
+            self._standing.discard(data)
+            self._paused.discard(data)
+        self._markers.remove(partitions)
+        self._rebalanced()
+
+    def _rebalanced(self) -> None:
+        """Reads other markers from now on; the old reader closes on its own time."""
+        assert self._markers is not None
+        self.rebalanced_at = asyncio.get_running_loop().time()
+        if self._tailing is not None:
+            self._tailing.cancel()
+            self._ending.add(self._tailing)
+            self._tailing.add_done_callback(self._ending.discard)
+        self._tailing = asyncio.create_task(self._guarded(self._markers.run()))
+        self._changed.set()
+
+    def _items_read(self, items: Sequence[Record | EndReached]) -> None:
+        runs: defaultdict[tuple[str, int], list[tuple[int, bytes | None, Record]]]
+        runs = defaultdict(list)
+        for item in items:
+            place = item[:2]
+            if isinstance(item, EndReached):
+                self._feed(place, runs.pop(place, []), item.end_offset)
+            else:
+                headers = item.headers
+                txn = None if headers is None else _txn_of(headers)
+                runs[place].append((item.offset, txn, item))
+        for place, records in runs.items():
+            self._feed(place, records)
+        self._apply_pauses()
+
+    def _feed(
+        self,
+        place: tuple[str, int],
+        records: list[tuple[int, bytes | None, Record]],
+        end_offset: EndOffset | None = None,
+    ) -> None:
+        data = TopicPartition(*place)
+        assigned = self._assigned.get(data)
+        if assigned is None:
+            return
+        effects = assigned.machine.records_read(records)
+        if end_offset is not None:
+            effects += assigned.machine.end_reached(end_offset)
+        self._run(data, assigned, effects)
+
+    def _marker_read(self, marker: Marker) -> None:
+        assigned = self._assigned.get(marker.data)
+        if assigned is None:
+            return
+        effects = assigned.machine.marker_read(
+            marker.txn.to_bytes(), committed=marker.committed, end_offset=marker.end_offset
+        )
+        if effects:
+            self._run(marker.data, assigned, effects)
+            self._apply_pauses()
+
+    def _run(
+        self, data: TopicPartition, assigned: _Assigned, effects: list[Effect[Record]]
+    ) -> None:
+        for effect in effects:
+            match effect:
+                case Deliver(payloads, position):
+                    self._buffer.put(data, payloads, position)
+                    self._changed.set()
+                case PauseFetching():
+                    self._standing.add(data)
+                case ResumeFetching():
+                    self._standing.discard(data)
+                case Withheld():
+                    _report(data, assigned, effect)
+        undecided = assigned.machine.undecided
+        if undecided != assigned.undecided:
+            assigned.undecided = undecided
+            assigned.undecided_since = asyncio.get_running_loop().time()
+            self._changed.set()
+
+    def _relieve(self) -> None:
+        if self._buffer.count <= self._options.buffer_records_max // 2:
+            self._full = False
+            self._apply_pauses()
+
+    def _apply_pauses(self) -> None:
+        """Pauses what stands at an undecided record, and everything while the buffer is full."""
+        if self._reader is None:
+            return
+        if self._buffer.count >= self._options.buffer_records_max:
+            self._full = True
+        wanted = set(self._assigned) if self._full else self._standing
+        if wanted == self._paused:
+            return
+        if pause := wanted - self._paused:
+            self._reader.pause(pause)
+        if resume := self._paused - wanted:
+            self._reader.resume(resume)
+        self._paused = set(wanted)
+
+
+def _txn_of(headers: Headers) -> bytes | None:
+    """The transaction of a record as its machine wants it."""
+    if len(headers) == 1:  # the common case, without the cost of looking for repeats
+        name, value = headers[0]
+        if name == TXN and value is not None and len(value) == TXN_ID_BYTES:
+            return value
+    try:
+        return txn_header(headers)
+    except MalformedHeaderError:
+        return MALFORMED
+
+
+def _report(data: TopicPartition, assigned: _Assigned, withheld: Withheld) -> None:
+    """Logs the first record withheld from a partition; statistics count the rest."""
+    if assigned.withheld_reported:
+        return
+    assigned.withheld_reported = True
+    _log.warning(
+        "a record is withheld; more of this partition are counted, not logged",
+        topic=data.topic,
+        partition=data.partition,
+        offset=withheld.offset,
+        reason="late: past the end of its committed transaction"
+        if withheld.late_txn
+        else f"malformed `{TXN}` header",
+        txn=str(withheld.late_txn) if withheld.late_txn else None,
+    )
+
+
+def _missing_topic(name: str) -> MissingTopicError:
+    hint = "create it, or correct its name"
+    if name == TXN_MARKERS:
+        hint = "start a worker once: it creates the system topics"
+    return MissingTopicError("the topic does not exist", hint=hint, topic=name)

@@ -1,0 +1,123 @@
+"""Tails the marker partitions that serve the assigned data partitions.
+
+*Source*: protocols.md D5 and C4; system.md: an undecodable record of a system topic stops its
+reader.
+
+*Invariants*: a data partition's markers are read from their log start after it was added; repeats
+that this causes for others are harmless (C4).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from connectors.base import Connector, EndReached, LogAdmin, Record
+from pipeline.drivers.subscription_errors import MissingTopicError
+from pipeline.drivers.subscription_outage import OutageGuard
+from schemas.errors import DecodeError, StilltideError
+from schemas.markers import Marker, decode
+from schemas.placement import system_partition
+from schemas.topics import TXN_MARKERS
+from schemas.values import Offset, TopicPartition
+
+
+class MarkerTail:
+    """Reads markers in `run`, which is to be cancelled and called anew after `add` and `remove`.
+
+    Args:
+        marker_read: called with each marker; what it raises stops the reading.
+        end_met: called when the end of a marker partition is met for the first time.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        admin: LogAdmin,
+        outages: OutageGuard,
+        *,
+        client_id: str,
+        partition_count: int,
+        marker_read: Callable[[Marker], None],
+        end_met: Callable[[], None],
+    ) -> None:
+        self._connector = connector
+        self._admin = admin
+        self._outages = outages
+        self._client_id = client_id
+        self._partition_count = partition_count
+        self._marker_read = marker_read
+        self._end_met = end_met
+        self._served_by: dict[TopicPartition, TopicPartition] = {}
+        self._positions: dict[TopicPartition, Offset] = {}
+        self._caught_up_at: dict[TopicPartition, float] = {}
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Has the markers of these data partitions read from their log start."""
+        for data in partitions:
+            source = TopicPartition(TXN_MARKERS, system_partition(data, self._partition_count))
+            self._served_by[data] = source
+            self._positions.pop(source, None)
+            self._caught_up_at.pop(source, None)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads no more markers for these data partitions."""
+        for data in partitions:
+            self._served_by.pop(data, None)
+        needed = set(self._served_by.values())
+        for source in set(self._positions) - needed:
+            del self._positions[source]
+        for source in set(self._caught_up_at) - needed:
+            del self._caught_up_at[source]
+
+    def caught_up_at(self, data: TopicPartition) -> float | None:
+        """Loop time at which all markers of a data partition had been read once, None: not yet."""
+        source = self._served_by.get(data)
+        return None if source is None else self._caught_up_at.get(source)
+
+    async def run(self) -> None:
+        """Reads until cancelled.
+
+        Raises:
+            DecodeError: a record is not a marker; names its topic, partition and offset.
+            MarkerConflictError: two markers contradict each other; names the later one's place.
+            UnavailableError: the cluster stayed away.
+        """
+        sources = set(self._served_by.values())
+        if not sources:
+            return
+        unread = [source for source in sources if source not in self._positions]
+        starts = await self._outages.call(lambda: self._admin.start_offsets(unread))
+        for source in unread:
+            if source not in starts:
+                raise MissingTopicError(
+                    "a partition of the marker topic does not exist",
+                    hint="was the topic deleted? without it no outcome is known",
+                    topic=source.topic,
+                    partition=source.partition,
+                )
+            self._positions[source] = starts[source]
+        reader = self._connector.reader(self._client_id)
+        try:
+            await reader.assign({source: self._positions[source] for source in sources})
+            while True:
+                for item in await self._outages.call(reader.read):
+                    self._item_read(item)
+        finally:
+            await reader.close()
+
+    def _item_read(self, item: Record | EndReached) -> None:
+        source = TopicPartition(item.topic, item.partition)
+        if isinstance(item, EndReached):
+            if source not in self._caught_up_at:
+                self._caught_up_at[source] = asyncio.get_running_loop().time()
+                self._end_met()
+            return
+        try:
+            marker = decode(item.key, item.value)
+            if marker is not None:
+                if marker.committed and marker.end_offset is None:
+                    raise DecodeError("a commit marker without end offset")
+                self._marker_read(marker)
+        except StilltideError as error:
+            error.at(source.topic, source.partition, item.offset)
+            raise
+        self._positions[source] = Offset(item.offset + 1)

@@ -1,0 +1,160 @@
+"""Packs many small records into few entries.
+
+*Source*: PIP-160 (seed 003); protocols.md A.
+*Invariants*: A1 entries leave in append order and hold every record once; A2 a record of
+`bytes_max` or more is an entry of its own; A3 no batch passes a threshold; A6 close leaves nothing
+behind; A7 with batching off every record is its own entry.
+
+It only packs: positions and failures come back through the log's owner (`owner.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class FlushTrigger(Enum):
+    """Why an entry was written; names the metric of PIP-160."""
+
+    RECORDS = "records"
+    BYTES = "bytes"
+    DELAY = "delay"
+    IDLE = "idle"
+    LARGE = "large"
+    CLOSE = "close"
+    UNBATCHED = "unbatched"
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """Thresholds of one log; floors and reasons are with the settings (`pipeline.config`).
+
+    Attributes:
+        records_max: records of one batch.
+        bytes_max: bytes of one batch's records together.
+        delay_ms_max: how long the oldest record may wait, in milliseconds.
+        eager: also flush when no write is in flight (A3); False is the PIP's timer mode.
+        batching: False writes every record as its own entry (A7).
+    """
+
+    records_max: int = 512
+    bytes_max: int = 4 * 1024 * 1024
+    delay_ms_max: float = 1.0
+    eager: bool = True
+    batching: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEntry:
+    """Effect: write one entry, after every entry with a lower number.
+
+    Attributes:
+        number: 1, 2, ... in the order of writing.
+        records: the records in append order; a single one is written bare (A4).
+        trigger: why now.
+        waited_ms: how long the oldest record waited.
+    """
+
+    number: int
+    records: Sequence[bytes]
+    trigger: FlushTrigger
+    waited_ms: float
+
+
+class ClosedError(Exception):
+    """Our own mistake: an append after `close`."""
+
+
+class Accumulator:
+    """Records in, entries out (A).
+
+    Feed it `append`; run each `WriteEntry`, and say `write_ended` for each in any order; call
+    `tick` when `deadline_ms` has come.
+    """
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self.limits = limits
+        self._records: list[bytes] = []
+        self._bytes = 0
+        self._oldest_ms = 0.0
+        self._number = 0
+        self._in_flight = 0
+        self._closed = False
+
+    @property
+    def buffered(self) -> int:
+        """Records that no entry holds yet."""
+        return len(self._records)
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """When `tick` is due: at once where an eager flush is due, None with nothing buffered."""
+        if not self._records:
+            return None
+        if self.limits.eager and not self._in_flight:
+            return self._oldest_ms
+        return self._oldest_ms + self.limits.delay_ms_max
+
+    def append(self, record: bytes, now_ms: float) -> list[WriteEntry]:
+        """Takes one serialised record; entries that are full leave at once (A2, A3, A7)."""
+        if self._closed:
+            raise ClosedError
+        limits = self.limits
+        size = len(record)
+        if not limits.batching or limits.records_max == 1 or size >= limits.bytes_max:
+            return self._alone(record, now_ms)
+        written: list[WriteEntry] = []
+        if self._bytes + size > limits.bytes_max:
+            written += self._flush(FlushTrigger.BYTES, now_ms)
+        if not self._records:
+            self._oldest_ms = now_ms
+        self._records.append(record)
+        self._bytes += size
+        if len(self._records) >= limits.records_max:
+            written += self._flush(FlushTrigger.RECORDS, now_ms)
+        elif self._bytes >= limits.bytes_max:
+            written += self._flush(FlushTrigger.BYTES, now_ms)
+        return written
+
+    def write_ended(self, now_ms: float) -> list[WriteEntry]:
+        """A write was acknowledged or given up; in eager mode what has gathered follows (A3)."""
+        assert self._in_flight > 0, "more writes ended than began"
+        self._in_flight -= 1
+        if self.limits.eager and not self._in_flight:
+            return self._flush(FlushTrigger.IDLE, now_ms)
+        return []
+
+    def tick(self, now_ms: float) -> list[WriteEntry]:
+        """Flushes if `deadline_ms` has come."""
+        deadline_ms = self.deadline_ms
+        if deadline_ms is None or now_ms < deadline_ms:
+            return []
+        idle = self.limits.eager and not self._in_flight
+        return self._flush(FlushTrigger.IDLE if idle else FlushTrigger.DELAY, now_ms)
+
+    def limits_changed(self, limits: BatchLimits, now_ms: float) -> list[WriteEntry]:
+        """Other thresholds from now on; what is buffered leaves under the old ones."""
+        written = self._flush(FlushTrigger.CLOSE, now_ms)
+        self.limits = limits
+        return written
+
+    def close(self, now_ms: float) -> list[WriteEntry]:
+        """No append after this; what is buffered leaves (A6). Safe to call twice."""
+        self._closed = True
+        return self._flush(FlushTrigger.CLOSE, now_ms)
+
+    def _alone(self, record: bytes, now_ms: float) -> list[WriteEntry]:
+        batching = self.limits.batching and self.limits.records_max > 1
+        trigger = FlushTrigger.LARGE if batching else FlushTrigger.UNBATCHED
+        return [*self._flush(trigger, now_ms), self._entry([record], trigger, 0.0)]
+
+    def _flush(self, trigger: FlushTrigger, now_ms: float) -> list[WriteEntry]:
+        if not self._records:
+            return []
+        records, self._records, self._bytes = self._records, [], 0
+        return [self._entry(records, trigger, now_ms - self._oldest_ms)]
+
+    def _entry(self, records: list[bytes], trigger: FlushTrigger, waited_ms: float) -> WriteEntry:
+        self._number += 1
+        self._in_flight += 1
+        return WriteEntry(self._number, records, trigger, waited_ms)

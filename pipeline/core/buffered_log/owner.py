@@ -1,0 +1,135 @@
+"""One owner of one log: takes it by a fence, knows its entries by reading them back.
+
+*Source*: protocols.md A4, A5, B1-B5.
+*Invariants*: B3 an entry is settled as written only when read back effective; B5 a write that
+failed is settled only when a later entry of this owner, or a fence, is read back; B4 after a later
+fence nothing is settled as written any more. Settled entries come in the order of writing (A1).
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from pipeline.core.buffered_log.effective import EffectiveLog
+from schemas.headers import EntryStamp
+from schemas.values import Offset
+
+
+class OwnerState(Enum):
+    """Where an owner stands: reading up to its fence, serving, or replaced."""
+
+    REPLAYING = auto()
+    SERVING = auto()
+    FENCED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Effect: the entry just read is effective; apply its records. `own`: this owner wrote it."""
+
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Effect: entry `serial` lies at `offset`, or, with None, will never be effective."""
+
+    serial: int
+    offset: Offset | None
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Effect: everything before this owner's fence has been applied; it may serve (B1)."""
+
+    epoch: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Effect: another owner's fence; fail everything in flight and stop (B4)."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class AppendNoop:
+    """Effect: append a no-op, so that an unknown write can be settled by reading it back (B5)."""
+
+
+OwnerEffect = Apply | Settled | Serve | Fenced | AppendNoop
+
+
+class LogOwner:
+    """The owner's side of B for one ownership, from its fence to a later one.
+
+    Args:
+        nonce: 16 random bytes in this owner's fence.
+        log_start: the log start offset its reader began at.
+    """
+
+    def __init__(self, nonce: bytes, log_start: Offset) -> None:
+        self.state = OwnerState.REPLAYING
+        self.epoch: Offset | None = None
+        self._nonce = nonce
+        self._view = EffectiveLog(log_start)
+        self._in_flight: deque[int] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        """Entries written and not settled."""
+        return len(self._in_flight)
+
+    def stamp(self, serial: int) -> EntryStamp:
+        """The headers of entry `serial`; only a serving owner writes."""
+        assert self.state is OwnerState.SERVING, "writes before its fence or after another's"
+        assert self.epoch is not None
+        return EntryStamp(self.epoch, serial)
+
+    def entry_written(self, serial: int) -> None:
+        """Entry `serial`, above all before it, is on its way to the log."""
+        assert not self._in_flight or serial > self._in_flight[-1], "serials must grow"
+        self._in_flight.append(serial)
+
+    def write_failed(self, serial: int) -> list[OwnerEffect]:
+        """The producer gave up on an entry: it may still land (A5)."""
+        if self.state is not OwnerState.SERVING or serial not in self._in_flight:
+            return []
+        # A later entry on its way settles this one when it is read back; otherwise make one.
+        return [AppendNoop()] if serial == self._in_flight[-1] else []
+
+    def fence_read(self, offset: Offset, nonce: bytes) -> list[OwnerEffect]:
+        """A fence was read: our own begins the service, any later one ends it."""
+        self._view.fence_read(offset)
+        if self.state is OwnerState.REPLAYING:
+            if nonce != self._nonce:
+                return []
+            self.state, self.epoch = OwnerState.SERVING, offset
+            return [Serve(offset)]
+        if self.state is OwnerState.FENCED:
+            return []
+        self.replaced()
+        return [Fenced(offset)]
+
+    def entry_read(self, offset: Offset, stamp: EntryStamp) -> list[OwnerEffect]:
+        """An entry was read: apply it if effective, and settle it if it is ours."""
+        effective = self._view.entry_read(offset, stamp)
+        if not effective or self.state is OwnerState.FENCED:
+            return []
+        if self.state is OwnerState.REPLAYING or stamp.epoch != self.epoch:
+            return [Apply(own=False)]
+        effects = self._settle_below(stamp.serial)
+        assert self._in_flight, "an entry of our epoch that we did not write"
+        self._in_flight.popleft()
+        return [*effects, Apply(own=True), Settled(stamp.serial, offset)]
+
+    def replaced(self) -> None:
+        """The reader found a gap, or the partition is taken away: as good as fenced (B3)."""
+        self.state = OwnerState.FENCED
+        self._in_flight.clear()
+
+    def _settle_below(self, serial: int) -> list[OwnerEffect]:
+        lost: list[OwnerEffect] = []
+        while self._in_flight and self._in_flight[0] < serial:
+            lost.append(Settled(self._in_flight.popleft(), None))
+        return lost

@@ -1,0 +1,223 @@
+"""What a coordinator's log means: the state after its effective records, in log order.
+
+*Source*: protocols.md C0, C1b, C2, C6, C7; states as in PIP-31 (facts, pulsar.md 3).
+*Invariants*: the same records give the same state and the same answers, whoever applies them;
+an illegal request changes nothing; a repeated request has no second effect.
+It refuses nothing by configuration: limits are checked before a request is appended.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from schemas.transactions import (
+    AddPartitions,
+    Answer,
+    Description,
+    Done,
+    End,
+    Ended,
+    ForgetClients,
+    Listed,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Request,
+    TimedOut,
+    TxnLogRecord,
+    Unknown,
+    Written,
+)
+from schemas.values import TopicPartition
+
+ANSWERS_PER_CLIENT_MAX = 65_536
+"""Answers remembered of one client; its own bound on open requests is far lower."""
+
+TRANSACTIONS_PER_OPEN_MAX = 1000
+
+
+class TxnState(Enum):
+    """OPEN moves to COMMITTING or ABORTING, these to their end, which is not held."""
+
+    OPEN = "OPEN"
+    COMMITTING = "COMMITTING"
+    ABORTING = "ABORTING"
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction that has not ended."""
+
+    sequence: int
+    opened_at_ms: int
+    timeout_ms: int
+    partitions: dict[TopicPartition, Registered]
+    state: TxnState = TxnState.OPEN
+    written: tuple[Written, ...] = ()
+
+
+@dataclass(slots=True)
+class ClientMemory:
+    """Answers a client may still ask for again (C1b)."""
+
+    last_seen_ms: int = 0
+    acked_through: int = 0
+    answers: dict[int, Answer] = field(default_factory=dict[int, Answer])
+
+    def acked(self, through: int) -> None:
+        """The client has every answer up to `through`."""
+        if through - self.acked_through > len(self.answers):
+            self.answers = {n: answer for n, answer in self.answers.items() if n > through}
+        else:
+            for number in range(self.acked_through + 1, through + 1):
+                self.answers.pop(number, None)
+        self.acked_through = max(self.acked_through, through)
+
+
+class CoordinatorState:
+    """Apply every effective record; read the rest."""
+
+    def __init__(self) -> None:
+        self.next_sequence = 0
+        self.transactions: dict[int, Transaction] = {}
+        self.clients: dict[bytes, ClientMemory] = {}
+
+    @property
+    def low_watermark(self) -> int:
+        """Every sequence below it has ended (C7)."""
+        return next(iter(self.transactions), self.next_sequence)
+
+    def apply(self, record: TxnLogRecord) -> Answer | None:
+        """Takes one record; the answer where it holds a request that is to be answered."""
+        body = record.body
+        if isinstance(body, Request):
+            return self._request(body, record.at_ms)
+        if isinstance(body, Ended):
+            self._ended(body.sequence)
+        elif isinstance(body, TimedOut):
+            txn = self.transactions.get(body.sequence)
+            if txn is not None and txn.state is TxnState.OPEN:
+                txn.state = TxnState.ABORTING
+        elif isinstance(body, ForgetClients):
+            for client_id in body.client_ids:
+                self.clients.pop(client_id, None)
+        return None
+
+    def describe(self, sequence: int) -> Answer:
+        """One transaction; refused for a sequence that was never opened."""
+        txn = self.transactions.get(sequence)
+        if txn is not None:
+            return _description(txn)
+        if sequence < self.next_sequence:
+            return Description(sequence, "ENDED", 0, 0, ())
+        return Refused(f"transaction {sequence} was never opened")
+
+    def list_transactions(self) -> Listed:
+        """Every transaction that has not ended, by sequence."""
+        return Listed(tuple(map(_description, self.transactions.values())), self.low_watermark)
+
+    def _ended(self, sequence: int) -> None:
+        txn = self.transactions.get(sequence)
+        if txn is not None and txn.state is not TxnState.OPEN:
+            del self.transactions[sequence]
+
+    def _request(self, request: Request, at_ms: int) -> Answer | None:
+        client = self.clients.get(request.client_id)
+        if client is None:
+            if request.acked_through:
+                return Unknown()  # we answered this client once, and have forgotten what
+            client = self.clients[request.client_id] = ClientMemory()
+        client.last_seen_ms = max(client.last_seen_ms, at_ms)
+        if request.acked_through > client.acked_through:
+            client.acked(request.acked_through)
+        if request.number <= client.acked_through:
+            return None
+        answer = client.answers.get(request.number)
+        if answer is None:
+            if len(client.answers) >= ANSWERS_PER_CLIENT_MAX:
+                return Refused(f"more than {ANSWERS_PER_CLIENT_MAX} answers not acknowledged")
+            answer = client.answers[request.number] = self._change(request, at_ms)
+        return answer
+
+    def _change(self, request: Request, at_ms: int) -> Answer:
+        body = request.body
+        if isinstance(body, Open):
+            return self._open(body, at_ms)
+        if isinstance(body, End):
+            return self._end(body)
+        if isinstance(body, AddPartitions):
+            return self._add_partitions(body)
+        raise AssertionError(f"{type(body).__name__} changes nothing and is never logged")
+
+    def _open(self, body: Open, at_ms: int) -> Answer:
+        if not 1 <= body.transaction_count <= TRANSACTIONS_PER_OPEN_MAX:
+            return Refused(f"open of {body.transaction_count} transactions at once")
+        first = self.next_sequence
+        self.next_sequence = first + body.transaction_count
+        for sequence in range(first, self.next_sequence):
+            partitions = _first_registrations({}, body.partitions)
+            self.transactions[sequence] = Transaction(sequence, at_ms, body.timeout_ms, partitions)
+        return Opened(first, body.transaction_count)
+
+    def _add_partitions(self, body: AddPartitions) -> Answer:
+        txn = self.transactions.get(body.sequence)
+        if txn is None or txn.state is not TxnState.OPEN:
+            return self._not_open(body.sequence, txn)
+        _first_registrations(txn.partitions, body.partitions)
+        return Done()
+
+    def _end(self, body: End) -> Answer:
+        txn = self.transactions.get(body.sequence)
+        target = TxnState.COMMITTING if body.committed else TxnState.ABORTING
+        if txn is not None and txn.state is target:
+            return Done()
+        if txn is None or txn.state is not TxnState.OPEN:
+            return self._not_open(body.sequence, txn)
+        if body.committed:
+            for written in body.written:
+                wrong = _wrong_counts(txn, written)
+                if wrong:
+                    return Refused(wrong)
+            txn.written = body.written
+        txn.state = target
+        return Done()
+
+    def _not_open(self, sequence: int, txn: Transaction | None) -> Refused:
+        if txn is not None:
+            return Refused(f"transaction {sequence} is {txn.state.value}")
+        if sequence < self.next_sequence:
+            return Refused(f"transaction {sequence} has ended")
+        return Refused(f"transaction {sequence} was never opened")
+
+
+def _first_registrations(
+    held: dict[TopicPartition, Registered], new: tuple[Registered, ...]
+) -> dict[TopicPartition, Registered]:
+    """The first registration of a partition wins: a repeat never raises its start (C2)."""
+    for one in new:
+        held.setdefault(one.data, one)
+    return held
+
+
+def _wrong_counts(txn: Transaction, written: Written) -> str:
+    """Why a commit's counts cannot be true (C6); empty when they can."""
+    registered = txn.partitions.get(written.data)
+    if registered is None:
+        return f"{written.data} is not registered with transaction {txn.sequence}"
+    span = written.end_offset - written.first_offset
+    if written.first_offset < registered.start_offset or not 1 <= written.record_count <= span:
+        return (
+            f"{written.record_count} records in [{written.first_offset}, {written.end_offset}) of "
+            f"{written.data}, registered from {registered.start_offset}"
+        )
+    return ""
+
+
+def _description(txn: Transaction) -> Description:
+    return Description(
+        txn.sequence,
+        txn.state.value,
+        txn.opened_at_ms,
+        txn.timeout_ms,
+        tuple(txn.partitions.values()),
+    )

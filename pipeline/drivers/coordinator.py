@@ -1,0 +1,303 @@
+"""Runs one coordinator: requests in, log, markers and answers out.
+
+*Source*: protocols.md B4, C. Requests are appended as they arrived and answered from the entry
+read back, so no request is held in memory on its way through the log.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from connectors.base import Clock, Connector, LogWriter
+from connectors.errors import ConnectorError, FencedError, RetriableError
+from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from pipeline.core.coordinator.machine import (
+    Coordinator,
+    CoordinatorEffect,
+    Propose,
+    ReadEnds,
+    Reply,
+    WriteMarkers,
+)
+from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.owned_log import LogCodec, OwnedLog
+from schemas import markers, requests, topics, txn_log
+from schemas.errors import DecodeError
+from schemas.framing import decode_value, encode_batch
+from schemas.placement import system_partition
+from schemas.transactions import (
+    Answer,
+    Describe,
+    Fence,
+    ForgetClients,
+    ListTransactions,
+    Noop,
+    Open,
+    Refused,
+    Request,
+    Response,
+)
+from schemas.values import BatchPosition, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+HELD_BATCHES_MAX = 1000
+"""Batches of requests kept while the log is replayed; clients repeat what is dropped."""
+
+FENCED_DELAY_S_MAX = 1.0
+
+Submit = Callable[[OwnedLog, WriteEntry], None]
+
+
+class CoordinatorDriver:
+    """One coordinator, for as long as its partition is assigned to this worker.
+
+    Args:
+        coordinator: partition of txn-log and txn-requests.
+        connector: the cluster.
+        writer: appends entries, markers and answers; shared with other coordinators.
+        ends: reads end offsets; shared with other coordinators.
+        submit: hands log entries to the buffered-writer agent.
+        limits: of the buffered writer.
+        marker_partition_count: partitions of txn-markers.
+        clock: wall clock.
+        txn_timeout_ms_max: longest time-out a client may ask for.
+    """
+
+    def __init__(
+        self,
+        coordinator: int,
+        connector: Connector,
+        *,
+        writer: LogWriter,
+        ends: EndOffsets,
+        submit: Submit,
+        limits: BatchLimits,
+        marker_partition_count: int,
+        clock: Clock,
+        txn_timeout_ms_max: int,
+    ) -> None:
+        self.coordinator = coordinator
+        self.serving = False
+        self._connector = connector
+        self._writer = writer
+        self._ends = ends
+        self._submit = submit
+        self._limits = limits
+        self._marker_partition_count = marker_partition_count
+        self._clock = clock
+        self._txn_timeout_ms_max = txn_timeout_ms_max
+        self._held: deque[bytes] = deque(maxlen=HELD_BATCHES_MAX)
+        self._machine = Coordinator(coordinator)
+        self._log: OwnedLog | None = None
+        self._replies: dict[tuple[bytes, int], list[bytes]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Owns the log until cancelled; fenced while still assigned, it begins again (B4)."""
+        while True:
+            self._machine = Coordinator(self.coordinator)
+            self._log = OwnedLog(
+                self._connector,
+                TopicPartition(topics.TXN_LOG, self.coordinator),
+                self._codec(),
+                self._limits,
+                writer=self._writer,
+                submit=self._submit,
+                applied=self._applied,
+                serving=self._serve,
+                caught_up=self._send_replies,
+            )
+            try:
+                await self._log.run()
+            except FencedError as error:
+                log.warning("coordinator_fenced", coordinator=self.coordinator, why=error.detail)
+            finally:
+                self._stop_serving()
+            await asyncio.sleep(random.uniform(0, FENCED_DELAY_S_MAX))  # noqa: S311 - B4, no secret
+
+    def requests_received(self, value: bytes | None) -> None:
+        """One value of txn-requests: a framed batch of requests, or a bare one.
+
+        Raises:
+            DecodeError: not requests; nothing of the value was appended.
+        """
+        if not self.serving:
+            if value is not None:
+                self._held.append(value)
+            return
+        records = decode_value(value)
+        for data, request in zip(records, map(requests.decode_request, records), strict=True):
+            self._request_received(data, request)
+
+    def _request_received(self, data: bytes, request: Request) -> None:
+        assert self._log is not None
+        body = request.body
+        if isinstance(body, Describe | ListTransactions):
+            self._answer_after_noop(request, lambda: self._machine.asked(request))
+            return
+        if isinstance(body, Open) and not 1 <= body.timeout_ms <= self._txn_timeout_ms_max:
+            reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"
+            self._answer_after_noop(request, lambda: Refused(reason))
+            return
+        self._log.append(txn_log.encode_request_record(data, self._clock.now_ms()))
+
+    def _answer_after_noop(self, request: Request, answer: Callable[[], Answer]) -> None:
+        def settled(result: BatchPosition | ConnectorError) -> None:
+            if not isinstance(result, ConnectorError):
+                self._reply(request, answer())
+
+        assert self._log is not None
+        self._log.append(self._own(Noop()), settled)
+
+    def _own(self, body: txn_log.OwnBody) -> bytes:
+        return txn_log.encode_own(body, self._clock.now_ms())
+
+    def _codec(self) -> LogCodec:
+        return LogCodec(
+            fence=lambda nonce: self._own(Fence(nonce)),
+            noop=lambda: self._own(Noop()),
+            nonce_of=_nonce_of,
+        )
+
+    def _serve(self) -> None:
+        self.serving = True
+        log.info("coordinator_serving", coordinator=self.coordinator)
+        self._run(self._machine.serve(self._clock.now_ms()))
+        self._arm()
+        while self._held:
+            self.requests_received(self._held.popleft())
+
+    def _stop_serving(self) -> None:
+        self.serving = False
+        self._replies.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _applied(self, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+        decoded = [txn_log.decode(record) for record in records]
+        self._run(self._machine.applied(decoded, own=own, now_ms=self._clock.now_ms()))
+
+    def _run(self, effects: Sequence[CoordinatorEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(request, answer):
+                    self._reply(request, answer)
+                case WriteMarkers():
+                    self._write_markers(effect)
+                case ReadEnds(sequence, partitions):
+                    self._ends.read(partitions, self._ends_reader(sequence))
+                case Propose():
+                    self._propose(effect)
+
+    def _propose(self, effect: Propose) -> None:
+        body = effect.body
+        log_now = self._log
+
+        def settled(result: BatchPosition | ConnectorError) -> None:
+            lost = isinstance(result, ConnectorError) and self._log is log_now
+            if lost and self.serving and not isinstance(body, ForgetClients):
+                self._lost(body.sequence)
+
+        assert log_now is not None
+        log_now.append(self._own(body), settled)
+
+    def _ends_reader(self, sequence: int) -> Callable[..., None]:
+        machine = self._machine
+
+        def ends_read(ends: dict[TopicPartition, int] | None) -> None:
+            if self._machine is not machine or not self.serving:
+                return
+            if ends is None:
+                self._lost(sequence)
+            else:
+                self._run(machine.ends_read(sequence, ends))  # type: ignore[arg-type]
+
+        return ends_read
+
+    def _write_markers(self, effect: WriteMarkers) -> None:
+        """Writes the markers; C4: Ended is proposed once all of them are acknowledged."""
+        machine, sequence = self._machine, effect.sequence
+        missing = len(effect.markers)
+        failed = False
+
+        def delivered(error: ConnectorError | None, _offset: int) -> None:
+            nonlocal missing, failed
+            missing -= 1
+            failed = failed or error is not None
+            if missing or self._machine is not machine or not self.serving:
+                return
+            if failed:
+                self._lost(sequence)
+            else:
+                self._run(machine.markers_acknowledged(sequence))
+
+        if not missing:
+            self._run(machine.markers_acknowledged(sequence))
+        for marker in effect.markers:
+            partition = system_partition(marker.data, self._marker_partition_count)
+            try:
+                self._writer.append(
+                    TopicPartition(topics.TXN_MARKERS, partition),
+                    markers.encode_value(marker),
+                    delivered,
+                    key=markers.encode_key(marker.data, marker.txn),
+                )
+            except RetriableError as error:  # queue full: the whole set is written again later
+                delivered(error, -1)
+
+    def _lost(self, sequence: int) -> None:
+        self._machine.lost(sequence, self._clock.now_ms())
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline_ms = self._machine.deadline_ms
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline_ms is not None:
+            delay_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._ticked)
+
+    def _ticked(self) -> None:
+        self._timer = None
+        if self.serving:
+            self._run(self._machine.tick(self._clock.now_ms()))
+            self._arm()
+
+    def _reply(self, request: Request, answer: Answer) -> None:
+        data = requests.encode_response(Response(request.number, self.coordinator, answer))
+        to = (request.client_id, request.reply_partition)
+        self._replies.setdefault(to, []).append(data)
+
+    def _send_replies(self) -> None:
+        """One record per client for all its answers; a lost answer is asked for again."""
+        replies, self._replies = self._replies, {}
+        for (client_id, partition), records in replies.items():
+            try:
+                self._writer.append(
+                    TopicPartition(topics.TXN_RESPONSES, partition),
+                    encode_batch(records),
+                    _ignored,
+                    key=client_id,
+                )
+            except ConnectorError as error:
+                log.warning("answers_dropped", answers=len(records), why=error.primary)
+
+
+def _ignored(_error: ConnectorError | None, _offset: int) -> None:
+    """An answer that did not arrive is asked for again (C1b)."""
+
+
+def _nonce_of(record: bytes) -> bytes:
+    body = txn_log.decode(record).body
+    if not isinstance(body, Fence):
+        raise DecodeError(
+            f"an entry without epoch and serial that is no fence, but {type(body).__name__}",
+            hint="something else writes to this topic",
+        )
+    return body.nonce

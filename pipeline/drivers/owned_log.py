@@ -1,0 +1,324 @@
+"""Owns one log partition: fence, replay, append, read back.
+
+*Source*: protocols.md A, B. An append is reported as written only after its entry was read back
+effective (B3); what a zombie appends is never reported.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import structlog
+
+from connectors.base import Connector, EndReached, LogWriter, Record
+from connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
+from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from pipeline.core.buffered_log.effective import LogGapError
+from pipeline.core.buffered_log.owner import (
+    AppendNoop,
+    Apply,
+    Fenced,
+    LogOwner,
+    OwnerEffect,
+    OwnerState,
+    Serve,
+    Settled,
+)
+from pipeline.drivers.batching import Batcher
+from schemas.errors import DecodeError
+from schemas.framing import decode_value, encode_batch
+from schemas.headers import entry_stamp
+from schemas.values import BatchPosition, Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+Settle = Callable[[BatchPosition | ConnectorError], None]
+"""Called once per append: where the record lies, or why it does not."""
+
+Write = Callable[[WriteEntry], Awaitable[None]]
+"""Puts one entry of this log on its way."""
+
+
+@dataclass(frozen=True)
+class LogCodec:
+    """What an owner must be able to say in its log.
+
+    Attributes:
+        fence: bytes of a fence record with this nonce.
+        noop: bytes of a no-op record.
+        nonce_of: the nonce of a fence record; raises `DecodeError` for any other.
+    """
+
+    fence: Callable[[bytes], bytes]
+    noop: Callable[[], bytes]
+    nonce_of: Callable[[bytes], bytes]
+
+
+class OwnedLog:
+    """One ownership of one log, from its fence to its end.
+
+    Args:
+        connector: the cluster.
+        partition: the log.
+        codec: fence and no-op records.
+        limits: of the buffered writer.
+        writer: appends entries; shared with others.
+        submit: hands an entry to the buffered-writer agent, which awaits `write_entry`; entries
+            must arrive there in order.
+        applied: called with the records of each effective entry in log order, and whether this
+            owner wrote them; during replay too.
+        serving: called once, when replay is over.
+        patience_s: how long the broker may be away before `run` gives up.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        partition: TopicPartition,
+        codec: LogCodec,
+        limits: BatchLimits,
+        *,
+        writer: LogWriter,
+        submit: Callable[["OwnedLog", WriteEntry], None],
+        applied: Callable[[Sequence[bytes], bool], None],
+        serving: Callable[[], None],
+        caught_up: Callable[[], None] = lambda: None,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.partition = partition
+        self._connector = connector
+        self._codec = codec
+        self._writer = writer
+        self._submit = submit
+        self._applied = applied
+        self._serving = serving
+        self._caught_up = caught_up
+        self._patience_s = patience_s
+        self._batcher = Batcher(limits, self._entry_made)
+        self._owner: LogOwner | None = None
+        self._open: list[Settle | None] = []  # of records that no entry holds yet
+        self._waiting: dict[int, list[Settle | None]] = {}
+        self._ended: ConnectorError | None = None
+
+    @property
+    def epoch(self) -> Offset | None:
+        """The fence's offset while this owner serves (B1)."""
+        owner = self._owner
+        return owner.epoch if owner is not None and owner.state is OwnerState.SERVING else None
+
+    @property
+    def in_flight(self) -> int:
+        """Records appended and not settled."""
+        return len(self._open) + sum(map(len, self._waiting.values()))
+
+    async def run(self) -> None:
+        """Fences, replays, then serves until it cannot; always ends with an exception.
+
+        Raises:
+            FencedError: another owner took over, or a trim overtook this one (B3, B4).
+            RetriableError: the broker was away for longer than `patience_s`.
+            FatalError: the log cannot be read.
+            DecodeError: an entry cannot be understood; names topic, partition and offset.
+        """
+        reader = self._connector.reader(f"log-{self.partition.partition}", committed=False)
+        try:
+            starts = await self._start_offset()
+            await reader.assign({self.partition: starts})
+            nonce = secrets.token_bytes(16)
+            self._owner = LogOwner(nonce, starts)
+            await self._append_fence(nonce)
+            await self._follow(reader.read)
+        except LogGapError as error:
+            raise FencedError(
+                "a trim overtook the owner of the log",
+                detail=str(error),
+                topic=self.partition.topic,
+                partition=self.partition.partition,
+            ) from error
+        finally:
+            self._fail_all()
+            await reader.close()
+
+    def append(self, record: bytes, settle: Settle | None = None) -> None:
+        """Takes one serialised record; only between `serving` and the end of `run`.
+
+        Raises:
+            FencedError: this owner serves no longer.
+        """
+        if self._ended is not None:
+            raise self._ended
+        self._open.append(settle)
+        self._batcher.append(record)
+
+    async def append_and_wait(self, record: bytes) -> BatchPosition:
+        """Appends one record and waits until it is read back; raises what `Settle` is given."""
+        future: asyncio.Future[BatchPosition] = asyncio.get_running_loop().create_future()
+
+        def settle(result: BatchPosition | ConnectorError) -> None:
+            if future.done():
+                return
+            if isinstance(result, ConnectorError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.append(record, settle)
+        return await future
+
+    def limits_changed(self, limits: BatchLimits) -> None:
+        """Other thresholds from now on."""
+        self._batcher.limits_changed(limits)
+
+    async def write_entry(self, entry: WriteEntry) -> None:
+        """Puts one entry on its way; waits only while the producer's queue is full."""
+        owner = self._owner
+        if self._ended is not None or owner is None or owner.state is not OwnerState.SERVING:
+            return  # its records have been failed already
+        records = entry.records
+        value = records[0] if len(records) == 1 else encode_batch(records)
+        headers = owner.stamp(entry.number).to_headers()
+
+        def delivered(error: ConnectorError | None, _offset: int) -> None:
+            if self._ended is not None:
+                return
+            if error is not None:
+                log.warning("entry_unknown", log=str(self.partition), serial=entry.number)
+                self._run_effects(owner.write_failed(entry.number), ())
+            self._batcher.write_ended()
+
+        while True:
+            try:
+                self._writer.append(self.partition, value, delivered, headers=headers)
+            except RetriableError:
+                await self._writer.room()
+            except FatalError as error:
+                delivered(error, -1)
+                return
+            else:
+                return
+
+    async def _start_offset(self) -> Offset:
+        admin = self._connector.admin()
+        try:
+            starts = await admin.start_offsets([self.partition])
+        finally:
+            await admin.close()
+        if self.partition not in starts:
+            raise FatalError(
+                "the log does not exist",
+                hint="create the system topics first: start a worker, or `stilltide local up`",
+                topic=self.partition.topic,
+                partition=self.partition.partition,
+            )
+        return starts[self.partition]
+
+    async def _append_fence(self, nonce: bytes) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def delivered(error: ConnectorError | None, _offset: int) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._writer.append(self.partition, self._codec.fence(nonce), delivered)
+        await done
+
+    async def _follow(self, read: Callable[[], Awaitable[Sequence[Record | EndReached]]]) -> None:
+        loop = asyncio.get_running_loop()
+        away_since: float | None = None
+        while True:
+            try:
+                items = await read()
+            except RetriableError:
+                away_since = away_since if away_since is not None else loop.time()
+                if loop.time() - away_since > self._patience_s:
+                    raise
+                continue
+            away_since = None
+            for item in items:
+                if isinstance(item, Record):
+                    self._entry_read(item)
+            self._caught_up()
+            if self._ended is not None:
+                raise self._ended
+
+    def _entry_read(self, record: Record) -> None:
+        assert self._owner is not None
+        try:
+            records = decode_value(record.value)
+            stamp = entry_stamp(record.headers)
+            if stamp is None:
+                nonce = self._codec.nonce_of(records[0])
+                effects = self._owner.fence_read(record.offset, nonce)
+            else:
+                effects = self._owner.entry_read(record.offset, stamp)
+            self._run_effects(effects, records)
+        except DecodeError as error:
+            raise error.at(record.topic, record.partition, record.offset) from error
+
+    def _run_effects(self, effects: Sequence[OwnerEffect], records: Sequence[bytes]) -> None:
+        for effect in effects:
+            match effect:
+                case Apply(own):
+                    self._applied(records, own)
+                case Settled(serial, offset):
+                    self._settle(serial, offset)
+                case Serve():
+                    self._serving()
+                case AppendNoop():
+                    self.append(self._codec.noop())
+                case Fenced(offset):
+                    self._ended = self._fenced(f"a fence at offset {offset}")
+
+    def _entry_made(self, entry: WriteEntry) -> None:
+        count = len(entry.records)
+        self._waiting[entry.number] = self._open[:count]
+        del self._open[:count]
+        assert self._owner is not None
+        if self._owner.state is OwnerState.SERVING:
+            self._owner.entry_written(entry.number)
+            self._submit(self, entry)
+
+    def _settle(self, serial: int, offset: Offset | None) -> None:
+        waiting = self._waiting.pop(serial)
+        size = len(waiting)
+        if offset is None:
+            error = RetriableError(
+                "the record was not written",
+                detail="its entry failed and a later one has been read back (B5)",
+                topic=self.partition.topic,
+                partition=self.partition.partition,
+            )
+            for settle in waiting:
+                if settle is not None:
+                    settle(error)
+            return
+        for index, settle in enumerate(waiting):
+            if settle is not None:
+                settle(BatchPosition(self.partition.partition, offset, size, index))
+
+    def _fenced(self, detail: str) -> FencedError:
+        return FencedError(
+            "another owner has taken the log over",
+            detail=detail,
+            topic=self.partition.topic,
+            partition=self.partition.partition,
+        )
+
+    def _fail_all(self) -> None:
+        """Everything not settled fails, once; no append afterwards (A1, B4)."""
+        if self._ended is None:
+            self._ended = self._fenced("this ownership has ended")
+        if self._owner is not None:
+            self._owner.replaced()
+        self._batcher.close()
+        waiting, self._waiting = self._waiting, {}
+        for settles, error in zip(waiting.values(), repeat(self._ended)):
+            for settle in settles:
+                if settle is not None:
+                    settle(error)

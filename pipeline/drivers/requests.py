@@ -1,0 +1,193 @@
+"""Carries a client's requests to the coordinators and their answers back.
+
+*Source*: protocols.md A (requests are batched by the same accumulator as log entries), C1b.
+"""
+
+import asyncio
+import secrets
+import zlib
+from collections.abc import Sequence
+
+import structlog
+
+from connectors.base import Connector, EndReached, LogWriter
+from connectors.errors import ConnectorError, RetriableError
+from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from pipeline.core.coordinator.session import ClientSession, GiveUp, Send
+from pipeline.drivers.batching import Batcher
+from pipeline.errors import RequestTimeoutError
+from schemas import requests, topics
+from schemas.errors import StilltideError
+from schemas.framing import decode_value, encode_batch
+from schemas.transactions import Answer, RequestBody
+from schemas.values import Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.1
+
+
+class Requests:
+    """Asks coordinators; `open` first, `close` last.
+
+    Args:
+        connector: the cluster.
+        writer: appends requests; shared with the client's data.
+        name: the client's name in ids and logs.
+        limits: of the batches of requests.
+        request_timeout_s: how long one request may take, repeats included.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        writer: LogWriter,
+        *,
+        name: str,
+        limits: BatchLimits,
+        request_timeout_s: float,
+        resend_s: float,
+    ) -> None:
+        self._connector = connector
+        self._writer = writer
+        self._name = name
+        self._limits = limits
+        self._timeout_ms = request_timeout_s * 1000
+        self._resend_ms = resend_s * 1000
+        self._loop = asyncio.get_running_loop()
+        self._sessions: list[ClientSession] = []
+        self._batchers: list[Batcher] = []
+        self._futures: dict[tuple[int, int], asyncio.Future[Answer]] = {}
+        self._client_id = b""
+        self._reader = connector.reader(f"{name}-responses", committed=False)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: StilltideError | None = None
+
+    @property
+    def coordinator_count(self) -> int:
+        """Coordinators of the cluster; known after `open`."""
+        return len(self._sessions)
+
+    async def open(self, *, coordinator_count: int, response_partition_count: int) -> None:
+        """Listens for answers from now on."""
+        self._client_id = self._name.encode() + secrets.token_bytes(16)
+        partition = zlib.crc32(self._client_id) % response_partition_count
+        data = TopicPartition(topics.TXN_RESPONSES, partition)
+        admin = self._connector.admin()
+        try:
+            ends = await admin.end_offsets([data])
+        finally:
+            await admin.close()
+        await self._reader.assign({data: Offset(ends[data])})
+        for coordinator in range(coordinator_count):
+            session = ClientSession(self._client_id, partition, resend_ms=self._resend_ms)
+            self._sessions.append(session)
+            self._batchers.append(self._batcher(coordinator))
+        self._tasks = [
+            asyncio.create_task(self._listen(), name="responses"),
+            asyncio.create_task(self._tick(), name="requests-tick"),
+        ]
+
+    async def close(self) -> None:
+        """Gives up what is not answered."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._reader.close()
+        for batcher in self._batchers:
+            batcher.close()
+        self._fail_all(RequestTimeoutError("the client was closed before the answer came"))
+
+    async def ask(self, coordinator: int, body: RequestBody) -> Answer:
+        """One request and its answer.
+
+        Raises:
+            RequestTimeoutError: no answer in time; whether it took effect is unknown.
+        """
+        if self._failure is not None:
+            raise self._failure
+        now_ms = self._loop.time() * 1000
+        send = self._sessions[coordinator].made(body, now_ms, self._timeout_ms)
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._futures[coordinator, send.request.number] = future
+        self._batchers[coordinator].append(requests.encode_request(send.request))
+        return await future
+
+    def _batcher(self, coordinator: int) -> Batcher:
+        data = TopicPartition(topics.TXN_REQUESTS, coordinator)
+
+        def write(entry: WriteEntry) -> None:
+            def delivered(error: ConnectorError | None, _offset: int) -> None:
+                if error is not None:  # the sessions send again until their time-out
+                    log.warning("requests_not_delivered", coordinator=coordinator)
+                batcher.write_ended()
+
+            records = entry.records
+            value = records[0] if len(records) == 1 else encode_batch(records)
+            try:
+                self._writer.append(data, value, delivered, key=self._client_id)
+            except RetriableError as error:
+                self._loop.call_soon(delivered, error, -1)
+
+        batcher = Batcher(self._limits, write)
+        return batcher
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                items = await self._reader.read()
+            except RetriableError as error:
+                log.warning("responses_unreadable", why=error.primary)
+                continue
+            except StilltideError as error:
+                self._fail_all(error)
+                return
+            for item in items:
+                if isinstance(item, EndReached) or item.key != self._client_id:
+                    continue
+                try:
+                    self._answered(decode_value(item.value))
+                except StilltideError as error:
+                    self._fail_all(error.at(item.topic, item.partition, item.offset))
+                    return
+
+    def _answered(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            number, coordinator, answer = requests.decode_response(record)
+            if self._sessions[coordinator].answered(number, answer) is not None:
+                future = self._futures.pop((coordinator, number))
+                if not future.done():
+                    future.set_result(answer)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_ms = self._loop.time() * 1000
+            for coordinator, session in enumerate(self._sessions):
+                deadline_ms = session.deadline_ms
+                if deadline_ms is not None and deadline_ms <= now_ms:
+                    self._run(coordinator, session.tick(now_ms))
+
+    def _run(self, coordinator: int, effects: Sequence[Send | GiveUp]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(request):
+                    self._batchers[coordinator].append(requests.encode_request(request))
+                case GiveUp(number):
+                    future = self._futures.pop((coordinator, number))
+                    if not future.done():
+                        future.set_exception(self._timed_out(coordinator))
+
+    def _timed_out(self, coordinator: int) -> RequestTimeoutError:
+        return RequestTimeoutError(
+            f"no answer from coordinator {coordinator} within {self._timeout_ms / 1000:g} s",
+            detail="whether the request took effect is unknown",
+            hint="is a worker running for this cluster? start one with `stilltide worker`",
+        )
+
+    def _fail_all(self, error: StilltideError) -> None:
+        self._failure = error
+        futures, self._futures = self._futures, {}
+        for future in futures.values():
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,206 @@
+"""Codec of txn-requests and txn-responses.
+
+*Source*: protocols.md C. Values are framed batches (A); the key is the client id.
+"""
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from schemas.errors import DecodeError
+from schemas.transactions import (
+    AddPartitions,
+    Answer,
+    Describe,
+    Description,
+    Done,
+    End,
+    Listed,
+    ListTransactions,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Request,
+    RequestBody,
+    Response,
+    Unknown,
+    Written,
+)
+from schemas.v1 import requests_pb2 as pb
+from schemas.values import EndOffset, Offset, TopicPartition
+
+
+def encode_request(request: Request) -> bytes:
+    """Bytes of one request, to be framed with others."""
+    message = pb.Request(
+        client_id=request.client_id,
+        number=request.number,
+        acked_through=request.acked_through,
+        reply_partition=request.reply_partition,
+    )
+    match request.body:
+        case Open(timeout_ms, count, partitions):
+            message.open.CopyFrom(
+                pb.Open(
+                    timeout_ms=timeout_ms, count=count, partitions=map(_registered_pb, partitions)
+                )
+            )
+        case AddPartitions(sequence, partitions):
+            message.add_partitions.sequence = sequence
+            message.add_partitions.partitions.extend(map(_registered_pb, partitions))
+        case End():
+            message.end.CopyFrom(_end_pb(request.body))
+        case Describe(sequence):
+            message.describe.sequence = sequence
+        case ListTransactions():
+            message.list.SetInParent()
+    return message.SerializeToString()
+
+
+def decode_request(data: bytes) -> Request:
+    """One request; raises `DecodeError` when it is none."""
+    try:
+        return request_of(pb.Request.FromString(data))
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a request to a coordinator", detail=str(error)) from error
+
+
+def request_of(message: pb.Request) -> Request:
+    """The request a parsed message holds; raises `DecodeError` when it is incomplete."""
+    if not message.client_id or not message.number:
+        raise DecodeError("a request without client id or number")
+    return Request(
+        message.client_id,
+        message.number,
+        message.acked_through,
+        message.reply_partition,
+        _body_of(message),
+    )
+
+
+def _body_of(message: pb.Request) -> RequestBody:
+    match message.WhichOneof("body"):
+        case "open":
+            body = message.open
+            partitions = tuple(map(_registered, body.partitions))
+            return Open(body.timeout_ms, body.count or 1, partitions)
+        case "add_partitions":
+            add = message.add_partitions
+            return AddPartitions(add.sequence, tuple(map(_registered, add.partitions)))
+        case "end":
+            return _end(message.end)
+        case "describe":
+            return Describe(message.describe.sequence)
+        case "list":
+            return ListTransactions()
+        case _:
+            raise DecodeError("a request that this program does not know")
+
+
+def _registered_pb(one: Registered) -> pb.RegisteredPartition:
+    (topic, partition), start_offset, topic_id = one
+    return pb.RegisteredPartition(
+        topic=topic, partition=partition, start_offset=start_offset, topic_id=topic_id
+    )
+
+
+def _registered(one: pb.RegisteredPartition) -> Registered:
+    return Registered(
+        TopicPartition(one.topic, one.partition), EndOffset(one.start_offset), one.topic_id
+    )
+
+
+def _end_pb(end: End) -> pb.End:
+    return pb.End(
+        sequence=end.sequence,
+        outcome=pb.OUTCOME_COMMIT if end.committed else pb.OUTCOME_ABORT,
+        wait_visible=end.wait_visible,
+        written=[
+            pb.WrittenPartition(
+                topic=topic,
+                partition=partition,
+                first_offset=first_offset,
+                end_offset=end_offset,
+                record_count=record_count,
+            )
+            for (topic, partition), first_offset, end_offset, record_count in end.written
+        ],
+    )
+
+
+def _end(end: pb.End) -> End:
+    if end.outcome not in (pb.OUTCOME_COMMIT, pb.OUTCOME_ABORT):
+        raise DecodeError(f"outcome {end.outcome} is neither commit nor abort")
+    written = tuple(
+        Written(
+            TopicPartition(one.topic, one.partition),
+            Offset(one.first_offset),
+            EndOffset(one.end_offset),
+            one.record_count,
+        )
+        for one in end.written
+    )
+    return End(end.sequence, end.outcome == pb.OUTCOME_COMMIT, written, end.wait_visible)
+
+
+def encode_response(response: Response) -> bytes:
+    """Bytes of one answer, to be framed with others for the same client."""
+    message = pb.Response(number=response.number, coordinator=response.coordinator)
+    match response.answer:
+        case Opened(first_sequence, count):
+            message.opened.first_sequence = first_sequence
+            message.opened.count = count
+        case Done():
+            message.done.SetInParent()
+        case Refused(reason):
+            message.refused.reason = reason
+        case Unknown():
+            message.unknown.SetInParent()
+        case Description():
+            message.described.CopyFrom(_description_pb(response.answer))
+        case Listed(transactions, low_watermark):
+            message.listed.low_watermark = low_watermark
+            message.listed.transactions.extend(map(_description_pb, transactions))
+    return message.SerializeToString()
+
+
+def decode_response(data: bytes) -> Response:
+    """One answer; raises `DecodeError` when it is none."""
+    try:
+        message = pb.Response.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not an answer of a coordinator", detail=str(error)) from error
+    return Response(message.number, message.coordinator, _answer_of(message))
+
+
+def _answer_of(message: pb.Response) -> Answer:
+    match message.WhichOneof("body"):
+        case "opened":
+            return Opened(message.opened.first_sequence, message.opened.count)
+        case "done":
+            return Done()
+        case "refused":
+            return Refused(message.refused.reason)
+        case "unknown":
+            return Unknown()
+        case "described":
+            return _description(message.described)
+        case "listed":
+            listed = message.listed
+            return Listed(tuple(map(_description, listed.transactions)), listed.low_watermark)
+        case _:
+            raise DecodeError("an answer that this program does not know")
+
+
+def _description_pb(one: Description) -> pb.TransactionDescription:
+    return pb.TransactionDescription(
+        sequence=one.sequence,
+        state=one.state,
+        opened_at_ms=one.opened_at_ms,
+        timeout_ms=one.timeout_ms,
+        partitions=map(_registered_pb, one.partitions),
+    )
+
+
+def _description(one: pb.TransactionDescription) -> Description:
+    partitions = tuple(map(_registered, one.partitions))
+    return Description(one.sequence, one.state, one.opened_at_ms, one.timeout_ms, partitions)

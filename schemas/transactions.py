@@ -1,0 +1,163 @@
+"""What coordinators are asked, what they answer and what their log holds, as plain values.
+
+*Source*: protocols.md C. The bytes are in `requests.py` and `txn_log.py`; these values are what
+the pure core works on.
+"""
+
+from typing import NamedTuple
+
+from schemas.values import EndOffset, Offset, TopicPartition
+
+
+class Registered(NamedTuple):
+    """A partition a transaction may write to, and an end offset known before (C2)."""
+
+    data: TopicPartition
+    start_offset: EndOffset
+    topic_id: bytes
+
+
+class Written(NamedTuple):
+    """What a committing transaction wrote to a partition: `[first, end)` and a count (C6)."""
+
+    data: TopicPartition
+    first_offset: Offset
+    end_offset: EndOffset
+    record_count: int
+
+
+class Open(NamedTuple):
+    """Open `transaction_count` transactions on the same partitions (C9)."""
+
+    timeout_ms: int
+    transaction_count: int
+    partitions: tuple[Registered, ...]
+
+
+class AddPartitions(NamedTuple):
+    """Register further partitions."""
+
+    sequence: int
+    partitions: tuple[Registered, ...]
+
+
+class End(NamedTuple):
+    """Commit or abort; `wait_visible` answers only when every marker is acknowledged (C5)."""
+
+    sequence: int
+    committed: bool
+    written: tuple[Written, ...]
+    wait_visible: bool
+
+
+class Describe(NamedTuple):
+    """Ask for one transaction."""
+
+    sequence: int
+
+
+class ListTransactions(NamedTuple):
+    """Ask for those that have not ended."""
+
+
+Change = Open | AddPartitions | End
+"""Requests that change state: they are written to the log."""
+
+RequestBody = Change | Describe | ListTransactions
+
+
+class Request(NamedTuple):
+    """One request of one client (C1b); numbers are 1, 2, ... per client and coordinator."""
+
+    client_id: bytes
+    number: int
+    acked_through: int
+    reply_partition: int
+    body: RequestBody
+
+
+class Opened(NamedTuple):
+    """Answer: sequences `[first_sequence, first_sequence + transaction_count)` are open."""
+
+    first_sequence: int
+    transaction_count: int
+
+
+class Done(NamedTuple):
+    """Answer: it took effect."""
+
+
+class Refused(NamedTuple):
+    """Answer: illegal, nothing changed."""
+
+    reason: str
+
+
+class Unknown(NamedTuple):
+    """Answer: the coordinator no longer remembers whether it took effect (C1b)."""
+
+
+class Description(NamedTuple):
+    """Answer: one transaction; `state` is OPEN, COMMITTING, ABORTING or ENDED."""
+
+    sequence: int
+    state: str
+    opened_at_ms: int
+    timeout_ms: int
+    partitions: tuple[Registered, ...]
+
+
+class Listed(NamedTuple):
+    """Answer: the transactions that have not ended; every one below the watermark has (C7)."""
+
+    transactions: tuple[Description, ...]
+    low_watermark: int
+
+
+Answer = Opened | Done | Refused | Unknown | Description | Listed
+
+
+class Response(NamedTuple):
+    """One answer to one request."""
+
+    number: int
+    coordinator: int
+    answer: Answer
+
+
+class Fence(NamedTuple):
+    """A new owner's claim to the log (B1)."""
+
+    nonce: bytes
+
+
+class Noop(NamedTuple):
+    """Changes nothing (B5, C1)."""
+
+
+class TimedOut(NamedTuple):
+    """An open transaction's time is over."""
+
+    sequence: int
+
+
+class Ended(NamedTuple):
+    """Every marker of a transaction is acknowledged (C4)."""
+
+    sequence: int
+
+
+class ForgetClients(NamedTuple):
+    """Clients silent for an hour (C1b)."""
+
+    client_ids: tuple[bytes, ...]
+
+
+LogBody = Fence | Noop | Request | TimedOut | Ended | ForgetClients
+
+
+class TxnLogRecord(NamedTuple):
+    """One record of txn-log and the owner's clock when it was appended."""
+
+    body: LogBody
+    at_ms: int

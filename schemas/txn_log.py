@@ -1,0 +1,83 @@
+"""Codec of txn-log records.
+
+*Source*: protocols.md A, B1, C. A client's request is spliced into its record as it arrived: the
+owner validates it in log order (C0) and never builds it anew.
+"""
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from schemas.errors import DecodeError
+from schemas.requests import request_of
+from schemas.transactions import (
+    Ended,
+    Fence,
+    ForgetClients,
+    LogBody,
+    Noop,
+    TimedOut,
+    TxnLogRecord,
+)
+from schemas.v1 import txn_log_pb2 as pb
+from schemas.v1.framing_pb2 import Batch
+
+OwnBody = Fence | Noop | TimedOut | Ended | ForgetClients
+"""What an owner appends of its own accord."""
+
+_REQUEST_TAG = b"\x1a"  # field 3, length-delimited
+_BATCH_TAG = b"\x0a"  # field 1, length-delimited
+
+
+def encode_own(body: OwnBody, at_ms: int) -> bytes:
+    """Bytes of a record that the owner makes itself."""
+    message = pb.TxnLogRecord(at_ms=at_ms)
+    match body:
+        case Fence(nonce):
+            message.fence.nonce = nonce
+        case Noop():
+            message.noop.SetInParent()
+        case TimedOut(sequence):
+            message.timed_out.sequence = sequence
+        case Ended(sequence):
+            message.ended.sequence = sequence
+        case ForgetClients(client_ids):
+            message.forget_clients.client_ids.extend(client_ids)
+    return message.SerializeToString()
+
+
+def encode_request_record(request: bytes, at_ms: int) -> bytes:
+    """Bytes of a record that holds a client's request, spliced from the request's own bytes."""
+    # A one-record Batch is tag, length, record: exactly what a length-delimited field 1 is, so
+    # protobuf itself writes the length and only the tag is exchanged.
+    field = Batch(records=(request,)).SerializeToString()
+    assert field[:1] == _BATCH_TAG
+    return _REQUEST_TAG + field[1:] + pb.TxnLogRecord(at_ms=at_ms).SerializeToString()
+
+
+def decode(data: bytes) -> TxnLogRecord:
+    """One record; raises `DecodeError` when it is none, or of a kind this program lacks."""
+    try:
+        message = pb.TxnLogRecord.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a record of txn-log", detail=str(error)) from error
+    return TxnLogRecord(_body_of(message), message.at_ms)
+
+
+def _body_of(message: pb.TxnLogRecord) -> LogBody:
+    match message.WhichOneof("body"):
+        case "request":
+            return request_of(message.request)
+        case "noop":
+            return Noop()
+        case "ended":
+            return Ended(message.ended.sequence)
+        case "timed_out":
+            return TimedOut(message.timed_out.sequence)
+        case "fence":
+            return Fence(message.fence.nonce)
+        case "forget_clients":
+            return ForgetClients(tuple(message.forget_clients.client_ids))
+        case _:
+            raise DecodeError(
+                "a txn-log record that this program does not know",
+                hint="a newer Stilltide wrote it: upgrade this one",
+            )

@@ -158,7 +158,8 @@ def _check_bound(name: str, value: float, bound: Bound) -> None:
 
 def _check_server(server: str) -> None:
     host, _, port = server.rpartition(":")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= _PORT_MAX:
+    is_port = port.isdecimal() and 1 <= int(port) <= _PORT_MAX
+    if not host or not is_port or any(letter.isspace() for letter in server):
         raise ConfigError(
             f"bootstrap_servers holds {server!r}, which is not host:port",
             hint="for example 127.0.0.1:9092, several with commas between them",

@@ -171,14 +171,14 @@ class BrokerDir:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def last_lines(self, from_byte: int = 0) -> str:
-        """The last lines of the log, of what was written behind `from_byte`."""
+        """The last lines written behind `from_byte`, without the frames of stack traces."""
         try:
             with self.log_path.open("rb") as file:
                 file.seek(from_byte)
                 lines = file.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return ""
-        return "\n".join(lines[-_LINES_SHOWN:])
+        return "\n".join([line for line in lines if not line.startswith("\tat ")][-_LINES_SHOWN:])
 
     def _choose_ports(self, name: str, port: int | None) -> BrokerRecord:
         known = self.read_record()

@@ -102,9 +102,9 @@ class LocalCluster:
             self._process = _spawn(launch, held)
         finally:
             os.close(held)
-        self._pid = int(_pipe(self._process.stdout).readline() or 0)
-        self._dir.write_record(replace(launch.record, pid=self._pid))
         try:
+            self._pid = int(_pipe(self._process.stdout).readline() or 0)
+            self._dir.write_record(replace(launch.record, pid=self._pid))
             await_ready(self._dir, self._process.poll, log_begin=log_begin, timeout_s=timeout_s)
         except BaseException:
             self._end(signal.SIGKILL)

@@ -1,0 +1,59 @@
+"""Helpers around local brokers: records in and out, and waiting for a broker's end."""
+
+import fcntl
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+STILLTIDE = Path(sys.executable).with_name("stilltide")
+_TIMEOUT_S = 30
+
+
+def create_topic(bootstrap: str, name: str) -> None:
+    """Creates a topic of one partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(_TIMEOUT_S)
+
+
+def write_values(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    """Writes values to partition 0 and returns when all are acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(_TIMEOUT_S) == 0
+
+
+def read_values(bootstrap: str, topic: str) -> list[bytes]:
+    """The values of partition 0, from start to end."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
+    )
+    try:
+        partition = TopicPartition(topic, 0, 0)
+        _, end = consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S)
+        consumer.assign([partition])
+        return [record.value() for record in consumer.consume(end, timeout=_TIMEOUT_S)]
+    finally:
+        consumer.close()
+
+
+def await_release(data_dir: Path) -> None:
+    """Returns when no process holds the data directory any more."""
+    with (data_dir / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def run_stilltide(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs the command line as a user would."""
+    return subprocess.run(
+        [STILLTIDE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def cluster_rows(cwd: Path) -> list[dict[str, object]]:
+    """What `stilltide local status -o json` prints in `cwd`."""
+    return json.loads(run_stilltide("local", "status", "-o", "json", cwd=cwd).stdout)

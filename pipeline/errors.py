@@ -29,3 +29,19 @@ class TransactionStateError(PipelineError):
 
 class RequestTimeoutError(PipelineError):
     """No answer came in time; the request may still be carried out."""
+
+
+class UnavailableError(PipelineError):
+    """The cluster stayed away for longer than the caller was willing to wait."""
+
+
+class UndecidedError(PipelineError):
+    """Reading stands at a record whose transaction has no known outcome (D2)."""
+
+
+class NotAssignedError(PipelineError):
+    """The group has not given this member a partition that it was told to read."""
+
+
+class MarkerConflictError(PipelineError):
+    """Two markers of one transaction and partition say different things."""

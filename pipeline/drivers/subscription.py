@@ -31,7 +31,6 @@ from pipeline.core.read_committed.effects import (
 )
 from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
 from pipeline.drivers.subscription_buffer import DeliveredBuffer
-from pipeline.drivers.subscription_errors import MissingTopicError
 from pipeline.drivers.subscription_markers import MarkerTail
 from pipeline.drivers.subscription_outage import OutageGuard
 from schemas.errors import MalformedHeaderError
@@ -120,7 +119,7 @@ class SubscriptionDriver:
         """Joins the group and begins to read.
 
         Raises:
-            MissingTopicError: a topic, or the marker topic, does not exist.
+            FatalError: a topic, or the marker topic, does not exist.
             UnavailableError: the cluster cannot be reached.
         """
         options = self._options
@@ -410,8 +409,8 @@ def _report(data: TopicPartition, assigned: _Assigned, withheld: Withheld) -> No
     )
 
 
-def _missing_topic(name: str) -> MissingTopicError:
+def _missing_topic(name: str) -> FatalError:
     hint = "create it, or correct its name"
     if name == TXN_MARKERS:
         hint = "start a worker once: it creates the system topics"
-    return MissingTopicError("the topic does not exist", hint=hint, topic=name)
+    return FatalError("the topic does not exist", hint=hint, topic=name)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from connectors.base import Connector, EndReached, LogAdmin, Record
-from pipeline.drivers.subscription_errors import MissingTopicError
+from connectors.errors import FatalError
 from pipeline.drivers.subscription_outage import OutageGuard
 from schemas.errors import DecodeError, StilltideError
 from schemas.markers import Marker, decode
@@ -88,7 +88,7 @@ class MarkerTail:
         starts = await self._outages.call(lambda: self._admin.start_offsets(unread))
         for source in unread:
             if source not in starts:
-                raise MissingTopicError(
+                raise FatalError(
                     "a partition of the marker topic does not exist",
                     hint="was the topic deleted? without it no outcome is known",
                     topic=source.topic,

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from connectors.base import LogAdmin
 from connectors.errors import RetriableError
-from pipeline.drivers.subscription_errors import UnavailableError
+from pipeline.errors import UnavailableError
 from schemas.topics import TXN_MARKERS
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from pipeline.core.read_committed.effects import (
     Undecided,
     Withheld,
 )
-from pipeline.core.read_committed.errors import MarkerConflictError
+from pipeline.errors import MarkerConflictError
 from schemas.values import EndOffset, Offset, TxnId
 
 P = TypeVar("P")

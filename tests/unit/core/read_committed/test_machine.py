@@ -10,8 +10,8 @@ from pipeline.core.read_committed.effects import (
     Undecided,
     Withheld,
 )
-from pipeline.core.read_committed.errors import MarkerConflictError
 from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from pipeline.errors import MarkerConflictError
 from schemas.values import TxnId
 
 X = TxnId(0, 1)

@@ -11,7 +11,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
 from pipeline.drivers.subscription_buffer import DeliveredBuffer
 from pipeline.drivers.subscription_markers import MarkerTail
 from pipeline.drivers.subscription_outage import OutageGuard
+from pipeline.errors import MarkerConflictError
 from schemas.errors import MalformedHeaderError
 from schemas.headers import TXN, Headers, txn_header
 from schemas.markers import Marker
@@ -147,7 +148,7 @@ class SubscriptionDriver:
                 options.topics, assigned=self._on_assigned, revoked=self._on_revoked
             )
         )
-        self._reading = asyncio.create_task(self._guarded(self._read(reader)))
+        self._reading = asyncio.create_task(self._guarded(lambda: self._read(reader)))
 
     async def close(self) -> None:
         """Stops reading and leaves the group; commits nothing. Safe to call twice.
@@ -251,9 +252,9 @@ class SubscriptionDriver:
             blocked[data] = Blocked(data, offset, txn, waited_s)
         return blocked
 
-    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001 - raised from the application's next call
             if self._failure is None:
                 self._failure = error
@@ -295,7 +296,7 @@ class SubscriptionDriver:
             self._tailing.cancel()
             self._ending.add(self._tailing)
             self._tailing.add_done_callback(self._ending.discard)
-        self._tailing = asyncio.create_task(self._guarded(self._markers.run()))
+        self._tailing = asyncio.create_task(self._guarded(self._markers.run))
         self._changed.set()
 
     def _items_read(self, items: Sequence[Record | EndReached]) -> None:
@@ -332,9 +333,13 @@ class SubscriptionDriver:
         assigned = self._assigned.get(marker.data)
         if assigned is None:
             return
-        effects = assigned.machine.marker_read(
-            marker.txn.to_bytes(), committed=marker.committed, end_offset=marker.end_offset
-        )
+        try:
+            effects = assigned.machine.marker_read(
+                marker.txn.to_bytes(), committed=marker.committed, end_offset=marker.end_offset
+            )
+        except MarkerConflictError as error:
+            error.detail = f"on {marker.data}: {error.detail}"
+            raise
         if effects:
             self._run(marker.data, assigned, effects)
             self._apply_pauses()

@@ -1,0 +1,250 @@
+"""What an application reads with: the committed records of its topics, in offset order.
+
+*Source*: protocols.md D; the Kafka consumer's habits where it is silent: a group shares the
+partitions, `commit` says how far the application has come, delivery is at least once.
+
+*Refuses*: to pass a record whose transaction is undecided.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from connectors.base import Connector, Record
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from pipeline.core.read_committed.effects import Statistics
+from pipeline.drivers.subscription import Blocked, SubscriptionDriver, SubscriptionOptions
+from pipeline.errors import ConfigError, NotAssignedError, UndecidedError
+from schemas.headers import txn_header
+from schemas.values import EndOffset, TopicPartition, TxnId
+
+
+class Message(Record):
+    """A visible record: topic, partition, offset, key, value, headers as written."""
+
+    __slots__ = ()
+
+    @property
+    def txn(self) -> TxnId | None:
+        """The committed transaction it was written in, None for a plain record."""
+        txn = txn_header(self.headers)
+        return None if txn is None else TxnId.from_bytes(txn)
+
+
+class Subscription:
+    """Reads topics as a member of a consumer group; a context manager and an iterator.
+
+        async with Subscription(["orders"], group="billing", bootstrap_servers="...") as orders:
+            async for message in orders:
+                ...
+                await orders.commit()
+
+    Iterate with one task at a time. After a rebalance nothing of a lost partition is delivered;
+    records that were delivered but not committed come again, here or at another member.
+
+    Args:
+        topics: at least one.
+        group: consumer group.
+        bootstrap_servers: brokers, as for any Kafka client; or give a ready `connector`.
+        connector: instead of `bootstrap_servers`.
+        client_id: prefix of the names its clients bear at the brokers.
+        from_start: where a group without committed position begins: the log start, or its end.
+        buffer_records_max: visible records not yet taken before fetching pauses, >= 1. What waited
+            behind an undecided record and becomes visible at once comes on top.
+        undecided_records_max: records of a partition held behind an undecided one before its
+            fetching pauses, >= 1.
+        unavailable_timeout_s: how long an outage may last before the subscription fails, > 0.
+        undecided_timeout_s: how long `read_to` stands at one undecided record, > 0. It counts from
+            when the markers written before were read.
+        assignment_timeout_s: how long `read_to` waits for the group to assign a partition, > 0.
+    """
+
+    def __init__(
+        self,
+        topics: Sequence[str],
+        *,
+        group: str,
+        bootstrap_servers: str | None = None,
+        connector: Connector | None = None,
+        client_id: str = "stilltide-subscription",
+        from_start: bool = True,
+        buffer_records_max: int = 10_000,
+        undecided_records_max: int = 10_000,
+        unavailable_timeout_s: float = 60.0,
+        undecided_timeout_s: float = 30.0,
+        assignment_timeout_s: float = 30.0,
+    ) -> None:
+        if isinstance(topics, str) or not topics:
+            raise TypeError("topics is a list of at least one topic")
+        _require_positive(
+            buffer_records_max=buffer_records_max,
+            undecided_records_max=undecided_records_max,
+            unavailable_timeout_s=unavailable_timeout_s,
+            undecided_timeout_s=undecided_timeout_s,
+            assignment_timeout_s=assignment_timeout_s,
+        )
+        if (bootstrap_servers is None) == (connector is None):
+            raise TypeError("give either bootstrap_servers or connector")
+        self._connector = connector or KafkaConnector(
+            KafkaConfig(bootstrap_servers=bootstrap_servers or "")
+        )
+        self._options = SubscriptionOptions(
+            topics=tuple(topics),
+            group=group,
+            client_id=client_id,
+            from_start=from_start,
+            buffer_records_max=buffer_records_max,
+            undecided_records_max=undecided_records_max,
+            unavailable_timeout_s=unavailable_timeout_s,
+        )
+        self._undecided_timeout_s = undecided_timeout_s
+        self._assignment_timeout_s = assignment_timeout_s
+        self._driver: SubscriptionDriver | None = None
+
+    async def __aenter__(self) -> Self:
+        driver = SubscriptionDriver(self._connector, self._options)
+        try:
+            await driver.start()
+        except BaseException:
+            await driver.close()
+            raise
+        self._driver = driver
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._driver is not None:
+            await self._driver.close()
+            self._driver = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next visible record; waits for it without limit.
+
+        Raises:
+            MarkerConflictError, DecodeError: the marker topic holds what no coordinator writes.
+            UnavailableError: the cluster stayed away.
+            FatalError: a topic was deleted, or reading it is not allowed.
+        """
+        driver = self._open_driver()
+        while True:
+            record = driver.take()
+            if record is not None:
+                return Message(*record)
+            await driver.changed()
+
+    async def read_to(
+        self, end_offsets: Mapping[TopicPartition, EndOffset]
+    ) -> AsyncIterator[Message]:
+        """The visible records below these end offsets, once every record below is decided.
+
+        Ends when the position of each named partition has reached its end offset, hidden records
+        and control records passed. Records of other partitions, or beyond, are left for later.
+
+        Raises:
+            UndecidedError: it stood at an undecided record below an end offset for too long.
+            NotAssignedError: a named partition was not assigned to this member in time.
+            And what iterating raises.
+        """
+        driver = self._open_driver()
+        remaining = dict(end_offsets)
+        began = asyncio.get_running_loop().time()
+        while True:
+            for data, end_offset in list(remaining.items()):
+                while (record := driver.take_below(data, end_offset)) is not None:
+                    yield Message(*record)
+                position = driver.position(data)
+                if position is not None and position >= end_offset:
+                    del remaining[data]
+            if not remaining:
+                return
+            await driver.changed(self._patience_s(driver, remaining, began))
+
+    async def commit(self) -> None:
+        """Commits the positions of what iterating has returned so far, not of what is buffered.
+
+        Raises:
+            FencedError: the group has moved a partition to another member.
+            UnavailableError: the cluster stayed away.
+        """
+        await self._open_driver().commit()
+
+    def position(self, data: TopicPartition) -> EndOffset | None:
+        """Everything below it was returned or is withheld for good; None: not assigned."""
+        return self._open_driver().position(data)
+
+    def statistics(self) -> dict[TopicPartition, Statistics]:
+        """Counts of each assigned partition since it was assigned.
+
+        `delivered` and `position` are of what iterating has returned.
+        """
+        return self._open_driver().statistics()
+
+    @property
+    def blocked(self) -> list[Blocked]:
+        """The undecided records that partitions stand at, and for how long."""
+        return list(self._open_driver().blocked().values())
+
+    def _open_driver(self) -> SubscriptionDriver:
+        assert self._driver is not None, "use it inside of `async with`"
+        return self._driver
+
+    def _patience_s(
+        self,
+        driver: SubscriptionDriver,
+        remaining: Mapping[TopicPartition, EndOffset],
+        began: float,
+    ) -> float | None:
+        """How long to wait before looking again; raises when it has been long enough.
+
+        What went before this call does not count: whoever tries again is given the time again.
+        """
+        now = asyncio.get_running_loop().time()
+        left_s: list[float] = []
+        blocked = driver.blocked()
+        for data, end_offset in remaining.items():
+            if driver.position(data) is None:
+                waited_s = now - max(began, driver.rebalanced_at)
+                left_s.append(self._assignment_timeout_s - waited_s)
+                if left_s[-1] <= 0:
+                    raise _not_assigned(data, self._options.group, waited_s)
+            elif data in blocked and blocked[data].offset < end_offset:
+                waited_s = min(now - began, blocked[data].waited_s)
+                left_s.append(self._undecided_timeout_s - waited_s)
+                if left_s[-1] <= 0:
+                    raise _undecided(blocked[data])
+        return min(left_s, default=None)
+
+
+def _require_positive(**options: float) -> None:
+    for name, value in options.items():
+        if value <= 0:
+            raise ConfigError(f"`{name}` is {value}; it must be above 0")
+
+
+def _undecided(blocked: Blocked) -> UndecidedError:
+    return UndecidedError(
+        f"transaction {blocked.txn} has been undecided for {blocked.waited_s:.1f} s",
+        detail="no marker of it is known here, and nothing behind its record may be read before",
+        hint="is a worker running, and is the transaction still open? it ends by its time-out",
+        topic=blocked.data.topic,
+        partition=blocked.data.partition,
+        offset=blocked.offset,
+    )
+
+
+def _not_assigned(data: TopicPartition, group: str, waited_s: float) -> NotAssignedError:
+    return NotAssignedError(
+        f"group {group!r} has not assigned the partition to this member for {waited_s:.1f} s",
+        hint="does it exist, and do other members of the group read it? read it with one member",
+        topic=data.topic,
+        partition=data.partition,
+    )

@@ -1,0 +1,252 @@
+"""Topics and offsets of one cluster.
+
+*Source*: connectors.base, `LogAdmin`; kafka.md 2 (`list_offsets` with an isolation level gives the
+last stable offset; watermark queries never do), 7.
+
+*Invariants*: every call ends within the request time-out, by an answer or by an error that names
+the address. Nothing is ever changed on a topic that exists.
+"""
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from connectors.base import TopicDescription
+from connectors.errors import FatalError, RetriableError
+from connectors.kafka.config import KafkaConfig, admin_options
+from connectors.kafka.errors import MISSING, error_of, translate
+from connectors.kafka.logs import ClientLog
+from schemas.topics import TopicSpec
+from schemas.values import EndOffset, Offset, TopicPartition
+
+_LOOK_AGAIN_S = 0.05
+"""Between two looks at metadata that does not show a new topic yet."""
+
+
+class KafkaAdmin:
+    """A `LogAdmin`. Connects at its first call."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._address = config.bootstrap_servers
+        self._client: AdminClient | None = None
+        self._last_error = ""
+
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
+        names = [spec.name for spec in specs]
+        deadline_s = time.monotonic() + self._config.request_timeout_s
+        found = await self.describe_topics(names)
+        missing = [spec for spec in specs if spec.name not in found]
+        if missing:
+            await self._create(missing)
+            while len(found := await self.describe_topics(names)) < len(names):
+                if time.monotonic() > deadline_s:
+                    absent = ", ".join(name for name in names if name not in found)
+                    raise RetriableError(
+                        f"new topics do not show at {self._address}",
+                        detail=absent,
+                        hint="look at the broker's log; then try again",
+                    )
+                await asyncio.sleep(_LOOK_AGAIN_S)
+        for spec in specs:
+            _verify_partitions(spec, found[spec.name])
+        await self._verify_configs(specs)
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """The topics that exist, by name; a missing one is not in the answer."""
+        if not names:
+            return {}
+        answers = self._open().describe_topics(
+            TopicCollection(list(names)), request_timeout=self._config.request_timeout_s
+        )
+        described: dict[str, TopicDescription] = {}
+        for name, topic in await self._answers(answers.items(), f"cannot describe {names[0]}"):
+            described[name] = TopicDescription(
+                name, _uuid_bytes(str(topic.topic_id)), len(topic.partitions)
+            )
+        return described
+
+    async def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, committed: bool = False
+    ) -> dict[TopicPartition, EndOffset]:
+        """End offsets: high watermarks, or last stable offsets when `committed`."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        found = await self._offsets(partitions, LatestSpec(), level)
+        return {data: EndOffset(offset) for data, offset in found}
+
+    async def start_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        """Log start offsets; a partition that does not exist is not in the answer."""
+        level = IsolationLevel.READ_UNCOMMITTED
+        found = await self._offsets(partitions, EarliestSpec(), level)
+        return {data: Offset(offset) for data, offset in found}
+
+    async def close(self) -> None:
+        """Releases connections; safe to call twice."""
+        client, self._client = self._client, None
+        if client is not None:
+            # The client's destructor joins its threads.
+            await asyncio.to_thread(client.__exit__, None, None, None)
+
+    def _open(self) -> AdminClient:
+        if self._client is None:
+            self._client = _make_client(self._config, self._note_error)
+        return self._client
+
+    async def _create(self, specs: Sequence[TopicSpec]) -> None:
+        answers = self._open().create_topics(
+            [
+                NewTopic(
+                    spec.name,
+                    spec.partition_count,
+                    self._config.replication_factor,
+                    config=dict(spec.configs),
+                )
+                for spec in specs
+            ],
+            request_timeout=self._config.request_timeout_s,
+            operation_timeout=self._config.request_timeout_s,
+        )
+        for name, answer in answers.items():
+            try:
+                await self._answer(answer)
+            except KafkaException as error:
+                # Another process was quicker; what it made is verified like any other.
+                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self._failure(error, f"cannot create topic {name}") from error
+
+    async def _verify_configs(self, specs: Sequence[TopicSpec]) -> None:
+        wanted = {spec.name: spec for spec in specs if spec.configs}
+        if not wanted:
+            return
+        answers = self._open().describe_configs(
+            [ConfigResource(ConfigResource.Type.TOPIC, name) for name in wanted],
+            request_timeout=self._config.request_timeout_s,
+        )
+        for resource, answer in answers.items():
+            try:
+                entries = await self._answer(answer)
+            except KafkaException as error:
+                action = f"cannot read the configs of topic {resource.name}"
+                raise self._failure(error, action) from error
+            found = {name: entry.value for name, entry in entries.items()}
+            _verify_configs(wanted[resource.name], found)
+
+    async def _offsets(
+        self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
+    ) -> list[tuple[TopicPartition, int]]:
+        if not partitions:
+            return []
+        answers = _ask_offsets(self._open(), self._config, partitions, spec, level)
+        found = await self._answers(
+            answers.items(), f"cannot read offsets of {partitions[0].topic}"
+        )
+        return [(TopicPartition(it.topic, it.partition), answer.offset) for it, answer in found]
+
+    async def _answers(
+        self, answers: Iterable[tuple[Any, "Future[Any]"]], action: str
+    ) -> list[tuple[Any, Any]]:
+        """The answers to a question about several things, without those that do not exist."""
+        found: list[tuple[Any, Any]] = []
+        for key, answer in list(answers):
+            try:
+                found.append((key, await self._answer(answer)))
+            except KafkaException as error:
+                if error_of(error).code() not in MISSING:
+                    raise self._failure(error, action) from error
+        return found
+
+    async def _answer(self, answer: "Future[Any]") -> Any:
+        wrapped: Awaitable[Any] = asyncio.wrap_future(answer)
+        try:
+            return await wrapped
+        finally:
+            # Serves the log lines and errors that have queued up; nothing else does.
+            if self._client is not None:
+                self._client.poll(0)
+
+    def _failure(self, error: KafkaException, action: str) -> Exception:
+        return translate(error, self._address, action, detail=self._last_error)
+
+    def _note_error(self, error: KafkaError) -> None:
+        self._last_error = error.str()
+
+
+def log_bounds(
+    config: KafkaConfig, partitions: Sequence[TopicPartition], *, start: bool
+) -> dict[TopicPartition, Offset]:
+    """Log starts, or last stable offsets; blocks, for threads that may.
+
+    Raises:
+        KafkaException: of the client; also when a partition does not exist.
+    """
+    if not partitions:
+        return {}
+    spec = EarliestSpec() if start else LatestSpec()
+    with _make_client(config, lambda _: None) as client:
+        answers = _ask_offsets(client, config, partitions, spec, IsolationLevel.READ_COMMITTED)
+        return {
+            TopicPartition(it.topic, it.partition): Offset(answer.result().offset)
+            for it, answer in answers.items()
+        }
+
+
+def _make_client(config: KafkaConfig, note_error: Any) -> AdminClient:
+    options = {**admin_options(config), "error_cb": note_error}
+    try:
+        return AdminClient(options, logger=ClientLog(str(options["client.id"])))
+    except KafkaException as error:
+        raise translate(error, config.bootstrap_servers, "cannot make an admin") from error
+
+
+def _ask_offsets(
+    client: AdminClient,
+    config: KafkaConfig,
+    partitions: Sequence[TopicPartition],
+    spec: OffsetSpec,
+    level: IsolationLevel,
+) -> "dict[ClientPartition, Future[Any]]":
+    asked = {ClientPartition(data[0], data[1]): spec for data in partitions}
+    return client.list_offsets(
+        asked, isolation_level=level, request_timeout=config.request_timeout_s
+    )
+
+
+def _verify_partitions(spec: TopicSpec, found: TopicDescription) -> None:
+    if found.partition_count != spec.partition_count:
+        raise FatalError(
+            f"topic {spec.name} has {found.partition_count} partitions, not {spec.partition_count}",
+            hint="set that number in the configuration, or use another topic; "
+            "partitions are never changed here, because keys and transactions are placed by them",
+        )
+
+
+def _verify_configs(spec: TopicSpec, found: dict[str, str | None]) -> None:
+    for name, wanted in spec.configs.items():
+        if _normal(found.get(name)) != _normal(wanted):
+            raise FatalError(
+                f"topic {spec.name} has {name}={found.get(name)}, not {wanted}",
+                hint=f"kafka-configs.sh --alter --topic {spec.name} --add-config {name}={wanted}",
+            )
+
+
+def _normal(value: str | None) -> str:
+    """Lists, such as those of `cleanup.policy`, have no order."""
+    return ",".join(sorted((value or "").replace(" ", "").split(",")))
+
+
+def _uuid_bytes(text: str) -> bytes:
+    """The 16 bytes of an id that the client gives as base64 without padding."""
+    return base64.b64decode(text + "==")

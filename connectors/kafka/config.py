@@ -1,0 +1,192 @@
+"""Settings of the Kafka connector, and the librdkafka options they become.
+
+*Source*: faust.md 7 (producer), kafka.md 2 and 7 (traps). What a promise of `connectors.base` rests
+on is passed explicitly, also where it equals today's default. The environment is not read here.
+
+Refuses an `extra` option that would break such a promise.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from connectors.errors import FatalError
+
+Options = dict[str, str | int | float | bool]
+
+RECORD_BYTES_MAX = 6 * 1024 * 1024
+"""Largest record a writer takes: above every topic's own limit, so that the topic decides."""
+
+_FETCH_BYTES = 8 * 1024 * 1024
+_READ_AHEAD_KIB = 32 * 1024
+_FETCH_WAIT_MS = 100
+"""A broker holds an empty fetch this long; only then is `EndReached` known."""
+
+_TOPIC_ABSENT_MS = 3000
+"""A topic the metadata does not show for so long is missing, not new."""
+
+
+@dataclass(frozen=True)
+class _Bound:
+    least: float
+    most: float
+    reason: str
+
+
+_DAY_S = 24 * 60 * 60.0
+_BOUNDS = {
+    "request_timeout_s": _Bound(0.1, 300, "a broker away must be noticed, a slow one borne"),
+    "delivery_timeout_s": _Bound(0.1, _DAY_S, "a writer's caller waits that long for an outcome"),
+    "session_timeout_s": _Bound(1, 300, "a dead member's partitions stand still that long"),
+    "writer_records_max": _Bound(1, 10_000_000, "librdkafka's own limit"),
+    "reader_records_max": _Bound(1, 1_000_000, "records read ahead are held in memory"),
+    "replication_factor": _Bound(1, 32_767, "a signed 16-bit number in the protocol"),
+}
+
+
+@dataclass(frozen=True)
+class KafkaConfig:
+    """One cluster and how long to wait for it.
+
+    Attributes:
+        bootstrap_servers: `host:port`, or several with commas between.
+        extra: further librdkafka options for every client, such as those of TLS and SASL.
+        request_timeout_s: for one answer of a broker, and for each call of an admin.
+        delivery_timeout_s: after that a record not acknowledged gets `RetriableError`.
+        session_timeout_s: after that a silent group member loses its partitions.
+        writer_records_max: records a writer queues before an append is refused.
+        reader_records_max: records a reader holds ahead of its caller, more by one batch at most.
+        replication_factor: of topics that `ensure_topics` creates.
+
+    Raises:
+        FatalError: a value out of bounds, or an extra option that is not the caller's to set.
+    """
+
+    bootstrap_servers: str
+    extra: Mapping[str, str] = field(default_factory=dict[str, str])
+    request_timeout_s: float = 10.0
+    delivery_timeout_s: float = 30.0
+    session_timeout_s: float = 10.0
+    writer_records_max: int = 100_000
+    reader_records_max: int = 10_000
+    replication_factor: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap_servers.strip():
+            raise FatalError(
+                "no address of a Kafka broker", hint="set bootstrap servers, such as localhost:9092"
+            )
+        for name, bound in _BOUNDS.items():
+            value = getattr(self, name)
+            # `not in range` would let nan through.
+            if not bound.least <= value <= bound.most:
+                raise FatalError(
+                    f"{name} is {value}; it lies in {bound.least:g}..{bound.most:g}",
+                    detail=bound.reason,
+                )
+        for name in sorted(_OURS & self.extra.keys()):
+            raise FatalError(
+                f"the Kafka option {name} is not open to change",
+                detail="the connector's promises rest on it",
+                hint="take it out of the extra options",
+            )
+
+
+def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> Options:
+    """Options of a writer's producer: idempotent, acknowledged by all in-sync replicas."""
+    return {
+        **_client_options(config, client_id),
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": linger_ms,
+        "message.max.bytes": RECORD_BYTES_MAX,
+        "delivery.timeout.ms": _ms(config.delivery_timeout_s),
+        "request.timeout.ms": min(_ms(config.request_timeout_s), _ms(config.delivery_timeout_s)),
+        "queue.buffering.max.messages": config.writer_records_max,
+        "queue.buffering.max.kbytes": 256 * 1024,
+        "max.in.flight.requests.per.connection": 5,
+        "compression.type": "none",
+        **config.extra,
+    }
+
+
+def reader_options(config: KafkaConfig, client_id: str, *, committed: bool) -> Options:
+    """Options of a consumer that is told its partitions; the group it names never comes to be."""
+    return {**_consumer_options(config, client_id, committed=committed), "group.id": client_id}
+
+
+def group_options(config: KafkaConfig, client_id: str, group: str) -> Options:
+    """Options of a group member: eager assignment, so that a rebalance takes everything back."""
+    session_ms = _ms(config.session_timeout_s)
+    return {
+        **_consumer_options(config, client_id, committed=True),
+        "group.id": group,
+        "group.protocol": "classic",
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": max(session_ms // 5, 1),
+        "max.poll.interval.ms": max(300_000, session_ms),
+    }
+
+
+def admin_options(config: KafkaConfig) -> Options:
+    """Options of an admin client."""
+    return {**_client_options(config, "stilltide-admin"), **config.extra}
+
+
+def _client_options(config: KafkaConfig, client_id: str) -> Options:
+    return {
+        "bootstrap.servers": config.bootstrap_servers,
+        "client.id": client_id,
+        "socket.timeout.ms": _ms(config.request_timeout_s),
+        "socket.nagle.disable": True,
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 1000,
+        "topic.metadata.propagation.max.ms": _TOPIC_ABSENT_MS,
+        "allow.auto.create.topics": False,
+    }
+
+
+def _consumer_options(config: KafkaConfig, client_id: str, *, committed: bool) -> Options:
+    return {
+        **_client_options(config, client_id),
+        "isolation.level": "read_committed" if committed else "read_uncommitted",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+        "check.crcs": True,
+        "fetch.min.bytes": 1,
+        "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        "fetch.error.backoff.ms": 100,
+        # The default of one second caps a reader at about 230 k records/s.
+        "fetch.queue.backoff.ms": 10,
+        "fetch.message.max.bytes": _FETCH_BYTES,
+        "fetch.max.bytes": 2 * _FETCH_BYTES,
+        "queued.min.messages": 100_000,
+        "queued.max.messages.kbytes": _READ_AHEAD_KIB,
+        **config.extra,
+    }
+
+
+def _ms(seconds: float) -> int:
+    return math.ceil(seconds * 1000)
+
+
+_OURS = frozenset(
+    {
+        "acks",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.gapless.guarantee",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "group.protocol",
+        "isolation.level",
+        "partition.assignment.strategy",
+        "transactional.id",
+    }
+)

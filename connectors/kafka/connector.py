@@ -1,0 +1,35 @@
+"""The Kafka connector: one cluster's writers, readers and admins.
+
+*Source*: architecture.md, The tree; the ports are in connectors.base.
+"""
+
+from connectors.kafka.admin import KafkaAdmin
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.groups import KafkaGroupReader
+from connectors.kafka.reader import KafkaReader
+from connectors.kafka.writer import KafkaWriter
+
+
+class KafkaConnector:
+    """A `Connector`. Nothing connects before it is used."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+
+    def writer(self, client_id: str, *, linger_ms: float = 0) -> KafkaWriter:
+        """A writer: idempotent, acknowledged by all in-sync replicas."""
+        return KafkaWriter(self._config, client_id, linger_ms)
+
+    def reader(self, client_id: str, *, committed: bool = True) -> KafkaReader:
+        """A reader of named partitions; `committed` hides open and aborted native data."""
+        return KafkaReader(self._config, client_id, committed=committed)
+
+    def group_reader(
+        self, client_id: str, group: str, *, from_start: bool = True
+    ) -> KafkaGroupReader:
+        """A group's reader of committed native data; starts at the log start, or its end."""
+        return KafkaGroupReader(self._config, client_id, group, from_start=from_start)
+
+    def admin(self) -> KafkaAdmin:
+        """An admin."""
+        return KafkaAdmin(self._config)

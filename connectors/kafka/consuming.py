@@ -1,0 +1,242 @@
+"""One confluent-kafka consumer and the thread that polls it.
+
+*Source*: kafka.md 2, 7; connectors.base, `LogReader`.
+
+*Invariants*: only the thread polls and assigns, so what a poll brought always belongs to the
+assignment made before it; everything reaches the loop in the order the thread saw it.
+
+Refuses to be clever about waiting: `consume(n, timeout)` would sit out its time-out to fill n, so
+the thread polls for the first message and takes along what has been fetched already.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from connectors.base import EndReached, Record
+from connectors.errors import FatalError, RetriableError
+from connectors.kafka.config import KafkaConfig, Options
+from connectors.kafka.errors import AWAY, place_of, translate
+from connectors.kafka.inbox import Batch, Inbox
+from connectors.kafka.logs import LOGGER, ClientLog
+from schemas.values import EndOffset, Offset, TopicPartition
+
+POLL_S = 0.05
+"""A thread with nothing to read looks for orders this often."""
+
+_BATCH_RECORDS = 500
+_CLOSE_S = 10.0
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name begins so
+
+Positions = Mapping[TopicPartition, Offset]
+
+
+def client_partitions(positions: Positions) -> list[ClientPartition]:
+    """Positions as the client library takes them."""
+    return [ClientPartition(data[0], data[1], offset) for data, offset in positions.items()]
+
+
+class ConsumerThread:
+    """Runs one consumer; made, ordered about and closed on the loop.
+
+    `settle` runs on the thread after each poll; False means that a rebalance has overtaken what
+    the poll brought.
+    """
+
+    _loop: asyncio.AbstractEventLoop
+    _consumer: Consumer
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        options: Options,
+        settle: Callable[[Consumer], bool] = lambda _: True,
+    ) -> None:
+        self.inbox = Inbox(config.reader_records_max)
+        self.address = config.bootstrap_servers
+        self.client_id = str(options["client.id"])
+        self._options = options
+        self._settle = settle
+        self._orders: deque[tuple[Callable[[Consumer], None], asyncio.Future[None]]] = deque()
+        self._ordered = threading.Event()
+        self._reading = False
+        self._ending = False
+        self._all_down = False
+        self._generation = 0
+        self._assigned: frozenset[tuple[str, int]] = frozenset()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Consumer:
+        """The consumer, its thread running; call it on the loop.
+
+        Raises:
+            FatalError: closed, or the client library refuses the options.
+        """
+        if self._ending:
+            raise self.closed_error()
+        if self._thread is None:
+            self._loop = asyncio.get_running_loop()
+            log = ClientLog(self.client_id)
+            try:
+                self._consumer = Consumer(self._options, error_cb=self._note_error, logger=log)
+            except KafkaException as error:
+                raise translate(error, self.address, "cannot make a consumer") from error
+            self._thread = threading.Thread(target=self._run, name=self.client_id, daemon=True)
+            self._thread.start()
+        return self._consumer
+
+    async def order(self, action: Callable[[Consumer], None]) -> None:
+        """Runs `action` on the thread between two polls and returns when it has."""
+        self.start()
+        done = asyncio.get_running_loop().create_future()
+        self._orders.append((action, done))
+        self._ordered.set()
+        await done
+
+    def assign(self, consumer: Consumer, positions: Positions, generation: int) -> None:
+        """Reads these partitions from now on; on the thread."""
+        self._generation = generation
+        self._assigned = frozenset((data[0], data[1]) for data in positions)
+        consumer.assign(client_partitions(positions))
+        self._reading = self._reading or bool(positions)
+
+    def read_on(self) -> None:
+        """Polls also without an assignment: a group member's come from a poll; on the thread."""
+        self._reading = True
+
+    def post(self, call: Callable[..., None], *args: object) -> None:
+        """Runs `call` on the loop, after all that was posted before."""
+        self._loop.call_soon_threadsafe(call, *args)
+
+    async def close(self) -> None:
+        """Ends thread and consumer; every waiting and later `take` raises `FatalError`."""
+        self._ending = True
+        self.inbox.close(self.closed_error())
+        self._ordered.set()
+        if self._thread is None:
+            return
+        await asyncio.to_thread(self._thread.join, _CLOSE_S)
+        while self._orders:
+            _, done = self._orders.popleft()
+            if not done.done():
+                done.set_exception(self.closed_error())
+
+    def closed_error(self) -> FatalError:
+        """What a closed reader answers."""
+        return FatalError(f"reader {self.client_id} is closed")
+
+    def _run(self) -> None:
+        consumer = self._consumer
+        try:
+            while not self._ending:
+                self._obey(consumer)
+                if not self._reading:
+                    self._ordered.wait()
+                elif self.inbox.wait_for_space(POLL_S):
+                    self._round(consumer)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the loop must hear of it
+            # A dead thread must not look like a silent topic.
+            LOGGER.exception("the thread of reader %s died", self.client_id)
+            failure = FatalError(f"reader {self.client_id} failed", detail=repr(error))
+            self.post(self.inbox.close, failure)
+        finally:
+            consumer.close()
+
+    def _obey(self, consumer: Consumer) -> None:
+        self._ordered.clear()
+        while self._orders:
+            action, done = self._orders.popleft()
+            try:
+                action(consumer)
+            except KafkaException as error:
+                self.post(_resolve, done, translate(error, self.address, "cannot read"))
+            else:
+                self.post(_resolve, done, None)
+
+    def _round(self, consumer: Consumer) -> None:
+        first = consumer.poll(POLL_S)
+        messages = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
+        if not self._settle(consumer) or not messages:
+            return
+        items, value_bytes, failed = convert(messages)
+        if items:
+            self._all_down = False
+            batch = Batch(self._generation, items, value_bytes)
+            self.inbox.count_in(batch)
+            self.post(self.inbox.arrive, batch)
+        for message in failed:
+            self._report(message)
+
+    def _report(self, message: Message) -> None:
+        error, topic, partition = message.error(), message.topic(), message.partition()
+        assert error is not None
+        if topic is None or partition is None or partition < 0:
+            self._fail(error, "cannot read")
+        else:
+            self._fail(error, f"cannot read {topic}/{partition}@{message.offset()}")
+
+    def _note_error(self, error: KafkaError) -> None:
+        """Runs within a poll. One broker of several away is no news; all of them away is."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - public, see above
+            self._all_down = True
+        elif error.code() in AWAY and not self._all_down:
+            return
+        place = place_of(error)
+        if place is not None and place not in self._assigned:
+            return
+        self._fail(error, "cannot read")
+
+    def _fail(self, error: KafkaError, action: str) -> None:
+        failure = translate(error, self.address, action)
+        if isinstance(failure, RetriableError):
+            self.post(self.inbox.away, failure)
+        else:
+            self.post(self.inbox.fail, self._generation, failure)
+
+
+def convert(
+    messages: Sequence[Message],
+) -> tuple[list[Record | EndReached], int, list[Message]]:
+    """What the messages say, the bytes of their values, and those that report an error."""
+    items: list[Record | EndReached] = []
+    failed: list[Message] = []
+    value_bytes = 0
+    for message in messages:
+        error = message.error()
+        if error is None:
+            value = message.value()
+            if value is not None:
+                value_bytes += len(value)
+            # Typed as optional, because the class also stands for reports of errors.
+            items.append(
+                Record(
+                    message.topic(),  # pyright: ignore[reportArgumentType]
+                    message.partition(),  # pyright: ignore[reportArgumentType]
+                    message.offset(),  # pyright: ignore[reportArgumentType]
+                    message.key(),
+                    value,
+                    message.headers(),  # pyright: ignore[reportArgumentType]
+                )
+            )
+        elif error.code() == _END:
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None
+            assert partition is not None
+            assert offset is not None
+            items.append(EndReached(topic, partition, EndOffset(offset)))
+        else:
+            failed.append(message)
+    return items, value_bytes, failed
+
+
+def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

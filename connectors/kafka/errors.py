@@ -1,0 +1,151 @@
+"""The one place where confluent-kafka's errors become ours.
+
+*Source*: kafka.md 2 (order of the questions to ask an error), 7; connectors.errors.
+
+*Invariants*: every message names the address of the cluster; what is not known to pass by itself,
+or to be a fencing, is `FatalError`.
+"""
+
+import re
+
+from confluent_kafka import KafkaError, KafkaException
+
+from connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
+
+_FENCED = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - the client's public names begin so
+        KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001 - as above
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.UNKNOWN_MEMBER_ID,
+    }
+)
+
+AWAY = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - as above
+        KafkaError._RESOLVE,  # noqa: SLF001 - as above
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - as above
+        KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+    }
+)
+"""The broker cannot be reached at the moment."""
+
+_RETRIABLE = AWAY | frozenset(
+    {
+        KafkaError._DESTROY,  # noqa: SLF001 - as above
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - as above
+        KafkaError._OUTDATED,  # noqa: SLF001 - as above
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
+        KafkaError._QUEUE_FULL,  # noqa: SLF001 - as above
+        KafkaError._RETRY,  # noqa: SLF001 - as above
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001 - as above
+        KafkaError._WAIT_COORD,  # noqa: SLF001 - as above
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.REASSIGNMENT_IN_PROGRESS,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+
+MISSING = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - as above
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""The topic or partition does not exist."""
+
+_OUT_OF_RANGE = frozenset(
+    {
+        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - as above
+        KafkaError.OFFSET_OUT_OF_RANGE,
+    }
+)
+
+_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+_HINTS = [
+    (MISSING, "create the topic, or correct the name or partition"),
+    (_OUT_OF_RANGE, "the records were deleted, or never written: choose a position in the log"),
+    (_REFUSED, "check the credentials and what they are allowed"),
+    (_TOO_LARGE, "write smaller records, or raise max.message.bytes of the topic"),
+    (_FENCED, "another owner has taken over: stop"),
+    (_RETRIABLE, "check that the broker runs and that its address is right; then try again"),
+]
+
+_PLACE = re.compile(r"(?P<topic>[\w.-]+) \[(?P<partition>\d+)\]:")
+
+
+def translate(
+    error: KafkaError | KafkaException, address: str, action: str, *, detail: str = ""
+) -> ConnectorError:
+    """Our error for one of the client's; returned, for the caller to raise or deliver.
+
+    Args:
+        error: of confluent-kafka.
+        address: bootstrap servers of the cluster.
+        action: what failed, such as `cannot write`.
+        detail: what else is known, such as the last connection error.
+    """
+    cause = error_of(error)
+    code = cause.code()
+    if code in _FENCED:
+        kind = FencedError
+    elif not cause.fatal() and (code in _RETRIABLE or cause.retriable()):
+        kind = RetriableError
+    else:
+        kind = FatalError
+    text = f"{cause.str()} ({cause.name()})"
+    return kind(
+        f"{action} at {address}",
+        detail=f"{text}; {detail}" if detail else text,
+        hint=next((hint for codes, hint in _HINTS if code in codes), ""),
+    )
+
+
+def error_of(error: KafkaError | KafkaException) -> KafkaError:
+    """The error inside an exception of the client."""
+    if isinstance(error, KafkaException):
+        return error.args[0]
+    return error
+
+
+def place_of(error: KafkaError) -> tuple[str, int] | None:
+    """Topic and partition that the text of an error callback begins with; it has no fields."""
+    found = _PLACE.match(error.str())
+    return (found["topic"], int(found["partition"])) if found else None

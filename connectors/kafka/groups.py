@@ -1,0 +1,223 @@
+"""A reader whose partitions come from a consumer group.
+
+*Source*: connectors.base, `GroupReader`; kafka.md 2.
+
+*Invariants*: every assigned partition has a position before it is read; `revoked` reaches the loop
+before anything of the next assignment; a commit is sent only for partitions held now, because the
+broker itself accepts a member's commit for a partition of another.
+
+Assignment is eager: a rebalance takes everything back first. The client's callbacks only note what
+happened, and the thread acts on it after its poll: a callback may run in the middle of a
+`consume`, whose messages would then belong partly to the old and partly to the new assignment.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from connectors.base import EndReached, Record
+from connectors.errors import FencedError, RetriableError
+from connectors.kafka.admin import log_bounds
+from connectors.kafka.config import KafkaConfig, group_options
+from connectors.kafka.consuming import ConsumerThread, Positions, client_partitions
+from connectors.kafka.errors import translate
+from connectors.kafka.reader import client_names
+from schemas.values import Offset, TopicPartition
+
+Assigned = Callable[[Mapping[TopicPartition, Offset]], None]
+Revoked = Callable[[Sequence[TopicPartition]], None]
+
+
+class KafkaGroupReader:
+    """A `GroupReader`. Belongs to the loop of its `subscribe`; subscribes once."""
+
+    def __init__(
+        self, config: KafkaConfig, client_id: str, group: str, *, from_start: bool
+    ) -> None:
+        self._config = config
+        self._group = group
+        self._from_start = from_start
+        self._thread = ConsumerThread(config, group_options(config, client_id, group), self._settle)
+        # The thread's view of the assignment.
+        self._granted: list[TopicPartition] | None = None
+        self._withdrawn = False
+        self._given: tuple[TopicPartition, ...] = ()
+        self._rebalances = 0
+        # The loop's view of it.
+        self._told = 0
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._assigned: Assigned
+        self._revoked: Revoked
+        self._closed = False
+        self._commits = ThreadPoolExecutor(1, thread_name_prefix=f"{client_id}-commit")
+
+    async def subscribe(
+        self, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
+    ) -> None:
+        """Joins the group; see `GroupReader.subscribe`."""
+        self._assigned, self._revoked = assigned, revoked
+        wanted = list(topics)
+
+        def join(consumer: Consumer) -> None:
+            consumer.subscribe(
+                wanted,
+                on_assign=self._note_granted,
+                on_revoke=self._note_withdrawn,
+                on_lost=self._note_withdrawn,
+            )
+            self._thread.read_on()
+
+        await self._thread.order(join)
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Moves to other positions in partitions that the group has given.
+
+        Raises:
+            FencedError: the group has given one of them to another member.
+        """
+        self._check_held(positions)
+        inbox = self._thread.inbox
+        inbox.generation += 1
+        inbox.clear()
+        generation, wanted, told = inbox.generation, dict(positions), self._told
+
+        def move(consumer: Consumer) -> None:
+            # A rebalance that the loop did not know of has the last word.
+            if told == self._rebalances:
+                self._thread.assign(consumer, wanted, generation)
+
+        await self._thread.order(move)
+
+    async def read(self) -> Sequence[Record | EndReached]:
+        """The next records; see `LogReader.read`."""
+        return await self._thread.inbox.take()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stops fetching; what was fetched already may still be returned."""
+        self._thread.start().pause(client_names(self._held.intersection(partitions)))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches paused partitions again from where they stand."""
+        self._thread.start().resume(client_names(self._held.intersection(partitions)))
+
+    async def commit(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Commits the offset of the next record to read; see `GroupReader.commit`."""
+        if self._closed:
+            raise self._thread.closed_error()
+        self._check_held(positions)
+        if not positions:
+            return
+        consumer = self._thread.start()
+        offsets = client_partitions(positions)
+        sent = asyncio.get_running_loop().run_in_executor(
+            self._commits, self._commit, consumer, offsets
+        )
+        # The call itself cannot be cancelled, only no longer be waited for.
+        done, _ = await asyncio.wait([sent], timeout=self._config.request_timeout_s)
+        if not done:
+            raise RetriableError(
+                f"no answer to a commit of group {self._group} from {self._thread.address}",
+                hint="check that the broker runs; commit again",
+            )
+        await sent
+
+    async def close(self) -> None:
+        """Leaves the group; a waiting `read` raises `FatalError`. Safe to call twice."""
+        self._closed = True
+        # A commit under way still uses the consumer.
+        await asyncio.to_thread(self._commits.shutdown)
+        await self._thread.close()
+
+    def _check_held(self, partitions: Iterable[TopicPartition]) -> None:
+        for data in partitions:
+            if data not in self._held:
+                raise FencedError(
+                    f"group {self._group} has not given {data} to this member",
+                    hint="stop using the partition; another member has it, or will",
+                )
+
+    def _commit(self, consumer: Consumer, offsets: list[ClientPartition]) -> None:
+        action = f"cannot commit for group {self._group}"
+        try:
+            answers = consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            raise translate(error, self._thread.address, action) from error
+        for answer in answers:
+            if answer.error is not None:
+                raise translate(answer.error, self._thread.address, action)
+
+    def _note_granted(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        self._granted = [TopicPartition(it.topic, it.partition) for it in partitions]
+        # Left to itself the client would assign them now, without positions.
+        consumer.assign([])
+
+    def _note_withdrawn(self, consumer: Consumer, _: list[ClientPartition]) -> None:
+        self._granted = None
+        self._withdrawn = True
+        consumer.unassign()
+
+    def _settle(self, consumer: Consumer) -> bool:
+        """Acts on a rebalance, on the thread; False when there was one."""
+        if not self._withdrawn and self._granted is None:
+            return True
+        if self._withdrawn:
+            self._withdrawn = False
+            self._rebalances += 1
+            if self._given:
+                self._thread.post(self._tell_revoked, self._rebalances, self._given)
+            self._given = ()
+        if self._granted is not None:
+            self._take_up(consumer, self._granted)
+        return False
+
+    def _take_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Resolves positions and starts to read; on failure the next round tries again."""
+        try:
+            positions = self._resolve(consumer, partitions)
+        except RetriableError as error:
+            self._thread.post(self._thread.inbox.away, error)
+            return
+        self._granted = None
+        self._given = tuple(positions)
+        self._rebalances += 1
+        self._thread.post(self._tell_assigned, self._rebalances, positions)
+        self._thread.assign(consumer, positions, self._thread.inbox.generation)
+
+    def _resolve(self, consumer: Consumer, partitions: list[TopicPartition]) -> Positions:
+        """Committed offsets; where there is none, the log start or end."""
+        timeout_s, address = self._config.request_timeout_s, self._thread.address
+        try:
+            positions = _committed(consumer, partitions, timeout_s)
+            fresh = [it for it in partitions if it not in positions]
+            positions |= log_bounds(self._config, fresh, start=self._from_start)
+        except KafkaException as error:
+            action = f"cannot resolve the positions of group {self._group}"
+            raise translate(error, address, action) from error
+        return positions
+
+    def _tell_revoked(self, told: int, partitions: Sequence[TopicPartition]) -> None:
+        self._told = told
+        self._held = frozenset()
+        self._thread.inbox.clear()
+        self._revoked(partitions)
+
+    def _tell_assigned(self, told: int, positions: Positions) -> None:
+        self._told = told
+        self._held = frozenset(positions)
+        self._assigned(positions)
+
+
+def _committed(
+    consumer: Consumer, partitions: list[TopicPartition], timeout_s: float
+) -> dict[TopicPartition, Offset]:
+    """The group's committed offsets, of partitions that have one."""
+    found: dict[TopicPartition, Offset] = {}
+    for it in consumer.committed(client_names(partitions), timeout_s):
+        if it.error is not None:
+            raise KafkaException(it.error)
+        if it.offset >= 0:
+            found[TopicPartition(it.topic, it.partition)] = Offset(it.offset)
+    return found

@@ -1,0 +1,189 @@
+"""A log writer on confluent-kafka's plain producer and one thread that polls it.
+
+*Source*: faust.md 7: the asyncio producer of the same package waits for batches of its own, so a
+lone record took 100 ms to 1 s.
+
+*Invariants*: one report per append, on the loop, in the order librdkafka made them; a thousand
+reports cost one wake of the loop.
+
+Threads: the poll thread only appends to `_reports` and wakes the loop; everything else belongs to
+the loop. `_wake_due` is cleared before the reports are counted, so a report that is not counted
+finds it cleared and wakes the loop again.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from connectors.base import Delivered
+from connectors.errors import ConnectorError, FatalError, RetriableError
+from connectors.kafka.config import KafkaConfig, producer_options
+from connectors.kafka.errors import translate
+from connectors.kafka.logs import ClientLog
+from schemas.values import TopicPartition
+
+_POLL_S = 0.1
+_UNKNOWN_OFFSET = -1
+
+
+class KafkaWriter:
+    """A `LogWriter`. Belongs to the loop that makes its first append."""
+
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, config: KafkaConfig, client_id: str, linger_ms: float) -> None:
+        self._config = config
+        self._client_id = client_id
+        self._options = producer_options(config, client_id, linger_ms)
+        self._address = config.bootstrap_servers
+        self._reports: deque[tuple[Delivered, ConnectorError | None, int]] = deque()
+        self._wake_due = False
+        self._under_way = 0
+        self._flushing: list[asyncio.Future[None]] = []
+        self._full = False
+        self._has_room = asyncio.Event()
+        self._closed = False
+        self._ending = False
+        self._last_error = ""
+        self._produce: Callable[..., None] | None = None
+        self._thread: threading.Thread | None = None
+
+    def append(
+        self,
+        data: TopicPartition,
+        value: bytes | None,
+        delivered: Delivered,
+        *,
+        key: bytes | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Queues one record and returns at once; see `LogWriter.append`."""
+        produce = self._produce or self._start()
+        try:
+            produce(data[0], value, key, data[1], partial(self._report, delivered), headers=headers)
+        except BufferError:
+            self._full = True
+            self._has_room.clear()
+            raise RetriableError(
+                f"the queue of writer {self._client_id} is full", hint="wait for room"
+            ) from None
+        except KafkaException as error:
+            raise translate(error, self._address, f"cannot write to {data}") from error
+        self._under_way += 1
+
+    async def room(self) -> None:
+        """Returns when the local queue has room again; at once when it is not full."""
+        if self._full:
+            await self._has_room.wait()
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Waits for every queued record; False when some are still under way."""
+        if not self._under_way:
+            return True
+        landed = asyncio.get_running_loop().create_future()
+        self._flushing.append(landed)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await landed
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Flushes, then fails what is left with `RetriableError`; safe to call twice."""
+        self._closed = True
+        self._produce = self._refuse
+        if self._thread is None:
+            return
+        await self.flush(timeout_s)
+        self._ending = True
+        await asyncio.to_thread(self._thread.join)
+        self._drain()
+        assert not self._under_way, "the producer kept a report"
+
+    def _start(self) -> Callable[..., None]:
+        if self._closed:
+            self._refuse()
+        self._loop = asyncio.get_running_loop()
+        try:
+            producer = Producer(
+                self._options, error_cb=self._note_error, logger=ClientLog(self._client_id)
+            )
+        except KafkaException as error:
+            raise translate(error, self._address, "cannot make a producer") from error
+        self._thread = threading.Thread(
+            target=self._poll, args=(producer,), name=self._client_id, daemon=True
+        )
+        self._thread.start()
+        self._produce = producer.produce
+        return self._produce
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise FatalError(f"writer {self._client_id} is closed")
+
+    def _poll(self, producer: Producer) -> None:
+        """Runs on the poll thread until the end, then purges what no flush has waited for."""
+        while not self._ending:
+            producer.poll(_POLL_S)
+            if self._full:
+                # The last reports may have come while the queue still counted their records.
+                self._wake()
+        if len(producer):
+            producer.purge()
+            producer.flush()
+
+    def _report(self, delivered: Delivered, error: KafkaError | None, message: Message) -> None:
+        """One record's fate, on the poll thread."""
+        if error is None:
+            offset = message.offset()
+            failure = None
+        else:
+            offset = None
+            failure = translate(
+                error,
+                self._address,
+                f"cannot write to {message.topic()}/{message.partition()}",
+                detail=self._last_error,
+            )
+        # An idempotent retry that the broker knew already has no offset, or a negative one.
+        known = _UNKNOWN_OFFSET if offset is None or offset < 0 else offset
+        self._reports.append((delivered, failure, known))
+        if not self._wake_due:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._wake_due = True
+        self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        """Tells the callers what the poll thread has collected."""
+        self._wake_due = False
+        reports = self._reports
+        drained = len(reports)
+        self._under_way -= drained
+        for _ in range(drained):
+            delivered, error, offset = reports.popleft()
+            try:
+                delivered(error, offset)
+            except Exception as failure:  # noqa: BLE001 - one caller's bug must not cost the others their reports
+                self._loop.call_exception_handler(
+                    {"message": "a delivery callback failed", "exception": failure}
+                )
+        if self._full and (drained or not self._under_way):
+            self._full = False
+            self._has_room.set()
+        if not self._under_way and self._flushing:
+            self._end_flushes()
+
+    def _end_flushes(self) -> None:
+        for landed in self._flushing:
+            if not landed.done():
+                landed.set_result(None)
+        self._flushing.clear()
+
+    def _note_error(self, error: KafkaError) -> None:
+        self._last_error = error.str()

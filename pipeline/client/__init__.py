@@ -1,1 +1,1 @@
-"""What applications import."""
+"""What applications import: `TransactionClient`, `Transaction`, `Subscription`."""

@@ -82,6 +82,7 @@ class CoordinatorDriver:
     ) -> None:
         self.coordinator = coordinator
         self.serving = False
+        self.assigned = True
         self._connector = connector
         self._writer = writer
         self._ends = ends
@@ -97,7 +98,11 @@ class CoordinatorDriver:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Owns the log until cancelled; fenced while still assigned, it begins again (B4)."""
+        """Owns the log until cancelled, or fenced and not assigned any more.
+
+        Fenced while still assigned, it begins again after a random delay: the fence may be the
+        late one of a dead process (B4).
+        """
         while True:
             self._machine = Coordinator(self.coordinator)
             self._log = OwnedLog(
@@ -117,6 +122,8 @@ class CoordinatorDriver:
                 log.warning("coordinator_fenced", coordinator=self.coordinator, why=error.detail)
             finally:
                 self._stop_serving()
+            if not self.assigned:
+                return
             await asyncio.sleep(random.uniform(0, FENCED_DELAY_S_MAX))  # noqa: S311 - B4, no secret
 
     def requests_received(self, value: bytes | None) -> None:

@@ -1,0 +1,72 @@
+"""The two Faust Apps of a worker: one on the cluster, one without Kafka.
+
+*Source*: facts, faust.md 2, 3, 5. The buffered writers live in the Kafka-less App because a
+rebalance clears every channel of a Kafka App, memory channels included.
+"""
+
+from pathlib import Path
+
+import faust
+from faust.app.base import BootStrategy
+from mode import CrashingSupervisor
+
+from pipeline.config import Settings
+
+MAX_POLL_INTERVAL_S = 300.0
+FETCH_BYTES_MAX = 8 * 1024 * 1024
+
+
+class _KafkalessBoot(BootStrategy):
+    enable_kafka = False
+
+
+class _KafkalessApp(faust.App):
+    BootStrategy = _KafkalessBoot
+
+    async def on_started(self) -> None:
+        """Opens the channels: nobody else does without a consumer, and `put` would block."""
+        await super().on_started()
+        self.flow_control.resume()
+
+
+def writer_app(settings: Settings, data_dir: Path) -> faust.App:
+    """The App of the buffered writers."""
+    return _KafkalessApp(
+        f"stilltide-{settings.cluster}-writers",
+        autodiscover=False,
+        datadir=data_dir / "writers",
+        store="memory://",
+        web_enabled=False,
+        agent_supervisor=CrashingSupervisor,
+        stream_buffer_maxsize=1024,
+    )
+
+
+def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
+    """The App that takes part in the worker group: ownership is its assignment."""
+    servers = [f"kafka://{server.strip()}" for server in settings.bootstrap_servers.split(",")]
+    session_s = settings.session_timeout_s
+    return faust.App(
+        f"stilltide-{settings.cluster}",
+        broker=servers,
+        autodiscover=False,
+        datadir=data_dir / "cluster",
+        store="memory://",
+        web_enabled=False,
+        agent_supervisor=CrashingSupervisor,
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        table_standby_replicas=1,  # the Faust assignor, which keeps equal partitions together
+        stream_wait_empty=False,
+        stream_buffer_maxsize=1024,
+        broker_commit_interval=0.5,
+        broker_session_timeout=session_s,
+        broker_heartbeat_interval=session_s / 10,
+        broker_rebalance_timeout=max(session_s, 15.0),
+        broker_request_timeout=max(90.0, session_s),
+        broker_max_poll_interval=MAX_POLL_INTERVAL_S,
+        producer_request_timeout=30.0,
+        consumer_max_fetch_size=FETCH_BYTES_MAX,
+        consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=settings.worker_instance_id,
+    )

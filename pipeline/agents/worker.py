@@ -1,0 +1,141 @@
+"""One worker process: both Faust Apps, the coordinators and what they share.
+
+*Source*: system.md, Process shapes 1; facts, faust.md 5.3 (stop), 6 (several Apps).
+"""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import faust
+import structlog
+
+from connectors.base import Connector
+from connectors.clock import SystemClock
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from pipeline.agents.apps import cluster_app, writer_app
+from pipeline.agents.buffered_writer import BufferedWriter
+from pipeline.agents.coordinator import CoordinatorAgent
+from pipeline.config import Settings
+from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.drivers.coordinator import CoordinatorDriver
+from pipeline.drivers.end_offsets import EndOffsets
+from schemas.topics import system_topics
+
+log = structlog.get_logger(__name__)
+
+SERVING_POLL_S = 0.05
+
+
+class Worker:
+    """Runs until stopped or until a part of it fails.
+
+    Args:
+        settings: of this worker.
+        serving: called once with the coordinators, when every assigned one first serves.
+    """
+
+    def __init__(self, settings: Settings, serving: Callable[[list[int]], None]) -> None:
+        self._settings = settings
+        self._serving = serving
+        self._stop = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT.
+
+        Raises:
+            RetriableError: the cluster cannot be reached, or stayed away; names its address.
+            FatalError: a system topic is not as it must be.
+            DecodeError: a log entry or request cannot be understood; names its place.
+        """
+        settings = self._settings
+        connector = KafkaConnector(KafkaConfig(bootstrap_servers=settings.bootstrap_servers))
+        admin = connector.admin()
+        specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        try:
+            await admin.ensure_topics(specs)
+            ends = EndOffsets(admin)
+            with tempfile.TemporaryDirectory(prefix="stilltide-worker-") as data_dir:
+                await self._serve(connector, ends, Path(data_dir))
+        finally:
+            await admin.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, error: BaseException) -> None:
+        """A part has failed; the worker stops and `run` raises it."""
+        if self._failure is None:
+            self._failure = error
+        self._stop.set()
+
+    async def _serve(self, connector: Connector, ends: EndOffsets, data_dir: Path) -> None:
+        writers = writer_app(self._settings, data_dir)
+        cluster = cluster_app(self._settings, data_dir)
+        buffered_writer = BufferedWriter(writers)
+        writer = connector.writer("worker")
+
+        def make_driver(coordinator: int) -> CoordinatorDriver:
+            return CoordinatorDriver(
+                coordinator,
+                connector,
+                writer=writer,
+                ends=ends,
+                submit=buffered_writer.submit,
+                limits=batch_limits(self._settings),
+                marker_partition_count=self._settings.partitions,
+                clock=SystemClock(),
+                txn_timeout_ms_max=self._settings.txn_timeout_ms_max,
+            )
+
+        agent = CoordinatorAgent(cluster, make_driver, self.fail)
+        tasks = [
+            asyncio.create_task(ends.run(), name="end-offsets"),
+            asyncio.create_task(buffered_writer.run(), name="buffered-writer"),
+            asyncio.create_task(self._announce(agent), name="announce"),
+        ]
+        apps = [writers, cluster]
+        try:
+            for app in apps:
+                app.finalize()
+                await app.maybe_start()
+                tasks.append(asyncio.create_task(self._watch(app), name=f"watch-{app.conf.id}"))
+            await self._stop.wait()
+        finally:
+            await agent.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for app in reversed(apps):
+                await app.stop()
+            await writer.close()
+
+    async def _watch(self, app: faust.App) -> None:
+        """A Faust App that stops by itself has crashed."""
+        await app.wait_until_stopped()
+        self.fail(app.crash_reason or RuntimeError(f"{app.conf.id} stopped"))
+
+    async def _announce(self, agent: CoordinatorAgent) -> None:
+        while True:
+            drivers = agent.drivers
+            if drivers and all(driver.serving for driver in drivers.values()):
+                self._serving(sorted(drivers))
+                return
+            await asyncio.sleep(SERVING_POLL_S)
+
+
+def batch_limits(settings: Settings) -> BatchLimits:
+    """Thresholds of the transaction log (A)."""
+    return BatchLimits(
+        records_max=settings.txn_log_batch_records_max,
+        bytes_max=settings.txn_log_batch_bytes_max,
+        delay_ms_max=settings.txn_log_batch_delay_ms_max,
+        eager=settings.txn_log_flush_mode == "eager",
+        batching=settings.txn_log_batching_enabled,
+    )

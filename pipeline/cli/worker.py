@@ -1,0 +1,43 @@
+"""`stilltide worker`: coordinators of one cluster, as a Faust worker."""
+
+import asyncio
+import json
+
+import click
+
+from pipeline.agents.worker import Worker
+from pipeline.config import load_settings
+
+
+@click.command()
+@click.option("--cluster", help="Name of the cluster.  [default: a]")
+@click.option("--bootstrap-servers", help="Its brokers, host:port[,host:port].")
+@click.option(
+    "--instance-id",
+    "worker_instance_id",
+    help="A stable name: a worker started again under it takes over at once.",
+)
+@click.option("--coordinators", type=int, help="Coordinators of the cluster.  [default: 4]")
+@click.option(
+    "--session-timeout-s",
+    type=float,
+    help="A silent worker loses its coordinators after this.  [default: 10]",
+)
+def worker(**given: object) -> None:
+    r"""Run the coordinators of a cluster until stopped.
+
+    Creates and verifies the system topics first. Several workers share the coordinators; when one
+    dies, the others take over and recover from the log. Prints one JSON line when it serves.
+
+    \b
+    Examples:
+      stilltide worker --bootstrap-servers 127.0.0.1:9092
+      stilltide worker --bootstrap-servers 127.0.0.1:9092 --instance-id worker-1
+    """
+    settings = load_settings(**given)
+
+    def serving(coordinators: list[int]) -> None:
+        line = {"event": "serving", "cluster": settings.cluster, "coordinators": coordinators}
+        print(json.dumps(line), flush=True)
+
+    asyncio.run(Worker(settings, serving).run())

@@ -1,0 +1,138 @@
+"""What the transactions of one client share: producer, coordinators, topic metadata."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
+from connectors.errors import FatalError
+from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.drivers.requests import Requests
+from pipeline.errors import RefusedError
+from schemas import topics
+from schemas.transactions import Answer, Refused, Registered, RequestBody
+from schemas.values import EndOffset, TopicPartition
+
+
+class ClientCluster:
+    """One client's connections to one cluster; made by `connect`."""
+
+    def __init__(
+        self,
+        admin: LogAdmin,
+        writer: LogWriter,
+        requests: Requests,
+        open_transactions_max: int,
+    ) -> None:
+        self.writer = writer
+        self.slots = asyncio.Semaphore(open_transactions_max)
+        self.known_ends: dict[TopicPartition, EndOffset] = {}
+        self._admin = admin
+        self._requests = requests
+        self._topics: dict[str, TopicDescription] = {}
+        self._lock = asyncio.Lock()
+
+    @property
+    def coordinator_count(self) -> int:
+        """Coordinators of the cluster."""
+        return self._requests.coordinator_count
+
+    def topic(self, name: str) -> TopicDescription | None:
+        """What `describe` has learnt of a topic, without waiting."""
+        return self._topics.get(name)
+
+    async def describe(self, name: str) -> TopicDescription:
+        """The topic's id and partition count; asks the cluster the first time.
+
+        Raises:
+            FatalError: there is no such topic.
+        """
+        async with self._lock:
+            if name in self._topics:
+                return self._topics[name]
+            found = (await self._admin.describe_topics([name])).get(name)
+            if found is None:
+                raise FatalError("the topic does not exist", hint="create it first", topic=name)
+            partitions = [TopicPartition(name, number) for number in range(found.partition_count)]
+            self.known_ends.update(await self._admin.end_offsets(partitions))
+            self._topics[name] = found
+            return found
+
+    async def end_offset(self, data: TopicPartition) -> EndOffset:
+        """The partition's end offset from now on."""
+        return (await self._admin.end_offsets([data]))[data]
+
+    def registration(self, data: TopicPartition) -> Registered:
+        """Registers `data`, described before, from an end offset known by now (C2)."""
+        return Registered(data, self.known_ends[data], self._topics[data.topic].topic_id)
+
+    async def ask(self, coordinator: int, body: RequestBody) -> Answer:
+        """A coordinator's answer.
+
+        Raises:
+            RefusedError: the request is illegal and changed nothing.
+            RequestTimeoutError: no answer in time; it may still be carried out.
+        """
+        answer = await self._requests.ask(coordinator, body)
+        if isinstance(answer, Refused):
+            raise RefusedError("the coordinator refused the request", detail=answer.reason)
+        return answer
+
+    async def close(self) -> None:
+        """Releases the connections."""
+        await self._requests.close()
+        await self.writer.close()
+        await self._admin.close()
+
+
+async def connect(
+    connector: Connector,
+    *,
+    name: str,
+    request_timeout_s: float,
+    resend_s: float,
+    open_transactions_max: int,
+    linger_ms: float,
+) -> ClientCluster:
+    """Connects a client; the arguments are those of `TransactionClient`.
+
+    Raises:
+        FatalError: the system topics do not exist.
+        RetriableError: the cluster cannot be reached; names its address.
+    """
+    admin = connector.admin()
+    needed = (topics.TXN_REQUESTS, topics.TXN_RESPONSES)
+    try:
+        found = await admin.describe_topics(needed)
+        _require(needed, found)
+    except BaseException:
+        await admin.close()
+        raise
+    writer = connector.writer(name, linger_ms=linger_ms)
+    requests = Requests(
+        connector,
+        writer,
+        name=name,
+        limits=BatchLimits(),
+        request_timeout_s=request_timeout_s,
+        resend_s=resend_s,
+    )
+    cluster = ClientCluster(admin, writer, requests, open_transactions_max)
+    try:
+        await requests.open(
+            coordinator_count=found[topics.TXN_REQUESTS].partition_count,
+            response_partition_count=found[topics.TXN_RESPONSES].partition_count,
+        )
+    except BaseException:
+        await cluster.close()
+        raise
+    return cluster
+
+
+def _require(needed: Iterable[str], found: Mapping[str, TopicDescription]) -> None:
+    for topic in needed:
+        if topic not in found:
+            raise FatalError(
+                "the system topic does not exist",
+                hint="start a worker for this cluster: `stilltide worker`",
+                topic=topic,
+            )

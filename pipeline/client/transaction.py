@@ -1,0 +1,316 @@
+"""One coordinated transaction of an application: send, commit or abort.
+
+*Source*: protocols.md C1b, C2, C3, C5, C6. D6 is made impossible here: a record leaves only after
+its partition is registered with its transaction.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import structlog
+
+from connectors.errors import ConnectorError, FatalError, RetriableError
+from pipeline.client.cluster import ClientCluster
+from pipeline.client.partitioner import partition_for
+from pipeline.errors import (
+    OutcomeUnknownError,
+    PipelineError,
+    RefusedError,
+    RequestTimeoutError,
+    TransactionStateError,
+)
+from schemas.headers import TXN
+from schemas.transactions import AddPartitions, Done, End, Open, Opened, Registered, Written
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+
+log = structlog.get_logger(__name__)
+
+HELD_RECORDS_MAX = 10_000
+"""Records one transaction keeps while partitions are being registered; `send` waits beyond."""
+
+
+class _Outgoing(NamedTuple):
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+class _PartitionWrites:
+    """What one transaction wrote to one partition, from the delivery reports (C6)."""
+
+    __slots__ = ("_reported", "count", "data", "end", "error", "first", "sent", "start", "unplaced")
+
+    def __init__(self, registered: Registered, reported: Callable[[], None]) -> None:
+        self.data = registered.data
+        self.start = registered.start_offset
+        self.sent = 0
+        self.count = 0
+        self.first = -1
+        self.end = 0
+        self.unplaced = False
+        self.error: ConnectorError | None = None
+        self._reported = reported
+
+    def delivered(self, error: ConnectorError | None, offset: int) -> None:
+        """The producer's report on one record; its offset is -1 where a retry hid it."""
+        if error is not None:
+            self.error = error
+        else:
+            self.count += 1
+            if offset < 0:
+                self.unplaced = True
+            else:
+                if self.first < 0:
+                    self.first = offset
+                self.end = max(self.end, offset + 1)
+        self._reported()
+
+
+class Transaction:
+    """One transaction; made by `TransactionClient.transaction`, used as a context manager.
+
+    Leaving the block commits; leaving it by an exception aborts.
+    """
+
+    def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._turn = turn
+        self._timeout_ms = timeout_ms
+        self._id: TxnId | None = None
+        self._header: list[tuple[str, bytes]] = []
+        self._writes: dict[TopicPartition, _PartitionWrites] = {}
+        self._held: dict[TopicPartition, list[_Outgoing]] = {}
+        self._held_count = 0
+        self._registrar: asyncio.Task[None] | None = None
+        self._unreported = 0
+        self._all_reported: asyncio.Future[None] | None = None
+        self._state = "open"
+
+    @property
+    def id(self) -> TxnId | None:
+        """The transaction's identity, known once its first partition is registered."""
+        return self._id
+
+    @property
+    def state(self) -> str:
+        """`open`, `committed`, `aborted`, or `unknown` while and after a commit goes unanswered."""
+        return self._state
+
+    @property
+    def delivered(self) -> dict[TopicPartition, int]:
+        """Records known to be durable so far, by partition; they count whatever the outcome."""
+        return {data: writes.count for data, writes in self._writes.items()}
+
+    async def __aenter__(self) -> Self:
+        await self._cluster.slots.acquire()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._state == "open":
+                await (self.commit() if error is None else self._abort_quietly())
+        finally:
+            self._cluster.slots.release()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        partition: int | None = None,
+    ) -> TopicPartition:
+        """Writes one record as part of the transaction; returns the partition it goes to.
+
+        Returns before the record is durable; `commit` waits for that. Without `partition` the key
+        decides as in Kafka's own producers; without key, one partition per transaction.
+
+        Raises:
+            TransactionStateError: the transaction has ended, or a header is named `txn`.
+            FatalError: no such topic or partition, or the record is too large.
+        """
+        self._must_be_open()
+        cluster = self._cluster
+        described = cluster.topic(topic) or await cluster.describe(topic)
+        count = described.partition_count
+        if partition is None:
+            partition = partition_for(key, count, self._turn)
+        elif not 0 <= partition < count:
+            raise FatalError(f"partition {partition} is not in 0..{count - 1}", topic=topic)
+        for name, _ in headers:
+            if name == TXN:
+                raise TransactionStateError(f"the header `{TXN}` belongs to Stilltide", topic=topic)
+        data = TopicPartition(topic, partition)
+        record = _Outgoing(value, key, [*headers])
+        writes = self._writes.get(data)
+        if writes is not None:
+            await self._append(writes, record)
+        else:
+            await self._hold(data, record)
+        return data
+
+    async def flush(self) -> None:
+        """Waits until every record sent so far is durable.
+
+        Raises:
+            ConnectorError: a record was not delivered; the transaction can only be aborted.
+            RefusedError, RequestTimeoutError: its partitions could not be registered.
+        """
+        await self._registered()
+        if self._unreported:
+            self._all_reported = asyncio.get_running_loop().create_future()
+            await self._all_reported
+        for writes in self._writes.values():
+            if writes.error is not None:
+                raise writes.error
+
+    async def commit(self, *, wait_visible: bool = False) -> None:
+        """Makes every record of the transaction visible, or raises.
+
+        Returns when the outcome is durable; with `wait_visible` when readers can know it (C5).
+
+        Raises:
+            TransactionStateError: the transaction has ended.
+            ConnectorError: a record was not delivered; the transaction is aborted (C6).
+            RefusedError: the coordinator has ended it, for example because its time was over.
+            OutcomeUnknownError: no answer in time; it may have been committed.
+        """
+        self._must_be_open()
+        try:
+            await self.flush()
+            written = tuple([await self._counted(one) for one in self._writes.values()])
+        except (PipelineError, ConnectorError):
+            await self._abort_quietly()
+            raise
+        self._state = "unknown"
+        if self._id is not None:
+            body = End(
+                self._id.sequence, committed=True, written=written, wait_visible=wait_visible
+            )
+            try:
+                answer = await self._cluster.ask(self._id.coordinator, body)
+            except RefusedError:
+                self._state = "aborted"
+                raise
+            except RequestTimeoutError as error:
+                raise self._outcome_unknown(str(error)) from error
+            if not isinstance(answer, Done):
+                raise self._outcome_unknown("the coordinator no longer remembers the request")
+        self._state = "committed"
+
+    async def abort(self) -> None:
+        """Hides every record of the transaction for good.
+
+        Raises:
+            TransactionStateError: the transaction has ended.
+            RequestTimeoutError: no answer in time; its time-out will abort it.
+        """
+        self._must_be_open()
+        self._state = "aborted"
+        self._held.clear()
+        if self._registrar is not None:
+            await asyncio.gather(self._registrar, return_exceptions=True)
+        if self._id is not None:
+            body = End(self._id.sequence, committed=False, written=(), wait_visible=False)
+            await self._cluster.ask(self._id.coordinator, body)
+
+    async def _abort_quietly(self) -> None:
+        """Aborts while another error is on its way to the application."""
+        try:
+            await self.abort()
+        except (PipelineError, ConnectorError) as failure:
+            log.warning("abort_failed", transaction=str(self._id), why=failure.primary)
+
+    def _must_be_open(self) -> None:
+        if self._state != "open":
+            raise TransactionStateError(f"the transaction has ended: {self._state}")
+
+    def _outcome_unknown(self, detail: str) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"whether transaction {self._id} was committed is unknown",
+            detail=detail,
+            hint="read it back, or ask its coordinator, before you do the work again",
+        )
+
+    async def _hold(self, data: TopicPartition, record: _Outgoing) -> None:
+        """Keeps a record until its partition is registered (C2)."""
+        self._held.setdefault(data, []).append(record)
+        self._held_count += 1
+        if self._registrar is None or self._registrar.done():
+            await self._registered()  # raises what the last registration failed with
+            self._registrar = asyncio.create_task(self._register())
+        elif self._held_count > HELD_RECORDS_MAX:
+            await self._registered()
+
+    async def _registered(self) -> None:
+        if self._registrar is not None:
+            await asyncio.shield(self._registrar)
+
+    async def _register(self) -> None:
+        """Registers what is held, one request at a time, and lets its records go."""
+        while self._held:
+            partitions = tuple(map(self._cluster.registration, self._held))
+            if self._id is None:
+                await self._open(Open(self._timeout_ms, 1, partitions))
+            else:
+                body = AddPartitions(self._id.sequence, partitions)
+                await self._cluster.ask(self._id.coordinator, body)
+            for registered in partitions:
+                await self._let_go(registered)
+
+    async def _open(self, body: Open) -> None:
+        coordinator = self._turn % self._cluster.coordinator_count
+        answer = await self._cluster.ask(coordinator, body)
+        if not isinstance(answer, Opened):
+            raise self._outcome_unknown("the coordinator no longer remembers the request")
+        self._id = TxnId(coordinator, answer.first_sequence)
+        self._header = [(TXN, self._id.to_bytes())]
+
+    async def _let_go(self, registered: Registered) -> None:
+        data = registered.data
+        writes = _PartitionWrites(registered, self._reported)
+        held = self._held.get(data, [])
+        for record in held:  # grows while it is drained, so that order is kept
+            await self._append(writes, record)
+        self._held_count -= len(held)
+        self._held.pop(data, None)
+        if self._state == "open":
+            self._writes[data] = writes
+
+    async def _append(self, writes: _PartitionWrites, record: _Outgoing) -> None:
+        writer = self._cluster.writer
+        value, key, headers = record
+        headers = [*self._header, *headers] if headers else self._header
+        while True:
+            try:
+                writer.append(writes.data, value, writes.delivered, key=key, headers=headers)
+            except RetriableError:
+                await writer.room()
+            else:
+                writes.sent += 1
+                self._unreported += 1
+                return
+
+    def _reported(self) -> None:
+        self._unreported -= 1
+        waiting = self._all_reported
+        if not self._unreported and waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def _counted(self, writes: _PartitionWrites) -> Written:
+        """What the commit says of one partition (C6)."""
+        assert writes.count == writes.sent, "a delivery report is missing"
+        data, first, end = writes.data, writes.first, writes.end
+        known_ends = self._cluster.known_ends
+        if writes.unplaced:  # bounds that surely hold the record do as well (C3)
+            first, end = writes.start, await self._cluster.end_offset(data)
+        known_ends[data] = EndOffset(max(end, known_ends[data]))
+        return Written(data, Offset(first), EndOffset(end), writes.count)

@@ -1,0 +1,97 @@
+"""The entry point for applications that write: `TransactionClient`."""
+
+import itertools
+from types import TracebackType
+from typing import Self
+
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+
+from connectors.base import Connector
+from pipeline.client.cluster import ClientCluster, connect
+from pipeline.client.transaction import Transaction
+
+
+class TransactionClient:
+    """Makes coordinated transactions on one cluster; an async context manager.
+
+    Args:
+        bootstrap_servers: brokers, as for any Kafka client; or give a ready `connector`.
+        connector: instead of `bootstrap_servers`.
+        name: in client ids and logs.
+        transaction_timeout_s: a transaction that is open for longer is aborted (C7).
+        request_timeout_s: how long a coordinator may take to answer, repeats included; at most
+            600.
+        resend_s: an unanswered request is sent again after this, then ever more rarely.
+        open_transactions_max: entering one more waits until another ends.
+        linger_ms: how long the producer gathers records before it sends them.
+
+    Raises on entry:
+        FatalError: the system topics do not exist.
+        RetriableError: the cluster cannot be reached; names its address.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | None = None,
+        *,
+        connector: Connector | None = None,
+        name: str = "stilltide",
+        transaction_timeout_s: float = 60.0,
+        request_timeout_s: float = 30.0,
+        resend_s: float = 1.0,
+        open_transactions_max: int = 4096,
+        linger_ms: float = 0.0,
+    ) -> None:
+        if (bootstrap_servers is None) == (connector is None):
+            raise TypeError("give either bootstrap_servers or connector")
+        self._connector = connector or KafkaConnector(
+            KafkaConfig(bootstrap_servers=bootstrap_servers or "")
+        )
+        self._name = name
+        self._transaction_timeout_s = transaction_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._resend_s = resend_s
+        self._open_transactions_max = open_transactions_max
+        self._linger_ms = linger_ms
+        self._turn = itertools.count()
+        self._cluster: ClientCluster | None = None
+
+    async def __aenter__(self) -> Self:
+        self._cluster = await connect(
+            self._connector,
+            name=self._name,
+            request_timeout_s=self._request_timeout_s,
+            resend_s=self._resend_s,
+            open_transactions_max=self._open_transactions_max,
+            linger_ms=self._linger_ms,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Releases connections; transactions still open are aborted by their time-out."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            await cluster.close()
+
+    def transaction(self, *, timeout_s: float | None = None) -> Transaction:
+        """A new transaction, to be used as an async context manager.
+
+        It commits when the block ends, and aborts when an exception leaves it. It is opened at
+        its coordinator by the first `send`.
+
+        Args:
+            timeout_s: instead of the client's `transaction_timeout_s`.
+        """
+        if self._cluster is None:
+            raise TypeError("use the client as an async context manager")
+        timeout_s = self._transaction_timeout_s if timeout_s is None else timeout_s
+        return Transaction(self._cluster, turn=next(self._turn), timeout_ms=int(timeout_s * 1000))

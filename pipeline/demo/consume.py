@@ -1,0 +1,37 @@
+"""Reads what the demo wrote with the read-committed subscription."""
+
+from collections.abc import Sequence
+
+from connectors.base import Connector
+from pipeline.client.subscription import Subscription
+from pipeline.demo.views import View
+from schemas.digest import record_digest
+from schemas.values import TopicPartition
+
+
+async def consume(connector: Connector, topics: Sequence[str], group: str) -> View:
+    """Reads every partition to its present end; returns what the consumer saw."""
+    admin = connector.admin()
+    try:
+        described = await admin.describe_topics(topics)
+        partitions = [
+            TopicPartition(topic.name, number)
+            for topic in described.values()
+            for number in range(topic.partition_count)
+        ]
+        ends = await admin.end_offsets(partitions, committed=True)
+    finally:
+        await admin.close()
+    view = View("consumer")
+    async with Subscription(topics, group=group, connector=connector) as subscription:
+        async for message in subscription.read_to(ends):
+            partition = view.partition(TopicPartition(message.topic, message.partition))
+            partition.visible += 1
+            partition.digest += record_digest(message.key, message.value)
+        for data, statistics in subscription.statistics().items():
+            view.partition(data).hidden = statistics.hidden
+        outcomes = subscription.outcomes()
+        await subscription.commit()
+    view.committed = sum(outcomes.values())
+    view.aborted = len(outcomes) - view.committed
+    return view

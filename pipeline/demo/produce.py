@@ -1,0 +1,91 @@
+"""Writes events as concurrent coordinated transactions, some of them aborted on purpose."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.client.transaction_client import TransactionClient
+from pipeline.demo.events import Event, parse, read_lines
+from pipeline.demo.views import View
+from schemas.digest import record_digest
+from schemas.values import TopicPartition
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the file becomes transactions.
+
+    Attributes:
+        path: the file.
+        events_per_transaction: lines of one transaction, >= 1.
+        abort_share: of the transactions, chosen by `seed`; 0..1.
+        concurrency: transactions open at once, >= 1.
+        seed: of the choice.
+    """
+
+    path: Path
+    events_per_transaction: int
+    abort_share: float
+    concurrency: int
+    seed: int = 1
+
+
+async def produce(client: TransactionClient, plan: Plan, ended: Callable[[int], None]) -> View:
+    """Writes every event; returns what the producer knows from its delivery reports.
+
+    Args:
+        client: connected.
+        plan: what to write.
+        ended: called after each transaction with how many have ended.
+
+    Raises:
+        EventsFileError: a line is no JSON object; its transaction is aborted, earlier ones are
+            complete, none is begun after it.
+        StilltideError: a transaction failed.
+    """
+    view = View("producer")
+    groups = read_lines(plan.path, plan.events_per_transaction)
+    choice = random.Random(plan.seed)  # noqa: S311 - repeatable, no secret
+
+    async def work() -> None:
+        for group in groups:
+            await _one(client, plan.path, group, choice.random() < plan.abort_share, view)
+            ended(view.committed + view.aborted)
+
+    workers = [asyncio.create_task(work()) for _ in range(plan.concurrency)]
+    done, others = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+    groups.close()  # no transaction begins after a failure; those under way end
+    for finished in await asyncio.gather(*done, *others, return_exceptions=True):
+        if isinstance(finished, BaseException):
+            raise finished
+    return view
+
+
+async def _one(
+    client: TransactionClient,
+    path: Path,
+    group: list[tuple[int, bytes]],
+    abort: bool,  # noqa: FBT001 - the one call is above
+    view: View,
+) -> None:
+    sent: list[tuple[TopicPartition, Event]] = []
+    async with client.transaction() as txn:
+        for number, line in group:
+            event = parse(path, number, line)
+            sent.append((await txn.send(event.topic, event.value, key=event.key), event))
+        await txn.flush()
+        if abort:
+            await txn.abort()
+    if txn.state == "aborted":
+        view.aborted += 1
+    else:
+        view.committed += 1
+    for data, event in sent:
+        partition = view.partition(data)
+        if txn.state == "aborted":
+            partition.hidden += 1
+        else:
+            partition.visible += 1
+            partition.digest += record_digest(event.key, event.value)

@@ -1,0 +1,136 @@
+"""The main job end to end: broker, worker, transactions, crash, consumer, Spark, one verdict."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from connectors.local.cluster import LocalCluster
+from pipeline.client.transaction_client import TransactionClient
+from pipeline.demo.consume import consume
+from pipeline.demo.events import ORDERS, PAYMENTS, read_lines
+from pipeline.demo.produce import Plan, produce
+from pipeline.demo.views import View, differences
+from pipeline.demo.worker_process import WorkerProcess
+from pipeline.jobs.audit import audit
+from pipeline.jobs.audit_result import AuditResult, Verdict
+from schemas.topics import TopicSpec
+from schemas.values import TopicPartition
+
+TOPICS = (ORDERS, PAYMENTS)
+PARTITION_COUNT = 3
+
+
+class Progress(Protocol):
+    """Told how far the demo is."""
+
+    def step(self, text: str) -> None:
+        """A step begins."""
+        ...
+
+    def transactions(self, ended: int, total: int) -> None:
+        """So many transactions have ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """The three views and what is wrong with them."""
+
+    views: Sequence[View]
+    differences: Sequence[str]
+    audit: AuditResult
+    elapsed_s: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the three saw the same, and the audit is valid."""
+        return not self.differences and self.audit.verdict is Verdict.VALID
+
+
+async def run_demo(plan: Plan, progress: Progress) -> DemoResult:
+    """Runs the demo on a broker of its own, which is gone afterwards.
+
+    Raises:
+        EventsFileError: the file cannot be read, or holds a line that is no JSON object.
+        StilltideError: a part could not do its work; says what to do next.
+    """
+    began_s = time.monotonic()
+    total = sum(1 for _ in read_lines(plan.path, plan.events_per_transaction))
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stilltide-demo-")))
+        progress.step("starting a Kafka broker")
+        cluster = LocalCluster("a", directory / "a")
+        await asyncio.to_thread(stack.enter_context, cluster)
+        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
+        await _create_topics(connector)
+        progress.step("starting a worker")
+        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log")
+        stack.push_async_callback(worker.stop)
+        await worker.start()
+        progress.step(f"writing {total} transactions, with a crash of the worker half way")
+        written = await _produce_with_crash(connector, worker, plan, total, progress)
+        progress.step("reading them back, read-committed")
+        consumed = await consume(connector, TOPICS, "demo")
+        progress.step("auditing with Spark")
+        audited = await asyncio.to_thread(
+            audit, cluster.bootstrap, TOPICS, progress=lambda text: progress.step(f"Spark: {text}")
+        )
+    views = [written, consumed, _spark_view(audited)]
+    return DemoResult(views, differences(views), audited, time.monotonic() - began_s)
+
+
+async def _create_topics(connector: KafkaConnector) -> None:
+    admin = connector.admin()
+    try:
+        await admin.ensure_topics([TopicSpec(topic, PARTITION_COUNT) for topic in TOPICS])
+    finally:
+        await admin.close()
+
+
+async def _produce_with_crash(
+    connector: KafkaConnector, worker: WorkerProcess, plan: Plan, total: int, progress: Progress
+) -> View:
+    """Writes everything; kills the worker once half of it has ended, and starts it again."""
+    half = asyncio.Event()
+
+    def ended(count: int) -> None:
+        progress.transactions(count, total)
+        if count >= total // 2:
+            half.set()
+
+    async with TransactionClient(connector=connector, name="demo") as client:
+        producing = asyncio.create_task(produce(client, plan, ended))
+        crashing = asyncio.create_task(_crash(worker, half, progress.step))
+        try:
+            await asyncio.wait((producing, crashing), return_when=asyncio.FIRST_EXCEPTION)
+            if producing.done() and producing.exception() is not None:
+                return producing.result()
+            await crashing
+            return await producing
+        finally:
+            for task in (producing, crashing):
+                task.cancel()
+            await asyncio.gather(producing, crashing, return_exceptions=True)
+
+
+async def _crash(worker: WorkerProcess, half: asyncio.Event, step: Callable[[str], None]) -> None:
+    await half.wait()
+    step("SIGKILL to the worker, with transactions open; starting it again")
+    worker.kill()
+    await worker.wait()
+    await worker.start()
+
+
+def _spark_view(result: AuditResult) -> View:
+    view = View("spark", result.transactions_committed, result.transactions_aborted)
+    for one in result.partitions:
+        partition = view.partition(TopicPartition(one.topic, one.partition))
+        partition.visible, partition.hidden, partition.digest = one.visible, one.hidden, one.digest
+    return view

@@ -1,0 +1,93 @@
+"""What was committed, as the producer, the consumer and Spark each saw it, side by side.
+
+*Invariants*: the three are equal in every count and in the content digest of every partition, or
+`differences` names where they are not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.values import TopicPartition
+
+COUNTS = ("written", "visible", "hidden")
+
+
+@dataclass
+class PartitionView:
+    """Records of one partition: written = visible + hidden; digest of the visible ones."""
+
+    visible: int = 0
+    hidden: int = 0
+    digest: int = 0
+
+    @property
+    def written(self) -> int:
+        """Visible and hidden together."""
+        return self.visible + self.hidden
+
+
+@dataclass
+class View:
+    """What one of the three saw."""
+
+    name: str
+    committed: int = 0
+    aborted: int = 0
+    partitions: dict[TopicPartition, PartitionView] = field(
+        default_factory=dict[TopicPartition, PartitionView]
+    )
+
+    def partition(self, data: TopicPartition) -> PartitionView:
+        """The view of one partition, empty at first."""
+        return self.partitions.setdefault(data, PartitionView())
+
+    def total(self, topic: str, count: str) -> int:
+        """`written`, `visible` or `hidden` records of a topic."""
+        return sum(
+            getattr(view, count) for data, view in self.partitions.items() if data.topic == topic
+        )
+
+
+def differences(views: list[View]) -> list[str]:
+    """Where the views are not equal, in words; empty when they agree."""
+    first, *others = views
+    found: list[str] = []
+    for other in others:
+        pair = f"{first.name} {{}}, {other.name} {{}}"
+        for name in ("committed", "aborted"):
+            a, b = getattr(first, name), getattr(other, name)
+            if a != b:
+                found.append(f"transactions {name}: {pair.format(a, b)}")
+        for data in sorted(first.partitions.keys() | other.partitions.keys()):
+            mine, theirs = first.partition(data), other.partition(data)
+            for name in ("visible", "hidden", "digest"):
+                a, b = getattr(mine, name), getattr(theirs, name)
+                if a != b:
+                    found.append(f"{data} {name}: {pair.format(a, b)}")
+    return found
+
+
+def rows(views: list[View], topics: list[str]) -> list[dict[str, Any]]:
+    """The table: one row for each count, one column for each view."""
+    table: list[tuple[str, str, Mapping[str, Any]]] = [
+        ("transactions", name, {view.name: getattr(view, name) for view in views})
+        for name in ("committed", "aborted")
+    ]
+    for topic in topics:
+        for count in COUNTS:
+            counts = {view.name: view.total(topic, count) for view in views}
+            table.append((topic, f"records {count}", counts))
+        digests = {
+            view.name: _short(sum(p.digest for d, p in view.partitions.items() if d.topic == topic))
+            for view in views
+        }
+        table.append((topic, "digest of visible", digests))
+    return [
+        {"of": of, "what": what, **cells, "equal": "yes" if len(set(cells.values())) == 1 else "NO"}
+        for of, what, cells in table
+    ]
+
+
+def _short(digest: int) -> str:
+    return f"{digest:x}"[-12:]

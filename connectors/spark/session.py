@@ -83,9 +83,10 @@ def _start(options: SparkOptions, scratch: Path) -> SparkSession:
     gateway = None
     try:
         if SparkContext._gateway is None:  # noqa: SLF001 - a stopped session leaves its JVM, not public
-            # The JVM warns on stderr before any log configuration could stop it.
+            # The JVM warns on stderr before any log configuration could stop it, and Spark
+            # makes a directory `artifacts` where it is started.
             with log_path.open("wb") as log:
-                gateway = launch_gateway(conf, {"stderr": log, "stdout": log})
+                gateway = launch_gateway(conf, {"stderr": log, "stdout": log, "cwd": scratch})
         SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:

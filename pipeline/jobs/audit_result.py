@@ -1,0 +1,179 @@
+"""What an audit found: counts and digests per partition, findings with evidence, one verdict.
+
+*Source*: protocols.md C6, D1-D3, D6; facts: spark.md 6 (valid, invalid, unknown, with evidence).
+
+*Invariants*:
+- `written` is the sum of `visible`, `hidden`, `late`, `undecided` and `malformed`,
+- the verdict follows from the kinds found alone: any invalid kind makes it invalid, else any
+  unknown kind makes it unknown. Unknown is never reported as valid.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from schemas.values import EndOffset, Offset, TxnId
+
+
+class Verdict(StrEnum):
+    """Whether the topics hold exactly what was committed."""
+
+    VALID = "valid"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
+class FindingKind(StrEnum):
+    """What can be wrong, or beyond proof."""
+
+    MISSING = "missing"
+    """A committed transaction has fewer records on the partition than its marker says (C6)."""
+    SURPLUS = "surplus"
+    """A committed transaction has more records on the partition than its marker says (C6)."""
+    LATE = "late"
+    """Records of a committed transaction at or past its end offset (D1)."""
+    MIXED = "mixed"
+    """A transaction that committed on one partition and aborted on another."""
+    MALFORMED = "malformed"
+    """Records whose `txn` header is not exactly one value of 16 bytes (D)."""
+    UNDECIDED = "undecided"
+    """Records of a transaction without any outcome (D2)."""
+    ORPHAN = "orphan"
+    """Undecided records of a transaction that has ended on another audited partition (D6).
+
+    Either the marker is on its way, or the transaction wrote here without registering; only the
+    second is still found by the next audit.
+    """
+    TRIMMED = "trimmed"
+    """Records of a committed transaction are missing and may have lain below the log start."""
+    BEYOND_END = "beyond-end"
+    """Records of a committed transaction are missing and may lie past the audited end."""
+
+
+VERDICTS: Mapping[FindingKind, Verdict] = MappingProxyType(
+    {
+        FindingKind.MISSING: Verdict.INVALID,
+        FindingKind.SURPLUS: Verdict.INVALID,
+        FindingKind.LATE: Verdict.INVALID,
+        FindingKind.MIXED: Verdict.INVALID,
+        FindingKind.MALFORMED: Verdict.INVALID,
+        FindingKind.UNDECIDED: Verdict.UNKNOWN,
+        FindingKind.ORPHAN: Verdict.UNKNOWN,
+        FindingKind.TRIMMED: Verdict.UNKNOWN,
+        FindingKind.BEYOND_END: Verdict.UNKNOWN,
+    }
+)
+"""What each kind makes of the audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAudit:
+    """One partition's records in `[start_offset, end_offset)`; offsets of control records count.
+
+    Attributes:
+        topic: the partition's topic.
+        partition: its number.
+        start_offset: log start when the audit began.
+        end_offset: last stable offset when the audit began, exclusive.
+        written: every record that native read_committed shows.
+        visible: delivered by a reader once nothing before it is undecided; plain ones included.
+        hidden: of aborted transactions.
+        undecided: of transactions without an outcome here; withheld.
+        malformed: with a malformed `txn` header; withheld.
+        late: committed, at or past the end offset; withheld.
+        plain: without a `txn` header.
+        digest: `schemas.digest.content_digest` of the visible records.
+    """
+
+    topic: str
+    partition: int
+    start_offset: Offset
+    end_offset: EndOffset
+    written: int
+    visible: int
+    hidden: int
+    undecided: int
+    malformed: int
+    late: int
+    plain: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Evidence of one finding.
+
+    Attributes:
+        kind: what it is.
+        topic: where; None when it concerns several partitions.
+        partition: likewise.
+        offset: first record concerned, or where the transaction began; None if unknown.
+        txn: the transaction; None for malformed headers.
+        expected: records that the marker promises; None when it is not about counts.
+        found: records found.
+    """
+
+    kind: FindingKind
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    txn: TxnId | None
+    expected: int | None
+    found: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """The whole answer.
+
+    Attributes:
+        partitions: ordered by topic and partition.
+        transactions_committed: distinct transactions committed on an audited partition.
+        transactions_aborted: distinct transactions aborted on an audited partition.
+        finding_counts: how many findings of each kind there are; kinds without any are absent.
+        findings: evidence, a bounded number of each kind.
+        elapsed_s: how long the audit took, the session's start included.
+    """
+
+    partitions: tuple[PartitionAudit, ...]
+    transactions_committed: int
+    transactions_aborted: int
+    finding_counts: Mapping[FindingKind, int]
+    findings: tuple[Finding, ...]
+    elapsed_s: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst that the findings say; valid without any."""
+        return worst(VERDICTS[kind] for kind in self.finding_counts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types; digests are decimal strings, since they exceed a double's integers."""
+        return {
+            "verdict": self.verdict.value,
+            "transactions": {
+                "committed": self.transactions_committed,
+                "aborted": self.transactions_aborted,
+            },
+            "partitions": [
+                asdict(partition) | {"digest": str(partition.digest)}
+                for partition in self.partitions
+            ],
+            "finding_counts": {kind.value: n for kind, n in self.finding_counts.items()},
+            "findings": [
+                asdict(finding)
+                | {"kind": finding.kind.value, "txn": str(finding.txn) if finding.txn else None}
+                for finding in self.findings
+            ],
+            "elapsed_s": round(self.elapsed_s, 3),
+        }
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Invalid before unknown before valid."""
+    found = set(verdicts)
+    if Verdict.INVALID in found:
+        return Verdict.INVALID
+    return Verdict.UNKNOWN if found else Verdict.VALID

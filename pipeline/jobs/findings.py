@@ -1,0 +1,125 @@
+"""From classified records to findings: one grouping of the data, then joins of small frames.
+
+*Source*: protocols.md C6, D1, D2, D6; facts: spark.md 6. DataFrame to DataFrame, except for
+`collect_findings`.
+
+*Invariants*: a transaction whose records are all there is complete, whatever the audited range
+cuts off; one that the range cuts and whose records are not all there is never called complete.
+
+Refuses nothing; what cannot be proven is a finding of its own kind.
+"""
+
+from collections import Counter
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
+
+from connectors.spark.read_committed import (
+    VISIBILITY,
+    Visibility,
+    classify,
+    delivered,
+    digest_sums,
+    with_txn,
+)
+from pipeline.jobs.audit_result import Finding, FindingKind
+from schemas.values import TxnId
+
+_COMPLETE = "complete"
+_KEYS = ["topic", "partition", "txn"]
+_FINDING_COLUMNS = ["kind", *_KEYS, "offset", "expected", "found"]
+
+
+def group_records(records: DataFrame, outcomes: DataFrame) -> DataFrame:
+    """One row for each (topic, partition, txn, visibility): all that the audit needs to know."""
+    high, low = digest_sums(delivered())
+    return (
+        classify(with_txn(records), outcomes)
+        .groupBy(*_KEYS, VISIBILITY)
+        .agg(
+            F.count("*").alias("rows"),
+            F.min("offset").alias("offset"),
+            high.alias("digest_high"),
+            low.alias("digest_low"),
+        )
+    )
+
+
+def collect_findings(
+    groups: DataFrame, outcomes: DataFrame, evidence_max: int
+) -> tuple[Counter[FindingKind], list[Finding]]:
+    """How many findings of each kind there are, and the first `evidence_max` of each."""
+    found = withheld_findings(groups, outcomes).unionByName(count_findings(groups, outcomes))
+    counts = Counter(
+        {FindingKind(row["kind"]): row["count"] for row in found.groupBy("kind").count().collect()}
+    )
+    if not counts:
+        return counts, []
+    first = Window.partitionBy("kind").orderBy("topic", "partition", "offset")
+    evidence = (
+        found.withColumn("rank", F.row_number().over(first))
+        .filter(F.col("rank") <= evidence_max)
+        .orderBy("kind", "rank")
+    )
+    return counts, [_finding(row) for row in evidence.collect()]
+
+
+def withheld_findings(groups: DataFrame, outcomes: DataFrame) -> DataFrame:
+    """A finding for each group of late, malformed or undecided records (D1, D2, D6)."""
+    ended = F.broadcast(outcomes.select("txn", F.lit(True).alias("ended")).distinct())
+    kind = (
+        F.when(F.col(VISIBILITY) == Visibility.LATE, FindingKind.LATE)
+        .when(F.col(VISIBILITY) == Visibility.MALFORMED, FindingKind.MALFORMED)
+        .when(F.col("ended"), FindingKind.ORPHAN)
+        .otherwise(FindingKind.UNDECIDED)
+    )
+    withheld = [Visibility.LATE.value, Visibility.MALFORMED.value, Visibility.UNDECIDED.value]
+    return (
+        groups.filter(F.col(VISIBILITY).isin(withheld))
+        .join(ended, on="txn", how="left")
+        .withColumns({"kind": kind, "expected": F.lit(None).cast("long"), "found": F.col("rows")})
+        .select(*_FINDING_COLUMNS)
+    )
+
+
+def count_findings(groups: DataFrame, outcomes: DataFrame) -> DataFrame:
+    """A finding for each committed (transaction, partition) whose records do not add up (C6)."""
+    visible = groups.filter(F.col(VISIBILITY) == Visibility.VISIBLE).select(*_KEYS, "rows")
+    return (
+        outcomes.filter(F.col("committed") & F.col("record_count").isNotNull())
+        .join(visible, on=_KEYS, how="left")
+        .withColumn("found", F.coalesce("rows", F.lit(0).cast("long")))
+        .withColumn("kind", _completeness())
+        .filter(F.col("kind") != _COMPLETE)
+        .withColumns({"offset": F.col("start_offset"), "expected": F.col("record_count")})
+        .select(*_FINDING_COLUMNS)
+    )
+
+
+def _completeness() -> Column:
+    """The kind of finding, or complete; a transaction wholly outside the range is complete.
+
+    All records present is proof enough, whatever the range cuts off.
+    """
+    found, expected = F.col("found"), F.col("record_count")
+    start, end = F.col("start_offset"), F.col("end_offset")
+    outside = (end <= F.col("range_start")) | (start >= F.col("range_end"))
+    return (
+        F.when(found > expected, FindingKind.SURPLUS)
+        .when((found == expected) | outside, _COMPLETE)
+        .when(start < F.col("range_start"), FindingKind.TRIMMED)
+        .when(end > F.col("range_end"), FindingKind.BEYOND_END)
+        .otherwise(FindingKind.MISSING)
+    )
+
+
+def _finding(row: Row) -> Finding:
+    return Finding(
+        kind=FindingKind(row["kind"]),
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        txn=TxnId.from_bytes(bytes(row["txn"])) if row["txn"] is not None else None,
+        expected=row["expected"],
+        found=row["found"],
+    )

@@ -53,6 +53,8 @@ def decode_value(value: bytes | None) -> list[bytes]:
         return [value]
     if value[:2] != MAGIC:
         raise DecodeError(f"magic {value[:2].hex()} is not {MAGIC.hex()}")
+    if len(value) < len(_PREFIX):
+        raise DecodeError("a batch that ends within its version")
     if value[2:4] != VERSION:
         raise UnknownVersionError(
             f"batch version {value[2:4].hex()} is unknown",

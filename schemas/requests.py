@@ -169,6 +169,8 @@ def decode_response(data: bytes) -> Response:
         message = pb.Response.FromString(data)
     except ProtobufDecodeError as error:
         raise DecodeError("not an answer of a coordinator", detail=str(error)) from error
+    if not message.number:
+        raise DecodeError("an answer without a request's number")
     return Response(message.number, message.coordinator, _answer_of(message))
 
 

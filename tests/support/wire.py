@@ -1,0 +1,93 @@
+"""Sample values and Hypothesis strategies for everything that crosses a process."""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+
+from schemas.markers import Marker
+from schemas.transactions import (
+    AddPartitions,
+    Describe,
+    Description,
+    Done,
+    End,
+    Ended,
+    Fence,
+    ForgetClients,
+    Listed,
+    ListTransactions,
+    Noop,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Request,
+    RequestBody,
+    Response,
+    TimedOut,
+    Unknown,
+    Written,
+)
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+
+ROUND_TRIPS = settings(max_examples=100, deadline=None, print_blob=True)
+"""For properties of pure functions: enough to meet every branch, no limit on one example."""
+
+TOPIC_ID = bytes(range(16))
+DATA = TopicPartition("t", 3)
+REGISTERED = Registered(DATA, EndOffset(300), TOPIC_ID)
+WRITTEN = Written(DATA, Offset(300), EndOffset(310), 9)
+
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+TEXT = st.text(max_size=8)
+TOPICS = st.text(min_size=1, max_size=8)
+IDS = st.binary(min_size=16, max_size=16)
+DATA_PARTITIONS = st.builds(TopicPartition, TOPICS, U32)
+REGISTRATIONS = st.lists(
+    st.builds(Registered, DATA_PARTITIONS, U64.map(EndOffset), IDS), max_size=3
+).map(tuple)
+WRITINGS = st.lists(
+    st.builds(Written, DATA_PARTITIONS, U64.map(Offset), U64.map(EndOffset), U64), max_size=3
+).map(tuple)
+BODIES: st.SearchStrategy[RequestBody] = st.one_of(
+    st.builds(Open, U64, st.integers(1, 2**32 - 1), REGISTRATIONS),
+    st.builds(AddPartitions, U64, REGISTRATIONS),
+    st.builds(End, U64, st.booleans(), WRITINGS, st.booleans()),
+    st.builds(Describe, U64),
+    st.builds(ListTransactions),
+)
+REQUESTS = st.builds(
+    Request, st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U64, U32, BODIES
+)
+DESCRIPTIONS = st.builds(Description, U64, TEXT, U64, U64, REGISTRATIONS)
+ANSWERS = st.one_of(
+    st.builds(Opened, U64, U32),
+    st.builds(Done),
+    st.builds(Refused, TEXT),
+    st.builds(Unknown),
+    DESCRIPTIONS,
+    st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64),
+)
+RESPONSES = st.builds(Response, st.integers(1, 2**64 - 1), U32, ANSWERS)
+OWN_BODIES = st.one_of(
+    st.builds(Fence, IDS),
+    st.builds(Noop),
+    st.builds(TimedOut, U64),
+    st.builds(Ended, U64),
+    st.builds(ForgetClients, st.lists(st.binary(max_size=20), max_size=3).map(tuple)),
+)
+MARKERS = st.builds(
+    Marker,
+    DATA_PARTITIONS,
+    st.builds(TxnId, U64, U64),
+    st.booleans(),
+    U64.map(EndOffset),
+    st.none() | U64.map(EndOffset),
+    U64,
+    IDS,
+)
+
+
+def request(body: RequestBody) -> Request:
+    """Request number 2 of client `c`, which has the answer to number 1."""
+    return Request(b"c", 2, 1, 4, body)

@@ -1,0 +1,53 @@
+"""Bytes of the settings topic (A: batching can be switched at run time)."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from schemas.errors import DecodeError
+from schemas.settings import SettingValue, decode, encode
+from tests.support.wire import ROUND_TRIPS, TOPICS
+
+VALUES: list[tuple[SettingValue, str]] = [
+    (True, "0801 7809"),
+    (False, "0800 7809"),
+    (5, "1005 7809"),
+    (0, "1000 7809"),
+    (1, "1001 7809"),
+    (-1, "10ffffffffffffffffff01 7809"),
+    ("x", "1a0178 7809"),
+    ("", "1a00 7809"),
+]
+
+
+@pytest.mark.parametrize(("value", "hex_bytes"), VALUES, ids=repr)
+def test_setting_bytes(value: SettingValue, hex_bytes: str):
+    """A switch, a number and a text are told apart, also where Python calls them equal."""
+    key, data = encode("log.batching", value, at_ms=9)
+    assert (key, data) == (b"log.batching", bytes.fromhex(hex_bytes))
+    name, read = decode(key, data)
+    assert (name, read, type(read)) == ("log.batching", value, type(value))
+
+
+def test_no_value_restores_the_default():
+    """A tombstone under the setting's name is read as the default."""
+    assert encode("log.batching", None, at_ms=9) == (b"log.batching", None)
+    assert decode(b"log.batching", None) == ("log.batching", None)
+
+
+@ROUND_TRIPS
+@given(TOPICS, st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=9))
+def test_every_setting_is_read_back(name: str, value: SettingValue):
+    """Encoding loses nothing of a setting."""
+    assert decode(*encode(name, value, at_ms=1)) == (name, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "hex_bytes"),
+    [(None, "0801"), (b"", "0801"), (b"\xff", "0801"), (b"a", "ff"), (b"a", ""), (b"a", "7200")],
+    ids=["no key", "empty key", "name not UTF-8", "garbage", "no value", "later kind of value"],
+)
+def test_what_is_no_setting_is_an_error(key: bytes | None, hex_bytes: str):
+    """A record of the settings topic that cannot be understood is refused."""
+    with pytest.raises(DecodeError):
+        decode(key, bytes.fromhex(hex_bytes))

@@ -25,6 +25,12 @@ class WorkerProcess:
         self._bootstrap_servers = bootstrap_servers
         self._process: Process | None = None
 
+    @property
+    def pid(self) -> int:
+        """Its process id, once started."""
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self) -> None:
         """Starts it and waits until it serves every coordinator.
 

@@ -108,7 +108,7 @@ class CoordinatorDriver:
             self._log = OwnedLog(
                 self._connector,
                 TopicPartition(topics.TXN_LOG, self.coordinator),
-                self._codec(),
+                CODEC,
                 self._limits,
                 writer=self._writer,
                 submit=self._submit,
@@ -162,13 +162,6 @@ class CoordinatorDriver:
 
     def _own(self, body: txn_log.OwnBody) -> bytes:
         return txn_log.encode_own(body, self._clock.now_ms())
-
-    def _codec(self) -> LogCodec:
-        return LogCodec(
-            fence=lambda nonce: self._own(Fence(nonce)),
-            noop=lambda: self._own(Noop()),
-            nonce_of=_nonce_of,
-        )
 
     def _serve(self) -> None:
         self.serving = True
@@ -308,3 +301,12 @@ def _nonce_of(record: bytes) -> bytes:
             hint="something else writes to this topic",
         )
     return body.nonce
+
+
+# Nobody's time-out hangs on when a fence or no-op was appended, so they carry no time.
+CODEC = LogCodec(
+    fence=lambda nonce: txn_log.encode_own(Fence(nonce), 0),
+    noop=lambda: txn_log.encode_own(Noop(), 0),
+    nonce_of=_nonce_of,
+)
+"""What every owner of a partition of txn-log says in it."""

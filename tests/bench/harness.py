@@ -1,0 +1,113 @@
+"""Closed loops, interleaved rounds, medians, and one JSON file for each case.
+
+Machines are noisy, so everything that is compared runs in turn within one run, and only ratios of
+medians are claimed.
+"""
+
+import asyncio
+import json
+import os
+import platform
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+OUTPUT = Path("build/bench")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One closed loop: what it did per second, and how long one operation took."""
+
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+    operations: int
+    extra: dict[str, float]
+
+
+async def closed_loop(
+    operation: Callable[[], Awaitable[object]], callers: int, seconds: float
+) -> Run:
+    """`callers` tasks that each call `operation` again as soon as it returns."""
+    latencies: list[float] = []
+    clock = time.perf_counter
+    began = clock()
+    until = began + seconds
+
+    async def call() -> None:
+        while (start := clock()) < until:
+            await operation()
+            latencies.append(clock() - start)
+
+    await asyncio.gather(*[call() for _ in range(callers)])
+    return summary(latencies, clock() - began)
+
+
+def summary(latencies: list[float], elapsed_s: float, **extra: float) -> Run:
+    """Makes a `Run` of one loop's latencies in seconds."""
+    latencies.sort()
+    count = len(latencies)
+    return Run(
+        per_s=count / elapsed_s,
+        p50_ms=latencies[count // 2] * 1000,
+        p99_ms=latencies[min(count - 1, count * 99 // 100)] * 1000,
+        operations=count,
+        extra=extra,
+    )
+
+
+def middle(runs: list[Run], name: str) -> float:
+    """The median of one figure over the rounds."""
+    return median(getattr(run, name) if hasattr(run, name) else run.extra[name] for run in runs)
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time a process has used so far, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:
+    """Prints the table and writes `build/bench/<case>.json`."""
+    rounded = [
+        {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    result = {
+        "case": case,
+        "machine": machine,
+        "command": f"make bench CASE={case}",
+        "rows": rounded,
+        **more,
+    }
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / f"{case}.json").write_text(json.dumps(result, indent=2) + "\n")
+    table = Table(title=f"{case} ({machine})", title_justify="left")
+    for name in rounded[0]:
+        table.add_column(name, justify="right")
+    for row in rounded:
+        table.add_row(
+            *(
+                f"{value:,}" if isinstance(value, float | int) else str(value)
+                for value in row.values()
+            )
+        )
+    Console(width=200).print(table)
+
+
+def _rounded(value: Any) -> Any:
+    """Three digits after the point at most; whole numbers from a hundred on."""
+    if not isinstance(value, float):
+        return value
+    return round(value) if value >= 100 else round(value, 3)

@@ -32,9 +32,9 @@ class ClientCluster:
         self._lock = asyncio.Lock()
 
     @property
-    def coordinator_count(self) -> int:
-        """Coordinators of the cluster."""
-        return self._requests.coordinator_count
+    def coordinator(self) -> int:
+        """The coordinator that this client's transactions are opened at."""
+        return self._requests.home
 
     def topic(self, name: str) -> TopicDescription | None:
         """What `describe` has learnt of a topic, without waiting."""

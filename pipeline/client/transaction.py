@@ -267,7 +267,7 @@ class Transaction:
                 await self._let_go(registered)
 
     async def _open(self, body: Open) -> None:
-        coordinator = self._turn % self._cluster.coordinator_count
+        coordinator = self._cluster.coordinator
         answer = await self._cluster.ask(coordinator, body)
         if not isinstance(answer, Opened):
             raise self._outcome_unknown("the coordinator no longer remembers the request")

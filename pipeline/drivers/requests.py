@@ -64,9 +64,13 @@ class Requests:
         self._failure: StilltideError | None = None
 
     @property
-    def coordinator_count(self) -> int:
-        """Coordinators of the cluster; known after `open`."""
-        return len(self._sessions)
+    def home(self) -> int:
+        """The coordinator this client opens its transactions at; known after `open`.
+
+        One for all of them: requests and log records of one client then share entries, while
+        several clients spread over the coordinators.
+        """
+        return zlib.crc32(self._client_id[::-1]) % len(self._sessions)
 
     async def open(self, *, coordinator_count: int, response_partition_count: int) -> None:
         """Listens for answers from now on."""

@@ -3,7 +3,7 @@
 *Source*: Kafka's default partitioner: murmur2 of the key, so that every producer of a topic agrees.
 """
 
-from aiokafka.partitioner import murmur2  # pyright: ignore[reportUnknownVariableType]
+from aiokafka.partitioner import murmur2  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 
 def partition_for(key: bytes | None, partition_count: int, turn: int) -> int:

@@ -1,11 +1,13 @@
 """`stilltide audit`: prove with Spark that topics hold exactly what was committed.
 
 *Source*: protocols.md C6; system.md, The pieces (Spark jobs).
+
+*Invariants*: the exit code is the verdict; stdout holds the result and nothing else.
 """
 
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -13,16 +15,17 @@ from rich.console import Console
 
 from connectors.local.jars import spark_jars
 from connectors.spark.session import SparkOptions
-from pipeline.cli.output import output_option, print_rows, say
+from pipeline.cli.output import Row, output_option, print_rows, say
 from pipeline.config import load_settings
 from pipeline.jobs.audit import EVIDENCE_MAX, Progress
 from pipeline.jobs.audit import audit as run_audit
-from pipeline.jobs.audit_result import AuditResult, Verdict
+from pipeline.jobs.audit_result import AuditResult, PartitionAudit, Verdict
 
 EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4}
 """1 and 2 are taken by failures and wrong usage."""
 
-_DIGEST_DIGITS_SHOWN = 12
+_DIGEST_DIGITS_SHOWN = 8
+_FAULTS = ("undecided", "malformed", "late")
 
 
 @click.command(
@@ -98,21 +101,35 @@ def _progress() -> Generator[Progress]:
 
 
 def _print_tables(result: AuditResult) -> None:
-    told = result.to_dict()
     print_rows(
-        [
-            partition | {"digest": f"{int(partition['digest']):x}"[-_DIGEST_DIGITS_SHOWN:]}
-            for partition in told["partitions"]
-        ],
+        _record_rows(result.partitions),
         "table",
         title=f"records (digest: last {_DIGEST_DIGITS_SHOWN} hexadecimal digits)",
     )
-    print_rows(told["findings"], "table", title="findings")
+    print_rows(result.to_dict()["findings"], "table", title="findings")
     summary = {
-        "verdict": told["verdict"],
-        "committed": told["transactions"]["committed"],
-        "aborted": told["transactions"]["aborted"],
-        "findings": sum(told["finding_counts"].values()),
+        "verdict": result.verdict.value,
+        "committed": result.transactions_committed,
+        "aborted": result.transactions_aborted,
+        "findings": sum(result.finding_counts.values()),
         "seconds": round(result.elapsed_s, 1),
     }
     print_rows([summary], "table", title="transactions")
+
+
+def _record_rows(partitions: Sequence[PartitionAudit]) -> list[Row]:
+    """One row for each partition; a fault that no partition has gets no column."""
+    faults = [fault for fault in _FAULTS if any(getattr(each, fault) for each in partitions)]
+    return [
+        {
+            "partition": f"{each.topic}/{each.partition}",
+            "offsets": f"[{each.start_offset}, {each.end_offset})",
+            "written": each.written,
+            "visible": each.visible,
+            "plain": each.plain,
+            "hidden": each.hidden,
+            **{fault: getattr(each, fault) for fault in faults},
+            "digest": f"{each.digest:x}"[-_DIGEST_DIGITS_SHOWN:],
+        }
+        for each in partitions
+    ]

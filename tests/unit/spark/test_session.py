@@ -40,7 +40,6 @@ def run_python(program: str, directory: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, "-c", program],
         cwd=directory,
-        env={"PYTHONPATH": str(Path.cwd()), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=120,

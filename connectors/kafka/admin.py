@@ -22,10 +22,11 @@ from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetS
 from confluent_kafka.cimpl import NewTopic
 
 from connectors.base import TopicDescription
-from connectors.errors import FatalError, RetriableError
+from connectors.errors import RetriableError
 from connectors.kafka.config import KafkaConfig, admin_options
 from connectors.kafka.errors import MISSING, error_of, translate
 from connectors.kafka.logs import ClientLog
+from connectors.topic_check import check_specs, check_topic
 from schemas.topics import TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition
 
@@ -44,6 +45,9 @@ class KafkaAdmin:
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
+        check_specs(specs)
+        if not specs:
+            return
         names = [spec.name for spec in specs]
         deadline_s = time.monotonic() + self._config.request_timeout_s
         found = await self.describe_topics(names)
@@ -59,9 +63,9 @@ class KafkaAdmin:
                         hint="look at the broker's log; then try again",
                     )
                 await asyncio.sleep(_LOOK_AGAIN_S)
+        configs = await self._configs(names)
         for spec in specs:
-            _verify_partitions(spec, found[spec.name])
-        await self._verify_configs(specs)
+            check_topic(spec, found[spec.name].partition_count, configs[spec.name])
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """The topics that exist, by name; a missing one is not in the answer."""
@@ -127,22 +131,21 @@ class KafkaAdmin:
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._failure(error, f"cannot create topic {name}") from error
 
-    async def _verify_configs(self, specs: Sequence[TopicSpec]) -> None:
-        wanted = {spec.name: spec for spec in specs if spec.configs}
-        if not wanted:
-            return
+    async def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
+        """All configs of each topic, those at their default too."""
         answers = self._open().describe_configs(
-            [ConfigResource(ConfigResource.Type.TOPIC, name) for name in wanted],
+            [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names],
             request_timeout=self._config.request_timeout_s,
         )
+        configs: dict[str, dict[str, str | None]] = {}
         for resource, answer in answers.items():
             try:
                 entries = await self._answer(answer)
             except KafkaException as error:
                 action = f"cannot read the configs of topic {resource.name}"
                 raise self._failure(error, action) from error
-            found = {name: entry.value for name, entry in entries.items()}
-            _verify_configs(wanted[resource.name], found)
+            configs[resource.name] = {name: entry.value for name, entry in entries.items()}
+        return configs
 
     async def _offsets(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
@@ -222,29 +225,6 @@ def _ask_offsets(
     return client.list_offsets(
         asked, isolation_level=level, request_timeout=config.request_timeout_s
     )
-
-
-def _verify_partitions(spec: TopicSpec, found: TopicDescription) -> None:
-    if found.partition_count != spec.partition_count:
-        raise FatalError(
-            f"topic {spec.name} has {found.partition_count} partitions, not {spec.partition_count}",
-            hint="set that number in the configuration, or use another topic; "
-            "partitions are never changed here, because keys and transactions are placed by them",
-        )
-
-
-def _verify_configs(spec: TopicSpec, found: dict[str, str | None]) -> None:
-    for name, wanted in spec.configs.items():
-        if _normal(found.get(name)) != _normal(wanted):
-            raise FatalError(
-                f"topic {spec.name} has {name}={found.get(name)}, not {wanted}",
-                hint=f"kafka-configs.sh --alter --topic {spec.name} --add-config {name}={wanted}",
-            )
-
-
-def _normal(value: str | None) -> str:
-    """Lists, such as those of `cleanup.policy`, have no order."""
-    return ",".join(sorted((value or "").replace(" ", "").split(",")))
 
 
 def _uuid_bytes(text: str) -> bytes:

@@ -1,0 +1,248 @@
+"""A broker in memory: topics, logs, group offsets, and faults on demand.
+
+*Source*: architecture.md, The tree: a verified fake. What it does like Kafka is what the contract
+suite proves on both.
+
+*Invariants*: deterministic: no thread, no clock, no randomness; topic ids count from 1. Offsets
+never move and never come twice. A record that was reported without error stays until
+`delete_records` or `compact` takes it.
+
+Refuses native transactions: nothing of ours writes any through this port.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from operator import attrgetter
+
+from connectors.base import Record, TopicDescription
+from connectors.errors import FatalError, RetriableError
+from connectors.memory.group import Group
+from schemas.headers import Headers
+from schemas.topics import TopicSpec
+from schemas.values import EndOffset, Offset, TopicPartition
+
+ADDRESS = "memory"
+_TOPIC_ID_BYTES = 16
+_BATCH_RECORDS = 500
+_CONFIGS = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    "retention.ms": "604800000",
+}
+"""Kafka's defaults of the configs that mean something here."""
+
+
+class Log:
+    """One partition: the records from `start` to `end`, some of them compacted away."""
+
+    def __init__(self) -> None:
+        self.start = Offset(0)
+        self.end = EndOffset(0)
+        self.records: list[Record] = []
+
+
+class Report(Enum):
+    """What becomes of the report of a record that has landed."""
+
+    SENT = "sent"
+    LOST = "lost"
+    OFFSET_UNKNOWN = "offset unknown"
+
+
+class _Topic:
+    def __init__(self, spec: TopicSpec, topic_id: bytes) -> None:
+        self.configs = {**_CONFIGS, **spec.configs}
+        self.topic_id = topic_id
+        self.logs = [Log() for _ in range(spec.partition_count)]
+
+
+class MemoryBroker:
+    """A cluster of one broker. One for each loop; several connectors may share it."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self._topics: dict[str, _Topic] = {}
+        self._topics_made = 0
+        self._groups: dict[str, Group] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._held: set[str] = set()
+        self._reports: defaultdict[str, list[Report]] = defaultdict(list)
+
+    # What clients ask.
+
+    def check_up(self) -> None:
+        """Raises `RetriableError` while the broker is down."""
+        if self.is_down:
+            raise RetriableError(
+                f"no answer from {ADDRESS}", hint="the test has taken the broker down: up()"
+            )
+
+    def create_topic(self, spec: TopicSpec) -> None:
+        """Creates a topic.
+
+        Raises:
+            FatalError: it exists.
+        """
+        if spec.name in self._topics:
+            raise FatalError(f"topic {spec.name} exists already")
+        self._topics_made += 1
+        topic_id = self._topics_made.to_bytes(_TOPIC_ID_BYTES, "big")
+        self._topics[spec.name] = _Topic(spec, topic_id)
+
+    def describe(self, name: str) -> tuple[TopicDescription, Mapping[str, str]] | None:
+        """A topic and its configs; None when it does not exist."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return None
+        return TopicDescription(name, topic.topic_id, len(topic.logs)), topic.configs
+
+    def log(self, data: TopicPartition) -> Log | None:
+        """The log of a partition; None when it does not exist."""
+        topic = self._topics.get(data.topic)
+        if topic is None or not 0 <= data.partition < len(topic.logs):
+            return None
+        return topic.logs[data.partition]
+
+    def append(
+        self,
+        data: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+    ) -> Offset:
+        """Appends a record.
+
+        Raises:
+            RetriableError: the broker is down.
+            FatalError: no such partition; or too large, or without key, for the topic's configs.
+        """
+        self.check_up()
+        log = self.log(data)
+        if log is None:
+            raise FatalError(f"{data} does not exist", hint="create the topic")
+        self._check_record(data.topic, key, value)
+        offset = Offset(log.end)
+        log.records.append(Record(data.topic, data.partition, offset, key, value, headers))
+        log.end = EndOffset(offset + 1)
+        self.notify()
+        return offset
+
+    def fetch(self, data: TopicPartition, position: Offset) -> Sequence[Record]:
+        """Records from `position` on, some of them; empty at the end.
+
+        Raises:
+            RetriableError: the broker is down.
+            FatalError: no such partition, or a position outside its log.
+        """
+        self.check_up()
+        log = self.log(data)
+        if log is None:
+            raise FatalError(f"{data} does not exist", hint="create the topic")
+        if not log.start <= position <= log.end:
+            raise FatalError(
+                f"position {position} of {data} is outside the log [{log.start}, {log.end})",
+                hint="choose a position in the log",
+            )
+        first = bisect_left(log.records, position, key=attrgetter("offset"))
+        return log.records[first : first + _BATCH_RECORDS]
+
+    def group(self, name: str) -> Group:
+        """A consumer group; it exists from its first mention on."""
+        return self._groups.setdefault(name, Group())
+
+    def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """All partitions of the topics that exist, in order of name and number."""
+        return [
+            TopicPartition(name, partition)
+            for name in sorted(set(topics) & self._topics.keys())
+            for partition in range(len(self._topics[name].logs))
+        ]
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls `changed` after every change; returns what ends that."""
+        self._watchers.append(changed)
+        return lambda: self._watchers.remove(changed)
+
+    def notify(self) -> None:
+        """Tells every watcher that something changed."""
+        for changed in list(self._watchers):
+            changed()
+
+    def is_held(self, topic: str) -> bool:
+        """Whether writes to this topic are held back."""
+        return topic in self._held
+
+    def report_of(self, topic: str) -> Report:
+        """What becomes of the report of the next record of a topic; counts as one record."""
+        planned = self._reports[topic]
+        return planned.pop(0) if planned else Report.SENT
+
+    # What tests do to it.
+
+    def down(self) -> None:
+        """Takes the broker away: whatever a client asks fails with `RetriableError`."""
+        self.is_down = True
+        self.notify()
+
+    def up(self) -> None:
+        """Brings it back with all its logs."""
+        self.is_down = False
+        self.notify()
+
+    def hold(self, topic: str) -> None:
+        """Holds back writes to a topic: they neither land nor are reported until `release`."""
+        self._held.add(topic)
+
+    def release(self) -> None:
+        """Lets everything land that was held back, in order."""
+        self._held.clear()
+        self.notify()
+
+    def lose_report(self, topic: str) -> None:
+        """Has the next record land while its writer gets `RetriableError` (A5)."""
+        self._reports[topic].append(Report.LOST)
+
+    def hide_offset(self, topic: str) -> None:
+        """Has the next record be reported at offset -1, as after an idempotent retry."""
+        self._reports[topic].append(Report.OFFSET_UNKNOWN)
+
+    def delete_records(self, data: TopicPartition, before: Offset) -> None:
+        """Moves the log start to `before`, at most to the end."""
+        log = self.log(data)
+        assert log is not None, data
+        log.start = max(log.start, min(before, Offset(log.end)))
+        log.records = [it for it in log.records if it.offset >= log.start]
+        self.notify()
+
+    def compact(self, topic: str) -> None:
+        """Keeps the last record of each key, and of those no tombstone; offsets stay."""
+        for log in self._topics[topic].logs:
+            last = {it.key: it.offset for it in log.records}
+            log.records = [
+                it for it in log.records if it.value is not None and last[it.key] == it.offset
+            ]
+
+    def delete_topic(self, name: str) -> None:
+        """Removes a topic; one created later by this name has another id."""
+        del self._topics[name]
+        self.notify()
+
+    def records(self, data: TopicPartition) -> Sequence[Record]:
+        """All records of a partition, for a test's own eyes: also while the broker is down."""
+        log = self.log(data)
+        assert log is not None, data
+        return tuple(log.records)
+
+    def _check_record(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        configs = self._topics[topic].configs
+        if key is None and "compact" in configs["cleanup.policy"]:
+            raise FatalError(f"a record without key for compacted topic {topic}")
+        most = int(configs["max.message.bytes"])
+        size = len(key or b"") + len(value or b"")
+        if size > most:
+            raise FatalError(
+                f"a record of {size} bytes for topic {topic}; the most is {most}",
+                hint="write smaller records",
+            )

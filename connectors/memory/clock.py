@@ -1,0 +1,21 @@
+"""A wall clock that stands still until a test moves it."""
+
+
+class MemoryClock:
+    """A `Clock`."""
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, as set."""
+        return self._now_ms
+
+    def set(self, now_ms: int) -> None:
+        """Sets the time, also back, as a wall clock may be."""
+        self._now_ms = now_ms
+
+    def advance(self, by_ms: int) -> None:
+        """Moves the time on by `by_ms` >= 0."""
+        assert by_ms >= 0
+        self._now_ms += by_ms

@@ -1,0 +1,92 @@
+"""The memory connector: writers, readers and admins of one memory broker.
+
+*Source*: architecture.md, The tree; the ports are in connectors.base.
+"""
+
+from collections.abc import Sequence
+
+from connectors.base import TopicDescription
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.reader import MemoryGroupReader, MemoryReader
+from connectors.memory.writer import MemoryWriter
+from connectors.topic_check import check_specs, check_topic
+from schemas.topics import TopicSpec
+from schemas.values import EndOffset, Offset, TopicPartition
+
+
+class MemoryConnector:
+    """A `Connector`.
+
+    Args:
+        broker: may be shared with other connectors of the same loop.
+        writer_records_max: records a writer queues before an append is refused.
+    """
+
+    def __init__(self, broker: MemoryBroker, *, writer_records_max: int = 100_000) -> None:
+        self._broker = broker
+        self._writer_records_max = writer_records_max
+
+    def writer(self, client_id: str, *, linger_ms: float = 0) -> MemoryWriter:
+        """A writer; it never lingers."""
+        del linger_ms
+        return MemoryWriter(self._broker, client_id, self._writer_records_max)
+
+    def reader(self, client_id: str, *, committed: bool = True) -> MemoryReader:
+        """A reader of named partitions; there is no native data to hide."""
+        del committed
+        return MemoryReader(self._broker, client_id)
+
+    def group_reader(
+        self, client_id: str, group: str, *, from_start: bool = True
+    ) -> MemoryGroupReader:
+        """A group's reader; starts at the log start, or its end."""
+        return MemoryGroupReader(self._broker, client_id, group, from_start=from_start)
+
+    def admin(self) -> "MemoryAdmin":
+        """An admin."""
+        return MemoryAdmin(self._broker)
+
+
+class MemoryAdmin:
+    """A `LogAdmin`."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
+        check_specs(specs)
+        self._broker.check_up()
+        for spec in specs:
+            if self._broker.describe(spec.name) is None:
+                self._broker.create_topic(spec)
+            found = self._broker.describe(spec.name)
+            assert found is not None
+            description, configs = found
+            check_topic(spec, description.partition_count, configs)
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """The topics that exist, by name; a missing one is not in the answer."""
+        self._broker.check_up()
+        found = {name: self._broker.describe(name) for name in names}
+        return {name: topic[0] for name, topic in found.items() if topic is not None}
+
+    async def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, committed: bool = False
+    ) -> dict[TopicPartition, EndOffset]:
+        """End offsets; without native transactions the last stable offset is the same."""
+        del committed
+        self._broker.check_up()
+        found = {data: self._broker.log(data) for data in partitions}
+        return {data: log.end for data, log in found.items() if log is not None}
+
+    async def start_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        """Log start offsets; a partition that does not exist is not in the answer."""
+        self._broker.check_up()
+        found = {data: self._broker.log(data) for data in partitions}
+        return {data: log.start for data, log in found.items() if log is not None}
+
+    async def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,203 @@
+"""Readers of the memory broker: of named partitions, and of a group's.
+
+*Source*: connectors.base, `LogReader` and `GroupReader`.
+
+*Invariants*: nothing is fetched ahead, so a record is read when `read` returns it and not before.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from connectors.base import EndReached, Record
+from connectors.errors import FatalError, FencedError
+from connectors.memory.broker import MemoryBroker
+from schemas.values import EndOffset, Offset, TopicPartition
+
+
+class MemoryReader:
+    """A `LogReader`."""
+
+    def __init__(self, broker: MemoryBroker, client_id: str) -> None:
+        self._broker = broker
+        self._client_id = client_id
+        self._positions: dict[TopicPartition, Offset] = {}
+        self._ends_told: dict[TopicPartition, EndOffset] = {}
+        self._paused: set[TopicPartition] = set()
+        self._failure: FatalError | None = None
+        self._closed = False
+        self._changed = asyncio.Event()
+        self._unwatch = broker.watch(self._changed.set)
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Replaces what is read; nothing is paused afterwards."""
+        self.check_open()
+        self.move(positions)
+
+    async def read(self) -> Sequence[Record | EndReached]:
+        """The next records; see `LogReader.read`."""
+        # A caller that reads in a loop must let the others run, as one that waits for Kafka does.
+        await asyncio.sleep(0)
+        while True:
+            self.check_open()
+            if self._failure is not None:
+                raise self._failure
+            self._changed.clear()
+            if items := self._fetch():
+                return items
+            await self._changed.wait()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stops fetching."""
+        self._paused.update(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches paused partitions again from where they stand."""
+        self._paused.difference_update(partitions)
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            self._unwatch()
+            self._changed.set()
+
+    def check_open(self) -> None:
+        """Raises `FatalError` once closed."""
+        if self._closed:
+            raise FatalError(f"reader {self._client_id} is closed")
+
+    def move(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Reads these partitions from now on."""
+        self._positions = dict(positions)
+        self._ends_told.clear()
+        self._paused.clear()
+        self._failure = None
+        self._changed.set()
+
+    def fail(self, error: FatalError) -> None:
+        """Has every `read` raise `error` until the next `move`."""
+        self._failure = error
+        self._changed.set()
+
+    def _fetch(self) -> list[Record | EndReached]:
+        self._broker.check_up()
+        items: list[Record | EndReached] = []
+        for data, position in self._positions.items():
+            if data in self._paused:
+                continue
+            records = self._broker.fetch(data, position)
+            items.extend(records)
+            log = self._broker.log(data)
+            assert log is not None
+            # Without records the rest of the log, if any, was compacted away.
+            after = Offset(records[-1].offset + 1) if records else Offset(log.end)
+            self._positions[data] = after
+            if after == log.end and self._ends_told.get(data) != log.end:
+                self._ends_told[data] = log.end
+                items.append(EndReached(data.topic, data.partition, log.end))
+        return items
+
+
+class MemoryGroupReader:
+    """A `GroupReader`; subscribes once."""
+
+    def __init__(
+        self, broker: MemoryBroker, client_id: str, group: str, *, from_start: bool
+    ) -> None:
+        self._broker = broker
+        self._name = group
+        self._group = broker.group(group)
+        self._from_start = from_start
+        self._reader = MemoryReader(broker, client_id)
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._assigned: Callable[[Mapping[TopicPartition, Offset]], None]
+        self._revoked: Callable[[Sequence[TopicPartition]], None]
+        self.topics: Sequence[str] = ()
+
+    async def subscribe(
+        self,
+        topics: Sequence[str],
+        *,
+        assigned: Callable[[Mapping[TopicPartition, Offset]], None],
+        revoked: Callable[[Sequence[TopicPartition]], None],
+    ) -> None:
+        """Joins the group; see `GroupReader.subscribe`."""
+        self._reader.check_open()
+        self.topics = tuple(topics)
+        self._assigned, self._revoked = assigned, revoked
+        self._group.join(self)
+        self._rebalance_soon()
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Moves to other positions in partitions that the group has given.
+
+        Raises:
+            FencedError: the group has given one of them to another member.
+        """
+        self._check_held(positions)
+        await self._reader.assign(positions)
+
+    async def read(self) -> Sequence[Record | EndReached]:
+        """The next records; see `LogReader.read`."""
+        return await self._reader.read()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stops fetching."""
+        self._reader.pause(self._held.intersection(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches paused partitions again from where they stand."""
+        self._reader.resume(partitions)
+
+    async def commit(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Commits the offset of the next record to read; see `GroupReader.commit`."""
+        self._reader.check_open()
+        self._check_held(positions)
+        self._broker.check_up()
+        self._group.offsets.update(positions)
+
+    async def close(self) -> None:
+        """Leaves the group; a waiting `read` raises `FatalError`. Safe to call twice."""
+        self._held = frozenset()
+        if self._group.leave(self):
+            self._rebalance_soon()
+        await self._reader.close()
+
+    def take_back(self) -> None:
+        """The group takes everything back."""
+        held, self._held = self._held, frozenset()
+        self._reader.move({})
+        if held:
+            self._revoked(sorted(held))
+
+    def give(self, partitions: Sequence[TopicPartition]) -> None:
+        """The group gives these partitions."""
+        absent = set(self.topics) - {data.topic for data in self._broker.partitions(self.topics)}
+        if absent:
+            self._reader.fail(
+                FatalError(f"topics {', '.join(sorted(absent))} do not exist", hint="create them")
+            )
+            return
+        positions = {data: self._position(data) for data in partitions}
+        self._held = frozenset(partitions)
+        self._reader.move(positions)
+        self._assigned(positions)
+
+    def _position(self, data: TopicPartition) -> Offset:
+        if data in self._group.offsets:
+            return self._group.offsets[data]
+        log = self._broker.log(data)
+        assert log is not None
+        return log.start if self._from_start else Offset(log.end)
+
+    def _rebalance_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._group.rebalance, self._broker.partitions)
+
+    def _check_held(self, partitions: Iterable[TopicPartition]) -> None:
+        for data in partitions:
+            if data not in self._held:
+                raise FencedError(
+                    f"group {self._name} has not given {data} to this member",
+                    hint="stop using the partition; another member has it, or will",
+                )

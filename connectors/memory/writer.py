@@ -1,0 +1,134 @@
+"""A writer of the memory broker.
+
+*Source*: connectors.base, `LogWriter`.
+
+*Invariants*: a record lands and is reported in a later turn of the loop than its append, never
+within it; order per partition = order of appends.
+"""
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from connectors.base import Delivered
+from connectors.errors import ConnectorError, FatalError, RetriableError
+from connectors.memory.broker import MemoryBroker, Report
+from schemas.values import TopicPartition
+
+RECORD_BYTES_MAX = 6 * 1024 * 1024
+"""As a Kafka writer: a larger record is refused at once, a smaller one by its topic."""
+
+
+class _Waiting(NamedTuple):
+    data: TopicPartition
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]] | None
+    delivered: Delivered
+
+
+class MemoryWriter:
+    """A `LogWriter`."""
+
+    def __init__(self, broker: MemoryBroker, client_id: str, records_max: int) -> None:
+        self._broker = broker
+        self._client_id = client_id
+        self._records_max = records_max
+        self._waiting: deque[_Waiting] = deque()
+        self._due = False
+        self._closed = False
+        self._moved = asyncio.Event()
+        self._unwatch = broker.watch(self._schedule)
+
+    def append(
+        self,
+        data: TopicPartition,
+        value: bytes | None,
+        delivered: Delivered,
+        *,
+        key: bytes | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Queues one record and returns at once; see `LogWriter.append`."""
+        if self._closed:
+            raise FatalError(f"writer {self._client_id} is closed")
+        size = len(key or b"") + len(value or b"")
+        if size > RECORD_BYTES_MAX:
+            raise FatalError(f"a record of {size} bytes; the most is {RECORD_BYTES_MAX}")
+        if len(self._waiting) >= self._records_max:
+            raise RetriableError(
+                f"the queue of writer {self._client_id} is full", hint="wait for room"
+            )
+        self._waiting.append(_Waiting(data, key, value, headers and list(headers), delivered))
+        self._schedule()
+
+    async def room(self) -> None:
+        """Returns when the local queue has room again; at once when it is not full."""
+        while len(self._waiting) >= self._records_max and not self._closed:
+            await self._wait()
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Waits for every queued record; False when some are still under way."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._waiting:
+                    await self._wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Flushes, then fails what is left with `RetriableError`; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.flush(timeout_s)
+        self._unwatch()
+        while self._waiting:
+            self._report(self._waiting.popleft(), RetriableError("the writer was closed"), -1)
+        self._moved.set()
+
+    async def _wait(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
+
+    def _schedule(self) -> None:
+        if self._waiting and not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Lands what is not held back."""
+        self._due = False
+        held: deque[_Waiting] = deque()
+        for _ in range(len(self._waiting)):
+            waiting = self._waiting.popleft()
+            if self._broker.is_held(waiting.data.topic):
+                held.append(waiting)
+            else:
+                self._land(waiting)
+        self._waiting.extendleft(reversed(held))
+        self._moved.set()
+
+    def _land(self, waiting: _Waiting) -> None:
+        data, key, value, headers, _ = waiting
+        try:
+            offset = self._broker.append(data, key, value, headers or None)
+        except ConnectorError as error:
+            self._report(waiting, error, -1)
+            return
+        match self._broker.report_of(data.topic):
+            case Report.SENT:
+                self._report(waiting, None, offset)
+            case Report.OFFSET_UNKNOWN:
+                self._report(waiting, None, -1)
+            case Report.LOST:
+                self._report(waiting, RetriableError(f"no answer to a write to {data}"), -1)
+
+    def _report(self, waiting: _Waiting, error: ConnectorError | None, offset: int) -> None:
+        try:
+            waiting.delivered(error, offset)
+        except Exception as failure:  # noqa: BLE001 - one caller's bug must not cost the others their reports
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a delivery callback failed", "exception": failure}
+            )

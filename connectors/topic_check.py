@@ -1,0 +1,56 @@
+"""What `ensure_topics` refuses, the same in every connector.
+
+*Source*: system.md, Topics: every topic is created, and its config verified, at start.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from connectors.errors import FatalError
+from schemas.topics import TopicSpec
+
+PARTITIONS_MAX = 100_000
+"""As many as the Kafka client takes in one topic."""
+
+
+def check_specs(specs: Sequence[TopicSpec]) -> None:
+    """Passes when the specs can be met at all.
+
+    Raises:
+        FatalError: a number of partitions out of bounds, or a topic named twice.
+    """
+    names: set[str] = set()
+    for spec in specs:
+        if not 1 <= spec.partition_count <= PARTITIONS_MAX:
+            raise FatalError(
+                f"topic {spec.name} would have {spec.partition_count} partitions",
+                hint=f"configure 1 to {PARTITIONS_MAX}",
+            )
+        if spec.name in names:
+            raise FatalError(f"topic {spec.name} is wanted twice", hint="name each topic once")
+        names.add(spec.name)
+
+
+def check_topic(spec: TopicSpec, partition_count: int, configs: Mapping[str, str | None]) -> None:
+    """Passes when an existing topic is what `spec` says; configs that it leaves out may differ.
+
+    Raises:
+        FatalError: other partitions or configs; names topic, config, what was found and wanted.
+    """
+    if partition_count != spec.partition_count:
+        raise FatalError(
+            f"topic {spec.name} has {partition_count} partitions, not {spec.partition_count}",
+            detail="keys and transactions are placed by the number of partitions",
+            hint="configure that number, or use another topic",
+        )
+    for name, wanted in spec.configs.items():
+        found = configs.get(name)
+        if _normal(found) != _normal(wanted):
+            raise FatalError(
+                f"topic {spec.name} has {name}={found}, not {wanted}",
+                hint=f"kafka-configs.sh --alter --topic {spec.name} --add-config {name}={wanted}",
+            )
+
+
+def _normal(value: str | None) -> list[str]:
+    """Lists, such as those of `cleanup.policy`, have no order."""
+    return sorted(part.strip() for part in (value or "").split(","))

@@ -1,0 +1,74 @@
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from connectors.memory.broker import ADDRESS, MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from schemas.values import Offset, TopicPartition
+from tests.contract.rig import Rig, create
+
+
+@pytest.fixture
+def dead_port() -> Iterator[int]:
+    """A port that refuses connections, and that nobody else can take."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def _memory_rig() -> Rig:
+    broker = MemoryBroker()
+    gone = MemoryBroker()
+    gone.down()
+
+    async def delete_records(data: TopicPartition, before: Offset) -> None:
+        broker.delete_records(data, before)
+
+    return Rig(
+        name="memory",
+        address=ADDRESS,
+        connector=MemoryConnector(broker),
+        with_queue_of=lambda count: MemoryConnector(broker, writer_records_max=count),
+        unreachable=lambda: MemoryConnector(gone),
+        delete_records=delete_records,
+    )
+
+
+def _kafka_rig(bootstrap: str, dead_port: int) -> Rig:
+    config = KafkaConfig(bootstrap, session_timeout_s=6)
+    gone = KafkaConfig(f"127.0.0.1:{dead_port}", request_timeout_s=1, delivery_timeout_s=1)
+
+    async def delete_records(data: TopicPartition, before: Offset) -> None:
+        client = AdminClient({"bootstrap.servers": bootstrap})
+        asked = ClientPartition(data.topic, data.partition, before)
+        client.delete_records([asked])[asked].result(10)
+
+    return Rig(
+        name="kafka",
+        address=gone.bootstrap_servers,
+        connector=KafkaConnector(config),
+        with_queue_of=lambda count: KafkaConnector(replace(config, writer_records_max=count)),
+        unreachable=lambda: KafkaConnector(gone),
+        delete_records=delete_records,
+    )
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def rig(request: pytest.FixtureRequest, dead_port: int) -> Rig:
+    """Each connector in turn."""
+    if request.param == "memory":
+        return _memory_rig()
+    return _kafka_rig(request.getfixturevalue("bootstrap"), dead_port)
+
+
+@pytest.fixture
+async def log(rig: Rig, topic_name: str) -> TopicPartition:
+    """An empty partition of a new topic of two."""
+    await create(rig, topic_name)
+    return TopicPartition(topic_name, 0)

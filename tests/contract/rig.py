@@ -1,0 +1,154 @@
+"""What a contract test holds: a connector under test, and hands to reach around it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from connectors.base import Connector, EndReached, GroupReader, LogReader, Record
+from connectors.errors import ConnectorError
+from schemas.topics import TopicSpec
+from schemas.values import Offset, TopicPartition
+
+WAIT_S = 20.0
+
+
+@dataclass
+class Rig:
+    """One connector, and what only its own broker can do."""
+
+    name: str
+    address: str
+    connector: Connector
+    with_queue_of: Callable[[int], Connector]
+    """A connector of the same cluster whose writers queue so few records."""
+    unreachable: Callable[[], Connector]
+    """A connector of a cluster that does not answer, with time-outs of a second."""
+    delete_records: Callable[[TopicPartition, Offset], Awaitable[None]]
+
+
+@dataclass
+class Reports:
+    """Collects delivery reports."""
+
+    seen: list[tuple[int, ConnectorError | None, int]] = field(default_factory=list)
+    _more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def of(self, number: int) -> Callable[[ConnectorError | None, int], None]:
+        """The callback of one append."""
+
+        def delivered(error: ConnectorError | None, offset: int) -> None:
+            self.seen.append((number, error, offset))
+            self._more.set()
+
+        return delivered
+
+    async def wait_for(self, count: int) -> None:
+        """Returns when `count` reports have come."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.seen) < count:
+                self._more.clear()
+                await self._more.wait()
+
+    @property
+    def offsets(self) -> list[int]:
+        """Of the reports so far, in order; all must be good."""
+        assert all(error is None for _, error, _ in self.seen), self.seen
+        return [offset for _, _, offset in self.seen]
+
+
+async def create(rig: Rig, name: str, partitions: int = 2, **configs: str) -> None:
+    """Creates a topic; `_` in config names stands for a dot."""
+    admin = rig.connector.admin()
+    wanted = {key.replace("_", "."): value for key, value in configs.items()}
+    await admin.ensure_topics([TopicSpec(name, partitions, wanted)])
+    await admin.close()
+
+
+async def write(rig: Rig, data: TopicPartition, *values: bytes | None) -> list[int]:
+    """Appends values and returns their offsets."""
+    writer, reports = rig.connector.writer("contract-writer"), Reports()
+    for number, value in enumerate(values):
+        writer.append(data, value, reports.of(number), key=b"k")
+    await reports.wait_for(len(values))
+    await writer.close()
+    return reports.offsets
+
+
+async def read(reader: LogReader) -> Sequence[Record | EndReached]:
+    """One `read`, bounded."""
+    async with asyncio.timeout(WAIT_S):
+        return await reader.read()
+
+
+async def read_records(reader: LogReader, count: int) -> list[Record]:
+    """Reads until `count` records have come, no more."""
+    records: list[Record] = []
+    while len(records) < count:
+        records.extend(item for item in await read(reader) if isinstance(item, Record))
+    assert len(records) == count, records
+    return records
+
+
+async def read_to_ends(
+    reader: LogReader, ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, list[bytes | None]]:
+    """Reads until each partition's end was reported at the given offset; values by partition."""
+    values: dict[TopicPartition, list[bytes | None]] = {data: [] for data in ends}
+    left = dict(ends)
+    while left:
+        for item in await read(reader):
+            data = TopicPartition(item.topic, item.partition)
+            if isinstance(item, Record):
+                values[data].append(item.value)
+            elif left.get(data) == item.end_offset:
+                del left[data]
+    return values
+
+
+class Membership:
+    """A group member, reading all the time, and what its callbacks were told."""
+
+    def __init__(self, reader: GroupReader) -> None:
+        self.reader = reader
+        self.events: list[tuple[str, object]] = []
+        self.held: dict[TopicPartition, Offset] = {}
+        self.records: list[Record] = []
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def join(self, topic: str) -> None:
+        """Subscribes and starts to read."""
+        await self.reader.subscribe([topic], assigned=self._assigned, revoked=self._revoked)
+        self._task = asyncio.create_task(self._read())
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Returns when `ready()`; looked at after every event and record."""
+        async with asyncio.timeout(WAIT_S):
+            while not ready():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def leave(self) -> None:
+        """Stops reading and closes the reader."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.reader.close()
+
+    def _assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        self.events.append(("assigned", dict(positions)))
+        self.held = dict(positions)
+        self._changed.set()
+
+    def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self.events.append(("revoked", sorted(partitions)))
+        self.held = {}
+        self._changed.set()
+
+    async def _read(self) -> None:
+        while True:
+            for item in await self.reader.read():
+                if isinstance(item, Record):
+                    assert TopicPartition(item.topic, item.partition) in self.held, item
+                    self.records.append(item)
+            self._changed.set()

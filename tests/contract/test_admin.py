@@ -1,0 +1,151 @@
+"""`LogAdmin`: promises of connectors.base, on every connector."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from connectors.base import LogAdmin
+from connectors.errors import FatalError, RetriableError
+from schemas.topics import TopicSpec, system_topics
+from schemas.values import TopicPartition
+from tests.contract.rig import Rig, write
+
+POLICY = "cleanup.policy"
+
+
+@pytest.fixture
+async def admin(rig: Rig) -> AsyncIterator[LogAdmin]:
+    """An admin of the connector under test."""
+    admin = rig.connector.admin()
+    yield admin
+    await admin.close()
+
+
+async def test_ensure_topics_creates_what_is_missing(admin: LogAdmin, topic_name: str):
+    """Topics are there, with an id of 16 bytes, when it returns; a second call changes nothing."""
+    specs = [
+        TopicSpec(f"{topic_name}-1", 3, {POLICY: "compact,delete", "retention.ms": "-1"}),
+        TopicSpec(f"{topic_name}-2", 1),
+    ]
+    await admin.ensure_topics(specs)
+    names = [spec.name for spec in specs]
+    found = await admin.describe_topics([*names, f"{topic_name}-absent"])
+    assert {name: topic.partition_count for name, topic in found.items()} == dict(
+        zip(names, (3, 1), strict=True)
+    )
+    assert all(topic.name == name for name, topic in found.items())
+    ids = {topic.topic_id for topic in found.values()}
+    assert len(ids) == 2
+    assert {len(topic_id) for topic_id in ids} == {16}
+    await admin.ensure_topics(specs)
+    assert await admin.describe_topics(names) == found
+
+
+async def test_ensure_topics_of_nothing(admin: LogAdmin):
+    """No topic is no error."""
+    await admin.ensure_topics([])
+    assert await admin.describe_topics([]) == {}
+
+
+async def test_the_system_topics_pass(admin: LogAdmin, topic_name: str):
+    """Every spec of schemas.topics is one that a broker takes and gives back."""
+    specs = [
+        TopicSpec(f"{topic_name}-{spec.name}", spec.partition_count, spec.configs)
+        for spec in system_topics(coordinators=2, partitions=3)
+    ]
+    await admin.ensure_topics(specs)
+    await admin.ensure_topics(specs)
+
+
+async def test_several_may_ensure_at_once(rig: Rig, topic_name: str):
+    """Whoever comes second finds the topic and verifies it."""
+    admins = [rig.connector.admin() for _ in range(4)]
+    spec = TopicSpec(topic_name, 2, {POLICY: "compact"})
+    await asyncio.gather(*(admin.ensure_topics([spec]) for admin in admins))
+    for admin in admins:
+        await admin.close()
+
+
+async def test_other_partitions_are_refused(admin: LogAdmin, topic_name: str):
+    """The error names the topic and both numbers; the topic stays as it is."""
+    await admin.ensure_topics([TopicSpec(topic_name, 2)])
+    with pytest.raises(FatalError) as caught:
+        await admin.ensure_topics([TopicSpec(topic_name, 5)])
+    assert all(word in str(caught.value) for word in (topic_name, "2", "5"))
+    assert caught.value.hint
+    assert (await admin.describe_topics([topic_name]))[topic_name].partition_count == 2
+
+
+async def test_another_config_is_refused(admin: LogAdmin, topic_name: str):
+    """The error names topic, config, what was found and what was wanted."""
+    await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "delete"})])
+    with pytest.raises(FatalError) as caught:
+        await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact"})])
+    assert all(word in str(caught.value) for word in (topic_name, POLICY, "delete", "compact"))
+    assert caught.value.hint
+
+
+async def test_the_order_of_policies_and_defaults_do_not_matter(admin: LogAdmin, topic_name: str):
+    """`delete,compact` is `compact,delete`; a config left out may be anything."""
+    await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact,delete"})])
+    await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "delete,compact"})])
+    await admin.ensure_topics([TopicSpec(topic_name, 1)])
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1_000_000])
+async def test_an_impossible_number_of_partitions_is_refused(
+    admin: LogAdmin, topic_name: str, count: int
+):
+    """A nonsensical spec is `FatalError` and names the topic; nothing is created."""
+    with pytest.raises(FatalError, match=topic_name):
+        await admin.ensure_topics([TopicSpec(f"{topic_name}-2", 1), TopicSpec(topic_name, count)])
+    assert await admin.describe_topics([topic_name, f"{topic_name}-2"]) == {}
+
+
+async def test_a_topic_wanted_twice_is_refused(admin: LogAdmin, topic_name: str):
+    """Two specs of one topic might contradict each other."""
+    with pytest.raises(FatalError, match=topic_name):
+        await admin.ensure_topics([TopicSpec(topic_name, 1), TopicSpec(topic_name, 1)])
+
+
+async def test_offsets_of_empty_written_and_trimmed_logs(
+    rig: Rig, admin: LogAdmin, log: TopicPartition
+):
+    """Start and end follow appends and deletions; what does not exist is left out."""
+    absent = [TopicPartition(log.topic, 7), TopicPartition(f"{log.topic}-absent", 0)]
+    other = TopicPartition(log.topic, 1)
+    asked = [log, other, *absent]
+    assert await admin.end_offsets(asked) == {log: 0, other: 0}
+    assert await admin.start_offsets(asked) == {log: 0, other: 0}
+    await write(rig, log, b"a", b"b", b"c")
+    await rig.delete_records(log, 2)
+    for committed in (False, True):
+        assert await admin.end_offsets(asked, committed=committed) == {log: 3, other: 0}
+    assert await admin.start_offsets(asked) == {log: 2, other: 0}
+    assert await admin.end_offsets([]) == {}
+
+
+async def test_a_topic_shows_after_it_was_asked_for_in_vain(admin: LogAdmin, topic_name: str):
+    """An answer that something is missing is not remembered."""
+    data = TopicPartition(topic_name, 0)
+    assert await admin.end_offsets([data]) == {}
+    await admin.ensure_topics([TopicSpec(topic_name, 1)])
+    assert await admin.end_offsets([data]) == {data: 0}
+
+
+async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
+    """Every question fails within the time-out and names the address."""
+    admin = rig.unreachable().admin()
+    data = TopicPartition("t", 0)
+    for ask in (
+        lambda: admin.ensure_topics([TopicSpec("t", 1)]),
+        lambda: admin.describe_topics(["t"]),
+        lambda: admin.end_offsets([data]),
+        lambda: admin.start_offsets([data]),
+    ):
+        with pytest.raises(RetriableError, match=rig.address):
+            async with asyncio.timeout(5):
+                await ask()
+    await admin.close()
+    await admin.close()

@@ -1,0 +1,182 @@
+"""`GroupReader`: promises of connectors.base, on every connector."""
+
+import asyncio
+
+import pytest
+
+from connectors.errors import FatalError, FencedError, RetriableError
+from schemas.values import TopicPartition
+from tests.contract.rig import Membership, Rig, write
+
+
+async def test_a_new_group_starts_at_the_log_start(rig: Rig, log: TopicPartition):
+    """`assigned` names real positions, before the first record."""
+    other = TopicPartition(log.topic, 1)
+    await write(rig, log, b"a", b"b", b"c")
+    await rig.delete_records(log, 1)
+    member = Membership(rig.connector.group_reader("m", log.topic))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.records) == 2)
+    assert member.events == [("assigned", {log: 1, other: 0})]
+    assert [record.value for record in member.records] == [b"b", b"c"]
+    await member.leave()
+
+
+async def test_a_new_group_can_start_at_the_end(rig: Rig, log: TopicPartition):
+    """With `from_start` off only what comes later is read."""
+    await write(rig, log, b"a", b"b")
+    member = Membership(rig.connector.group_reader("m", log.topic, from_start=False))
+    await member.join(log.topic)
+    await member.until(lambda: bool(member.held))
+    assert member.held[log] == 2
+    await write(rig, log, b"c")
+    await member.until(lambda: bool(member.records))
+    assert [record.value for record in member.records] == [b"c"]
+    await member.leave()
+
+
+async def test_a_group_resumes_where_it_committed(rig: Rig, log: TopicPartition):
+    """A later member starts at the committed offset, whatever `from_start` says."""
+    other = TopicPartition(log.topic, 1)
+    await write(rig, log, b"a", b"b", b"c")
+    first = Membership(rig.connector.group_reader("m", log.topic))
+    await first.join(log.topic)
+    await first.until(lambda: len(first.records) == 3)
+    await first.reader.commit({log: 2})
+    await first.leave()
+    second = Membership(rig.connector.group_reader("m", log.topic, from_start=False))
+    await second.join(log.topic)
+    await second.until(lambda: bool(second.records))
+    assert second.events[0] == ("assigned", {log: 2, other: 0})
+    assert [record.value for record in second.records] == [b"c"]
+    await second.leave()
+
+
+async def test_a_second_member_takes_over_a_share(rig: Rig, log: TopicPartition):
+    """`revoked` comes before the next `assigned`; no partition has two owners afterwards."""
+    first = Membership(rig.connector.group_reader("m1", log.topic))
+    second = Membership(rig.connector.group_reader("m2", log.topic))
+    await first.join(log.topic)
+    await first.until(lambda: len(first.held) == 2)
+    await second.join(log.topic)
+    await second.until(lambda: len(second.held) == 1)
+    await first.until(lambda: len(first.held) == 1)
+    assert [kind for kind, _ in first.events] == ["assigned", "revoked", "assigned"]
+    assert {*first.held, *second.held} == {log, TopicPartition(log.topic, 1)}
+    await second.leave()
+    await first.until(lambda: len(first.held) == 2)
+    await first.leave()
+
+
+async def test_a_record_comes_only_while_its_partition_is_held(rig: Rig, log: TopicPartition):
+    """Nothing fetched before a rebalance is returned after `revoked` (Membership asserts it)."""
+    await write(rig, log, *(bytes(100) for _ in range(3000)))
+    await write(rig, TopicPartition(log.topic, 1), *(bytes(100) for _ in range(3000)))
+    first = Membership(rig.connector.group_reader("m1", log.topic))
+    second = Membership(rig.connector.group_reader("m2", log.topic))
+    await first.join(log.topic)
+    await first.until(lambda: bool(first.records))
+    await second.join(log.topic)
+    await second.until(lambda: len(second.records) >= 3000)
+    await first.until(lambda: len(first.held) == 1)
+    for member in (first, second):
+        await member.leave()
+
+
+async def test_a_commit_of_a_partition_not_held_is_fenced(rig: Rig, log: TopicPartition):
+    """Neither before the assignment, nor of what another member has."""
+    first = Membership(rig.connector.group_reader("m1", log.topic))
+    with pytest.raises(FencedError):
+        await first.reader.commit({log: 0})
+    second = Membership(rig.connector.group_reader("m2", log.topic))
+    await first.join(log.topic)
+    await first.until(lambda: len(first.held) == 2)
+    await second.join(log.topic)
+    await second.until(lambda: len(second.held) == 1)
+    await first.until(lambda: len(first.held) == 1)
+    for member, other in ((first, second), (second, first)):
+        with pytest.raises(FencedError):
+            await member.reader.commit(dict.fromkeys(other.held, 0))
+        await member.reader.commit(dict.fromkeys(member.held, 0))
+    await second.leave()
+    await first.leave()
+
+
+async def test_a_member_can_move_within_its_partitions(rig: Rig, log: TopicPartition):
+    """`assign` moves what the group has given, and is fenced for anything else."""
+    await write(rig, log, b"a", b"b", b"c")
+    member = Membership(rig.connector.group_reader("m", log.topic))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.records) == 3)
+    await member.reader.assign({log: 2})
+    await member.until(lambda: len(member.records) == 4)
+    assert member.records[-1].value == b"c"
+    with pytest.raises(FencedError):
+        await member.reader.assign({TopicPartition(log.topic, 7): 0})
+    await member.leave()
+
+
+async def test_a_member_pauses_and_resumes(rig: Rig, log: TopicPartition):
+    """A paused partition resumes where it stood."""
+    member = Membership(rig.connector.group_reader("m", log.topic))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.held) == 2)
+    await write(rig, log, b"a")
+    await member.until(lambda: len(member.records) == 1)
+    member.reader.pause([log])
+    await write(rig, log, b"b")
+    await write(rig, TopicPartition(log.topic, 1), b"x")
+    await member.until(lambda: len(member.records) == 2)
+    member.reader.resume([log])
+    await member.until(lambda: len(member.records) == 3)
+    assert [record.value for record in member.records] == [b"a", b"x", b"b"]
+    await member.leave()
+
+
+async def test_groups_are_independent(rig: Rig, log: TopicPartition):
+    """Two groups read everything each."""
+    await write(rig, log, b"a", b"b")
+    members = [Membership(rig.connector.group_reader("m", f"{log.topic}-{name}")) for name in "xy"]
+    for member in members:
+        await member.join(log.topic)
+        await member.until(lambda it=member: len(it.records) == 2)
+    for member in members:
+        await member.leave()
+
+
+async def test_a_missing_topic_is_fatal(rig: Rig, log: TopicPartition):
+    """A member does not wait for ever for a topic that is not there."""
+    reader = rig.connector.group_reader("m", log.topic)
+    await reader.subscribe([f"{log.topic}-absent"], assigned=lambda _: None, revoked=lambda _: None)
+    with pytest.raises(FatalError, match="absent"):
+        async with asyncio.timeout(15):
+            await reader.read()
+    await reader.close()
+
+
+async def test_close_wakes_a_waiting_read_and_ends_commits(rig: Rig, log: TopicPartition):
+    """As for any reader; a commit afterwards is `FatalError`."""
+    reader = rig.connector.group_reader("m", log.topic)
+    ready = asyncio.Event()
+    await reader.subscribe([log.topic], assigned=lambda _: ready.set(), revoked=lambda _: None)
+    waiting = asyncio.create_task(reader.read())
+    async with asyncio.timeout(15):
+        await ready.wait()
+    await reader.close()
+    await asyncio.wait([waiting])
+    with pytest.raises(FatalError):
+        await reader.read()
+    with pytest.raises(FatalError):
+        await reader.commit({log: 0})
+    await reader.close()
+
+
+async def test_a_broker_away_is_retriable(rig: Rig):
+    """A member that cannot join says so, with the address."""
+    reader = rig.unreachable().group_reader("m", "g")
+    await reader.subscribe(["t"], assigned=lambda _: None, revoked=lambda _: None)
+    if rig.name == "kafka":
+        with pytest.raises(RetriableError, match=rig.address):
+            async with asyncio.timeout(5):
+                await reader.read()
+    await reader.close()

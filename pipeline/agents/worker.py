@@ -6,8 +6,9 @@
 import asyncio
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import faust
 import structlog
@@ -96,16 +97,16 @@ class Worker:
 
         agent = CoordinatorAgent(cluster, make_driver, self.fail)
         tasks = [
-            asyncio.create_task(ends.run(), name="end-offsets"),
-            asyncio.create_task(buffered_writer.run(), name="buffered-writer"),
-            asyncio.create_task(self._announce(agent), name="announce"),
+            self._task(ends.run(), "end-offsets"),
+            self._task(buffered_writer.run(), "buffered-writer"),
+            self._task(self._announce(agent), "announce"),
         ]
         apps = [writers, cluster]
         try:
             for app in apps:
                 app.finalize()
                 await app.maybe_start()
-                tasks.append(asyncio.create_task(self._watch(app), name=f"watch-{app.conf.id}"))
+                tasks.append(self._task(self._watch(app), f"watch-{app.conf.id}"))
             await self._stop.wait()
         finally:
             await agent.stop()
@@ -115,6 +116,18 @@ class Worker:
             for app in reversed(apps):
                 await app.stop()
             await writer.close()
+
+    def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Runs `work`; what it fails with ends the worker."""
+        task = asyncio.create_task(work, name=name)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self.fail(error)
+
+        task.add_done_callback(ended)
+        return task
 
     async def _watch(self, app: faust.App) -> None:
         """A Faust App that stops by itself has crashed."""

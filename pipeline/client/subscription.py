@@ -138,7 +138,7 @@ class Subscription:
         while True:
             record = driver.take()
             if record is not None:
-                return Message(*record)
+                return Message._make(record)
             await driver.changed()
 
     async def read_to(
@@ -160,7 +160,7 @@ class Subscription:
         while True:
             for data, end_offset in list(remaining.items()):
                 while (record := driver.take_below(data, end_offset)) is not None:
-                    yield Message(*record)
+                    yield Message._make(record)
                 position = driver.position(data)
                 if position is not None and position >= end_offset:
                     del remaining[data]
@@ -187,6 +187,10 @@ class Subscription:
         `delivered` and `position` are of what iterating has returned.
         """
         return self._open_driver().statistics()
+
+    def outcomes(self) -> dict[TxnId, bool]:
+        """Transactions known to have ended on an assigned partition: whether they committed."""
+        return self._open_driver().outcomes()
 
     @property
     def blocked(self) -> list[Blocked]:

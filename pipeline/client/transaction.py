@@ -22,7 +22,16 @@ from pipeline.errors import (
     TransactionStateError,
 )
 from schemas.headers import TXN
-from schemas.transactions import AddPartitions, Done, End, Open, Opened, Registered, Written
+from schemas.transactions import (
+    AddPartitions,
+    Done,
+    End,
+    Open,
+    Opened,
+    Registered,
+    Unknown,
+    Written,
+)
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 log = structlog.get_logger(__name__)
@@ -269,6 +278,9 @@ class Transaction:
     async def _open(self, body: Open) -> None:
         coordinator = self._cluster.coordinator
         answer = await self._cluster.ask(coordinator, body)
+        if isinstance(answer, Unknown):
+            # The first request after an hour's silence. One transaction opened in vain is harmless.
+            answer = await self._cluster.ask(coordinator, body)
         if not isinstance(answer, Opened):
             raise self._outcome_unknown("the coordinator no longer remembers the request")
         self._id = TxnId(coordinator, answer.first_sequence)

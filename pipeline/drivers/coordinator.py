@@ -201,7 +201,7 @@ class CoordinatorDriver:
         def settled(result: BatchPosition | ConnectorError) -> None:
             lost = isinstance(result, ConnectorError) and self._log is log_now
             if lost and self.serving and not isinstance(body, ForgetClients):
-                self._lost(body.sequence)
+                self._lost(body.sequence, type(body).__name__)
 
         assert log_now is not None
         log_now.append(self._own(body), settled)
@@ -213,7 +213,7 @@ class CoordinatorDriver:
             if self._machine is not machine or not self.serving:
                 return
             if ends is None:
-                self._lost(sequence)
+                self._lost(sequence, "reading end offsets")
             else:
                 self._run(machine.ends_read(sequence, ends))  # type: ignore[arg-type]
 
@@ -232,7 +232,7 @@ class CoordinatorDriver:
             if missing or self._machine is not machine or not self.serving:
                 return
             if failed:
-                self._lost(sequence)
+                self._lost(sequence, "writing markers")
             else:
                 self._run(machine.markers_acknowledged(sequence))
 
@@ -250,7 +250,9 @@ class CoordinatorDriver:
             except RetriableError as error:  # queue full: the whole set is written again later
                 delivered(error, -1)
 
-    def _lost(self, sequence: int) -> None:
+    def _lost(self, sequence: int, step: str) -> None:
+        """A step towards a transaction's end failed; the machine takes it again."""
+        log.warning("step_failed", coordinator=self.coordinator, sequence=sequence, step=step)
         self._machine.lost(sequence, self._clock.now_ms())
         self._arm()
 

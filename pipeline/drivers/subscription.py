@@ -236,6 +236,13 @@ class SubscriptionDriver:
             )
         return counts
 
+    def outcomes(self) -> dict[TxnId, bool]:
+        """Transactions that have ended on an assigned partition: whether they committed."""
+        known: dict[TxnId, bool] = {}
+        for assigned in self._assigned.values():
+            known.update(assigned.machine.outcomes())
+        return known
+
     def blocked(self) -> dict[TopicPartition, Blocked]:
         """The partitions that stand at an undecided record."""
         now = asyncio.get_running_loop().time()

@@ -29,7 +29,6 @@ from schemas.transactions import (
 from schemas.values import EndOffset, TopicPartition, TxnId
 
 RETRY_MS = 1000
-FORGET_AFTER_MS = 60 * 60 * 1000
 FORGET_EVERY_MS = 60 * 1000
 
 
@@ -104,8 +103,8 @@ class Coordinator:
                     self._answer(body, answer, effects)
                 if isinstance(answer, Opened):
                     self._opened(answer)
-                elif isinstance(body, End):
-                    self._drive(body.sequence, now_ms, effects)
+                elif isinstance(body.body, End):
+                    self._drive(body.body.sequence, now_ms, effects)
             elif isinstance(body, TimedOut):
                 self._drive(body.sequence, now_ms, effects)
             elif isinstance(body, Ended):
@@ -162,7 +161,7 @@ class Coordinator:
             silent = tuple(
                 client_id
                 for client_id, client in self.state.clients.items()
-                if client.last_seen_ms + FORGET_AFTER_MS <= now_ms
+                if client.silent(now_ms)
             )
             if silent:
                 effects.append(Propose(ForgetClients(silent)))

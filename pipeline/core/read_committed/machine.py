@@ -141,6 +141,14 @@ class PartitionFilter(Generic[P]):
             undecided=self.undecided,
         )
 
+    def outcomes(self) -> dict[TxnId, bool]:
+        """Every transaction known to have ended here: whether it committed."""
+        return {
+            TxnId.from_bytes(txn): outcome != _ABORTED
+            for txn, outcome in self._outcomes.items()
+            if txn != MALFORMED
+        }
+
     def _decide(self, records: Collection[tuple[int, bytes | None, P]]) -> tuple[int, list[P]]:
         """How many records come before the first undecided one, and the visible among them."""
         visible: list[P] = []

@@ -11,6 +11,7 @@ from schemas.topics import TXN_MARKERS, TopicSpec, system_topics
 from schemas.values import EndOffset, TopicPartition, TxnId
 
 MARKER_PARTITIONS = 4
+"""As in the settings' defaults: all tests of a broker share its system topics."""
 
 
 class CoordinatedTopic:
@@ -25,7 +26,7 @@ class CoordinatedTopic:
     async def create(cls, connector: Connector, name: str, partitions: int) -> "CoordinatedTopic":
         """Creates the topic and the system topics."""
         admin = connector.admin()
-        specs = system_topics(coordinators=1, partitions=MARKER_PARTITIONS)
+        specs = system_topics(coordinators=4, partitions=MARKER_PARTITIONS)
         await admin.ensure_topics([*specs, TopicSpec(name, partitions)])
         described = await admin.describe_topics([name])
         await admin.close()

@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,8 @@ from typing import Protocol
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
+from connectors.local.jars import spark_jars
+from connectors.spark.session import SparkOptions, spark_session
 from pipeline.client.transaction_client import TransactionClient
 from pipeline.demo.consume import consume
 from pipeline.demo.events import ORDERS, PAYMENTS, read_lines
@@ -70,7 +72,10 @@ async def run_demo(plan: Plan, progress: Progress) -> DemoResult:
         await asyncio.to_thread(stack.enter_context, cluster)
         connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
         await _create_topics(connector)
-        progress.step("starting a worker")
+        spark = stack.enter_context(ExitStack())
+        opening = asyncio.create_task(asyncio.to_thread(_open_spark, spark))
+        stack.push_async_callback(asyncio.wait, [opening])
+        progress.step("starting a worker, and Spark beside it")
         worker = WorkerProcess(cluster.bootstrap, directory / "worker.log")
         stack.push_async_callback(worker.stop)
         await worker.start()
@@ -79,11 +84,18 @@ async def run_demo(plan: Plan, progress: Progress) -> DemoResult:
         progress.step("reading them back, read-committed")
         consumed = await consume(connector, TOPICS, "demo")
         progress.step("auditing with Spark")
+        await opening
         audited = await asyncio.to_thread(
             audit, cluster.bootstrap, TOPICS, progress=lambda text: progress.step(f"Spark: {text}")
         )
     views = [written, consumed, _spark_view(audited)]
     return DemoResult(views, differences(views), audited, time.monotonic() - began_s)
+
+
+def _open_spark(stack: ExitStack) -> None:
+    """Opens the session that the audit then finds; a quick compiler suits a small job best."""
+    options = SparkOptions(jars=spark_jars(), java_options="-XX:TieredStopAtLevel=1")
+    stack.enter_context(spark_session(options))
 
 
 async def _create_topics(connector: KafkaConnector) -> None:

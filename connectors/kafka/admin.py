@@ -33,6 +33,13 @@ from schemas.values import EndOffset, Offset, TopicPartition
 _LOOK_AGAIN_S = 0.05
 """Between two looks at metadata that does not show a new topic yet."""
 
+_NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begins so
+"""What the client says when no partition it was asked about has a leader, or none exists."""
+
+
+class _NoLeaderError(Exception):
+    """See `_NO_LEADERS`."""
+
 
 class KafkaAdmin:
     """A `LogAdmin`. Connects at its first call."""
@@ -153,10 +160,26 @@ class KafkaAdmin:
         if not partitions:
             return []
         answers = _ask_offsets(self._open(), self._config, partitions, spec, level)
-        found = await self._answers(
-            answers.items(), f"cannot read offsets of {partitions[0].topic}"
-        )
+        action = f"cannot read offsets of {partitions[0].topic}"
+        try:
+            found = await self._answers(answers.items(), action)
+        except _NoLeaderError as error:
+            await self._check_absent(partitions, error)
+            return []
         return [(TopicPartition(it.topic, it.partition), answer.offset) for it, answer in found]
+
+    async def _check_absent(
+        self, partitions: Sequence[TopicPartition], error: "_NoLeaderError"
+    ) -> None:
+        """Raises when one of these partitions, none of which has a leader, exists."""
+        topics = await self.describe_topics(sorted({data.topic for data in partitions}))
+        for data in partitions:
+            if data.topic in topics and data.partition < topics[data.topic].partition_count:
+                raise RetriableError(
+                    f"no leader for {data} at {self._address}",
+                    detail=str(error),
+                    hint="check that all brokers run; then try again",
+                )
 
     async def _answers(
         self, answers: Iterable[tuple[Any, "Future[Any]"]], action: str
@@ -167,7 +190,10 @@ class KafkaAdmin:
             try:
                 found.append((key, await self._answer(answer)))
             except KafkaException as error:
-                if error_of(error).code() not in MISSING:
+                code = error_of(error).code()
+                if code == _NO_LEADERS:
+                    raise _NoLeaderError(str(error)) from error
+                if code not in MISSING:
                     raise self._failure(error, action) from error
         return found
 

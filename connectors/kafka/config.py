@@ -102,7 +102,8 @@ def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> O
         "message.max.bytes": RECORD_BYTES_MAX,
         "delivery.timeout.ms": _ms(config.delivery_timeout_s),
         "request.timeout.ms": min(_ms(config.request_timeout_s), _ms(config.delivery_timeout_s)),
-        "queue.buffering.max.messages": config.writer_records_max,
+        # The writer counts records itself.
+        "queue.buffering.max.messages": 0,
         "queue.buffering.max.kbytes": 256 * 1024,
         "max.in.flight.requests.per.connection": 5,
         "compression.type": "none",

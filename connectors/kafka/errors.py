@@ -11,6 +11,7 @@ import re
 from confluent_kafka import KafkaError, KafkaException
 
 from connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
+from schemas.values import TopicPartition
 
 _FENCED = frozenset(
     {
@@ -145,7 +146,7 @@ def error_of(error: KafkaError | KafkaException) -> KafkaError:
     return error
 
 
-def place_of(error: KafkaError) -> tuple[str, int] | None:
+def place_of(error: KafkaError) -> TopicPartition | None:
     """Topic and partition that the text of an error callback begins with; it has no fields."""
     found = _PLACE.match(error.str())
-    return (found["topic"], int(found["partition"])) if found else None
+    return TopicPartition(found["topic"], int(found["partition"])) if found else None

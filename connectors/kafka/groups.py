@@ -13,18 +13,21 @@ happened, and the thread acts on it after its poll: a callback may run in the mi
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from connectors.base import EndReached, Record
-from connectors.errors import FencedError, RetriableError
+from connectors.errors import ConnectorError, FencedError, RetriableError
 from connectors.kafka.admin import log_bounds
 from connectors.kafka.config import KafkaConfig, group_options
-from connectors.kafka.consuming import ConsumerThread, Positions, client_partitions
+from connectors.kafka.consuming import (
+    ConsumerThread,
+    Positions,
+    client_names,
+    client_partitions,
+)
 from connectors.kafka.errors import translate
-from connectors.kafka.reader import client_names
 from schemas.values import Offset, TopicPartition
 
 Assigned = Callable[[Mapping[TopicPartition, Offset]], None]
@@ -40,7 +43,10 @@ class KafkaGroupReader:
         self._config = config
         self._group = group
         self._from_start = from_start
-        self._thread = ConsumerThread(config, group_options(config, client_id, group), self._settle)
+        options = group_options(config, client_id, group)
+        self._thread = ConsumerThread(
+            config, {**options, "on_commit": self._note_committed}, self._settle
+        )
         # The thread's view of the assignment.
         self._granted: list[TopicPartition] | None = None
         self._withdrawn = False
@@ -52,7 +58,7 @@ class KafkaGroupReader:
         self._assigned: Assigned
         self._revoked: Revoked
         self._closed = False
-        self._commits = ThreadPoolExecutor(1, thread_name_prefix=f"{client_id}-commit")
+        self._committing: asyncio.Future[None] | None = None
 
     async def subscribe(
         self, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
@@ -70,7 +76,7 @@ class KafkaGroupReader:
             )
             self._thread.read_on()
 
-        await self._thread.order(join)
+        await self._thread.submit(join)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Moves to other positions in partitions that the group has given.
@@ -89,7 +95,7 @@ class KafkaGroupReader:
             if told == self._rebalances:
                 self._thread.assign(consumer, wanted, generation)
 
-        await self._thread.order(move)
+        await self._thread.submit(move)
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
@@ -97,11 +103,11 @@ class KafkaGroupReader:
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""
-        self._thread.start().pause(client_names(self._held.intersection(partitions)))
+        self._thread.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from where they stand."""
-        self._thread.start().resume(client_names(self._held.intersection(partitions)))
+        self._thread.resume(partitions)
 
     async def commit(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Commits the offset of the next record to read; see `GroupReader.commit`."""
@@ -110,26 +116,31 @@ class KafkaGroupReader:
         self._check_held(positions)
         if not positions:
             return
-        consumer = self._thread.start()
         offsets = client_partitions(positions)
-        sent = asyncio.get_running_loop().run_in_executor(
-            self._commits, self._commit, consumer, offsets
-        )
-        # The call itself cannot be cancelled, only no longer be waited for.
-        done, _ = await asyncio.wait([sent], timeout=self._config.request_timeout_s)
-        if not done:
+        try:
+            async with asyncio.timeout(self._config.request_timeout_s):
+                # The client's answers name no question, so there is one at a time.
+                while self._committing is not None:
+                    await asyncio.wait([self._committing])
+                self._committing = asyncio.get_running_loop().create_future()
+                try:
+                    await self._thread.submit(lambda it: it.commit(offsets=offsets))
+                except ConnectorError as error:
+                    self._answer_commit(error)
+                    raise
+                # The question goes on without us after a time-out; its answer ends it.
+                await asyncio.shield(self._committing)
+        except TimeoutError:
             raise RetriableError(
                 f"no answer to a commit of group {self._group} from {self._thread.address}",
                 hint="check that the broker runs; commit again",
-            )
-        await sent
+            ) from None
 
     async def close(self) -> None:
         """Leaves the group; a waiting `read` raises `FatalError`. Safe to call twice."""
         self._closed = True
-        # A commit under way still uses the consumer.
-        await asyncio.to_thread(self._commits.shutdown)
         await self._thread.close()
+        self._answer_commit(self._thread.closed_error())
 
     def _check_held(self, partitions: Iterable[TopicPartition]) -> None:
         for data in partitions:
@@ -139,15 +150,26 @@ class KafkaGroupReader:
                     hint="stop using the partition; another member has it, or will",
                 )
 
-    def _commit(self, consumer: Consumer, offsets: list[ClientPartition]) -> None:
-        action = f"cannot commit for group {self._group}"
-        try:
-            answers = consumer.commit(offsets=offsets, asynchronous=False)
-        except KafkaException as error:
-            raise translate(error, self._thread.address, action) from error
-        for answer in answers:
-            if answer.error is not None:
-                raise translate(answer.error, self._thread.address, action)
+    def _note_committed(self, error: KafkaError | None, partitions: list[ClientPartition]) -> None:
+        """The broker's answer, on the thread."""
+        causes = [error, *(it.error for it in partitions)]
+        cause = next((it for it in causes if it is not None), None)
+        failure = None
+        if cause is not None:
+            action = f"cannot commit for group {self._group}"
+            failure = translate(cause, self._thread.address, action)
+        self._thread.post(self._answer_commit, failure)
+
+    def _answer_commit(self, failure: ConnectorError | None) -> None:
+        sent, self._committing = self._committing, None
+        if sent is None or sent.done():
+            return
+        if failure is None:
+            sent.set_result(None)
+        else:
+            sent.set_exception(failure)
+            # After a time-out nobody waits for it.
+            sent.exception()
 
     def _note_granted(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         self._granted = [TopicPartition(it.topic, it.partition) for it in partitions]

@@ -31,14 +31,17 @@ _UNKNOWN_OFFSET = -1
 
 
 class KafkaWriter:
-    """A `LogWriter`. Belongs to the loop that makes its first append."""
+    """A `LogWriter`. Belongs to the loop that makes its first append.
+
+    Connects at once: getting a producer id takes librdkafka half a second when the connection is
+    not yet up, and the first record waits for it.
+    """
 
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, config: KafkaConfig, client_id: str, linger_ms: float) -> None:
-        self._config = config
         self._client_id = client_id
-        self._options = producer_options(config, client_id, linger_ms)
+        self._records_max = config.writer_records_max
         self._address = config.bootstrap_servers
         self._reports: deque[tuple[Delivered, ConnectorError | None, int]] = deque()
         self._wake_due = False
@@ -46,10 +49,14 @@ class KafkaWriter:
         self._flushing: list[asyncio.Future[None]] = []
         self._full = False
         self._has_room = asyncio.Event()
-        self._closed = False
         self._ending = False
         self._last_error = ""
-        self._produce: Callable[..., None] | None = None
+        options = {**producer_options(config, client_id, linger_ms), "error_cb": self._note_error}
+        try:
+            self._producer: Producer | None = Producer(options, logger=ClientLog(client_id))
+        except KafkaException as error:
+            raise translate(error, self._address, "cannot make a producer") from error
+        self._produce: Callable[..., None] = self._start
         self._thread: threading.Thread | None = None
 
     def append(
@@ -62,15 +69,14 @@ class KafkaWriter:
         headers: list[tuple[str, bytes]] | None = None,
     ) -> None:
         """Queues one record and returns at once; see `LogWriter.append`."""
-        produce = self._produce or self._start()
         try:
-            produce(data[0], value, key, data[1], partial(self._report, delivered), headers=headers)
+            self._produce(
+                data[0], value, key, data[1], partial(self._report, delivered), headers=headers
+            )
         except BufferError:
-            self._full = True
-            self._has_room.clear()
-            raise RetriableError(
-                f"the queue of writer {self._client_id} is full", hint="wait for room"
-            ) from None
+            # The client's limit of bytes; that of records is ours, because its own count goes down
+            # only some time after the report.
+            raise self._refuse_full() from None
         except KafkaException as error:
             raise translate(error, self._address, f"cannot write to {data}") from error
         self._under_way += 1
@@ -95,32 +101,33 @@ class KafkaWriter:
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """Flushes, then fails what is left with `RetriableError`; safe to call twice."""
-        self._closed = True
         self._produce = self._refuse
-        if self._thread is None:
-            return
-        await self.flush(timeout_s)
-        self._ending = True
-        await asyncio.to_thread(self._thread.join)
-        self._drain()
-        assert not self._under_way, "the producer kept a report"
+        if self._thread is not None:
+            await self.flush(timeout_s)
+            self._ending = True
+            await asyncio.to_thread(self._thread.join)
+            self._drain()
+            assert not self._under_way, "the producer kept a report"
+        self._has_room.set()
+        self._producer = None
 
-    def _start(self) -> Callable[..., None]:
-        if self._closed:
-            self._refuse()
+    def _start(self, *record: object, **headers: object) -> None:
+        """Stands for `produce` in the first append."""
+        assert self._producer is not None
         self._loop = asyncio.get_running_loop()
-        try:
-            producer = Producer(
-                self._options, error_cb=self._note_error, logger=ClientLog(self._client_id)
-            )
-        except KafkaException as error:
-            raise translate(error, self._address, "cannot make a producer") from error
         self._thread = threading.Thread(
-            target=self._poll, args=(producer,), name=self._client_id, daemon=True
+            target=self._poll, args=(self._producer,), name=self._client_id, daemon=True
         )
         self._thread.start()
-        self._produce = producer.produce
-        return self._produce
+        self._produce = self._producer.produce
+        self._produce(*record, **headers)
+
+    def _refuse_full(self) -> RetriableError:
+        self._full = True
+        self._has_room.clear()
+        return RetriableError(
+            f"the queue of writer {self._client_id} is full", hint="await room(), append again"
+        )
 
     def _refuse(self, *_: object, **__: object) -> None:
         raise FatalError(f"writer {self._client_id} is closed")
@@ -157,7 +164,11 @@ class KafkaWriter:
 
     def _wake(self) -> None:
         self._wake_due = True
-        self._loop.call_soon_threadsafe(self._drain)
+        try:
+            self._loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            # The loop ended without closing its writer; nobody is left to tell.
+            self._ending = True
 
     def _drain(self) -> None:
         """Tells the callers what the poll thread has collected."""
@@ -174,8 +185,9 @@ class KafkaWriter:
                     {"message": "a delivery callback failed", "exception": failure}
                 )
         if self._full and (drained or not self._under_way):
-            self._full = False
-            self._has_room.set()
+            self._full = self._under_way >= self._records_max
+            if not self._full:
+                self._has_room.set()
         if not self._under_way and self._flushing:
             self._end_flushes()
 

@@ -269,7 +269,7 @@ class SubscriptionDriver:
 
     async def _read(self, reader: GroupReader) -> None:
         while True:
-            self._items_read(await self._outages.call(reader.read))
+            self._items_read(await self._outages.call(reader.read, may_rest=True))
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
         assert self._markers is not None

@@ -99,7 +99,7 @@ class MarkerTail:
         try:
             await reader.assign({source: self._positions[source] for source in sources})
             while True:
-                for item in await self._outages.call(reader.read):
+                for item in await self._outages.call(reader.read, may_rest=True):
                     self._item_read(item)
         finally:
             await reader.close()

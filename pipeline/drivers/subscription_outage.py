@@ -26,8 +26,12 @@ class OutageGuard:
         self._timeout_s = timeout_s
         self._retry_delay_s = retry_delay_s
 
-    async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def call(self, attempt: Callable[[], Awaitable[T]], *, may_rest: bool = False) -> T:
         """The result of `attempt`, made again after each `RetriableError`.
+
+        Args:
+            attempt: the call.
+            may_rest: it may wait in peace, as a read does: how long it took to fail tells nothing.
 
         Raises:
             UnavailableError: the cluster stayed away, or the call kept failing, for too long.
@@ -39,24 +43,25 @@ class OutageGuard:
             try:
                 return await attempt()
             except RetriableError as error:
-                # A read that waited in peace for so long had got over the outage before it.
                 if failing_since is None or now() - began > self._timeout_s:
-                    failing_since = now()
+                    failing_since = now() if may_rest else began
                 await self._until_available(failing_since + self._timeout_s, error)
 
     async def _until_available(self, deadline: float, error: RetriableError) -> None:
         now = asyncio.get_running_loop().time
-        while True:
-            if now() >= deadline:
-                raise UnavailableError(
-                    f"the cluster was away for {self._timeout_s:g} s",
-                    detail=str(error),
-                    hint="check that its brokers run and are reachable at that address",
-                ) from error
+        while now() < deadline:
             await asyncio.sleep(self._retry_delay_s)
             try:
-                await self._admin.describe_topics([TXN_MARKERS])
+                async with asyncio.timeout_at(deadline):
+                    await self._admin.describe_topics([TXN_MARKERS])
             except RetriableError as again:
                 error = again
+            except TimeoutError:
+                break
             else:
                 return
+        raise UnavailableError(
+            f"the cluster was away for {self._timeout_s:g} s",
+            detail=str(error),
+            hint="check that its brokers run and are reachable at that address",
+        ) from error

@@ -69,6 +69,8 @@ class KafkaWriter:
         headers: list[tuple[str, bytes]] | None = None,
     ) -> None:
         """Queues one record and returns at once; see `LogWriter.append`."""
+        if self._under_way >= self._records_max:
+            raise self._refuse_full()
         try:
             self._produce(
                 data[0], value, key, data[1], partial(self._report, delivered), headers=headers

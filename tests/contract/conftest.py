@@ -1,5 +1,5 @@
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
@@ -30,10 +30,12 @@ def _memory_rig() -> Rig:
     async def delete_records(data: TopicPartition, before: Offset) -> None:
         broker.delete_records(data, before)
 
+    connector = MemoryConnector(broker)
     return Rig(
         name="memory",
         address=ADDRESS,
-        connector=MemoryConnector(broker),
+        connector=connector,
+        helper=connector.writer("helper"),
         with_queue_of=lambda count: MemoryConnector(broker, writer_records_max=count),
         unreachable=lambda: MemoryConnector(gone),
         delete_records=delete_records,
@@ -49,10 +51,12 @@ def _kafka_rig(bootstrap: str, dead_port: int) -> Rig:
         asked = ClientPartition(data.topic, data.partition, before)
         client.delete_records([asked])[asked].result(10)
 
+    connector = KafkaConnector(config)
     return Rig(
         name="kafka",
         address=gone.bootstrap_servers,
-        connector=KafkaConnector(config),
+        connector=connector,
+        helper=connector.writer("helper"),
         with_queue_of=lambda count: KafkaConnector(replace(config, writer_records_max=count)),
         unreachable=lambda: KafkaConnector(gone),
         delete_records=delete_records,
@@ -60,11 +64,14 @@ def _kafka_rig(bootstrap: str, dead_port: int) -> Rig:
 
 
 @pytest.fixture(params=["memory", "kafka"])
-def rig(request: pytest.FixtureRequest, dead_port: int) -> Rig:
+async def rig(request: pytest.FixtureRequest, dead_port: int) -> AsyncIterator[Rig]:
     """Each connector in turn."""
     if request.param == "memory":
-        return _memory_rig()
-    return _kafka_rig(request.getfixturevalue("bootstrap"), dead_port)
+        rig = _memory_rig()
+    else:
+        rig = _kafka_rig(request.getfixturevalue("bootstrap"), dead_port)
+    yield rig
+    await rig.helper.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from connectors.base import Connector, EndReached, GroupReader, LogReader, Record
+from connectors.base import Connector, EndReached, GroupReader, LogReader, LogWriter, Record
 from connectors.errors import ConnectorError
 from schemas.topics import TopicSpec
 from schemas.values import Offset, TopicPartition
@@ -24,6 +24,8 @@ class Rig:
     unreachable: Callable[[], Connector]
     """A connector of a cluster that does not answer, with time-outs of a second."""
     delete_records: Callable[[TopicPartition, Offset], Awaitable[None]]
+    helper: LogWriter
+    """Writes what a test of something else needs; opened once, because that takes Kafka 0.5 s."""
 
 
 @dataclass
@@ -66,11 +68,10 @@ async def create(rig: Rig, name: str, partitions: int = 2, **configs: str) -> No
 
 async def write(rig: Rig, data: TopicPartition, *values: bytes | None) -> list[int]:
     """Appends values and returns their offsets."""
-    writer, reports = rig.connector.writer("contract-writer"), Reports()
+    reports = Reports()
     for number, value in enumerate(values):
-        writer.append(data, value, reports.of(number), key=b"k")
+        rig.helper.append(data, value, reports.of(number), key=b"k")
     await reports.wait_for(len(values))
-    await writer.close()
     return reports.offsets
 
 

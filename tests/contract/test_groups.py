@@ -124,12 +124,14 @@ async def test_a_member_pauses_and_resumes(rig: Rig, log: TopicPartition):
     await write(rig, log, b"a")
     await member.until(lambda: len(member.records) == 1)
     member.reader.pause([log])
-    await write(rig, log, b"b")
     await write(rig, TopicPartition(log.topic, 1), b"x")
     await member.until(lambda: len(member.records) == 2)
-    member.reader.resume([log])
+    await write(rig, log, b"b")
+    await write(rig, TopicPartition(log.topic, 1), b"y")
     await member.until(lambda: len(member.records) == 3)
-    assert [record.value for record in member.records] == [b"a", b"x", b"b"]
+    member.reader.resume([log])
+    await member.until(lambda: len(member.records) == 4)
+    assert [record.value for record in member.records] == [b"a", b"x", b"y", b"b"]
     await member.leave()
 
 

@@ -12,7 +12,7 @@ from itertools import repeat
 
 import structlog
 
-from connectors.base import Connector, EndReached, LogWriter, Record
+from connectors.base import Connector, EndReached, LogAdmin, LogWriter, Record
 from connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.core.buffered_log.effective import LogGapError
@@ -27,12 +27,15 @@ from pipeline.core.buffered_log.owner import (
     Settled,
 )
 from pipeline.drivers.batching import Batcher
+from pipeline.drivers.subscription_outage import OutageGuard
 from schemas.errors import DecodeError
 from schemas.framing import decode_value, encode_batch
 from schemas.headers import entry_stamp
 from schemas.values import BatchPosition, Offset, TopicPartition
 
 log = structlog.get_logger(__name__)
+
+OUTAGE_RETRY_S = 0.25
 
 Settle = Callable[[BatchPosition | ConnectorError], None]
 """Called once per append: where the record lies, or why it does not."""
@@ -70,7 +73,7 @@ class OwnedLog:
         applied: called with the records of each effective entry in log order, and whether this
             owner wrote them; during replay too.
         serving: called once, when replay is over.
-        patience_s: how long the broker may be away before `run` gives up.
+        patience_s: how long the broker may be away, each time, before `run` gives up.
     """
 
     def __init__(
@@ -118,18 +121,20 @@ class OwnedLog:
 
         Raises:
             FencedError: another owner took over, or a trim overtook this one (B3, B4).
-            RetriableError: the broker was away for longer than `patience_s`.
+            UnavailableError: the broker was away for longer than `patience_s`.
             FatalError: the log cannot be read.
             DecodeError: an entry cannot be understood; names topic, partition and offset.
         """
         reader = self._connector.reader(f"log-{self.partition.partition}", committed=False)
+        admin = self._connector.admin()
+        outages = OutageGuard(admin, timeout_s=self._patience_s, retry_delay_s=OUTAGE_RETRY_S)
         try:
-            starts = await self._start_offset()
+            starts = await outages.call(lambda: self._start_offset(admin))
             await reader.assign({self.partition: starts})
-            nonce = secrets.token_bytes(16)
+            # A fence whose report was lost may lie in the log, or come late; the next is another's.
+            nonce = await outages.call(self._append_fence)
             self._owner = LogOwner(nonce, starts)
-            await self._append_fence(nonce)
-            await self._follow(reader.read)
+            await self._follow(lambda: outages.call(reader.read, may_rest=True))
         except LogGapError as error:
             raise FencedError(
                 "a trim overtook the owner of the log",
@@ -140,6 +145,7 @@ class OwnedLog:
         finally:
             self._fail_all()
             await reader.close()
+            await admin.close()
 
     def append(self, record: bytes, settle: Settle | None = None) -> None:
         """Takes one serialised record; only between `serving` and the end of `run`.
@@ -199,12 +205,8 @@ class OwnedLog:
             else:
                 return
 
-    async def _start_offset(self) -> Offset:
-        admin = self._connector.admin()
-        try:
-            starts = await admin.start_offsets([self.partition])
-        finally:
-            await admin.close()
+    async def _start_offset(self, admin: LogAdmin) -> Offset:
+        starts = await admin.start_offsets([self.partition])
         if self.partition not in starts:
             raise FatalError(
                 "the log does not exist",
@@ -214,7 +216,9 @@ class OwnedLog:
             )
         return starts[self.partition]
 
-    async def _append_fence(self, nonce: bytes) -> None:
+    async def _append_fence(self) -> bytes:
+        """Writes a fence; its nonce."""
+        nonce = secrets.token_bytes(16)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def delivered(error: ConnectorError | None, _offset: int) -> None:
@@ -227,20 +231,11 @@ class OwnedLog:
 
         self._writer.append(self.partition, self._codec.fence(nonce), delivered)
         await done
+        return nonce
 
     async def _follow(self, read: Callable[[], Awaitable[Sequence[Record | EndReached]]]) -> None:
-        loop = asyncio.get_running_loop()
-        away_since: float | None = None
         while True:
-            try:
-                items = await read()
-            except RetriableError:
-                away_since = away_since if away_since is not None else loop.time()
-                if loop.time() - away_since > self._patience_s:
-                    raise
-                continue
-            away_since = None
-            for item in items:
+            for item in await read():
                 if isinstance(item, Record):
                     self._entry_read(item)
             self._caught_up()

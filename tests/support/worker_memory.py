@@ -1,0 +1,120 @@
+"""Coordinators on the memory broker, without Faust: a queue and a reader stand for its agents."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from connectors.base import Record
+from connectors.clock import SystemClock
+from connectors.memory.connector import MemoryConnector
+from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from pipeline.drivers.coordinator import CoordinatorDriver
+from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.owned_log import OwnedLog
+from schemas.topics import TXN_REQUESTS, system_topics
+from schemas.values import Offset, TopicPartition
+
+PARTITIONS = 2
+"""Of txn-markers and txn-responses."""
+
+WAIT_S = 10.0
+"""For what happens within milliseconds."""
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Lets the loop run until something holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event, and the broker no thread
+            await asyncio.sleep(0)
+
+
+class EntryQueue:
+    """Writes entries in the order they are handed over, as the buffered-writer agent does."""
+
+    def __init__(self) -> None:
+        self._entries: asyncio.Queue[tuple[OwnedLog, WriteEntry]] = asyncio.Queue()
+
+    def submit(self, log: OwnedLog, entry: WriteEntry) -> None:
+        """Hands one entry over."""
+        self._entries.put_nowait((log, entry))
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            log, entry = await self._entries.get()
+            await log.write_entry(entry)
+
+
+class MemoryWorker:
+    """Serves every coordinator from entry to exit.
+
+    Like a group that has committed nothing, it is given every request since the beginning.
+    """
+
+    def __init__(
+        self,
+        connector: MemoryConnector,
+        *,
+        coordinators: int = 1,
+        limits: BatchLimits | None = None,
+        txn_timeout_ms_max: int = 60_000,
+    ) -> None:
+        self._connector = connector
+        self._coordinators = coordinators
+        self._limits = limits or BatchLimits()
+        self._txn_timeout_ms_max = txn_timeout_ms_max
+        self._stack = AsyncExitStack()
+        self.drivers: list[CoordinatorDriver] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        admin = self._connector.admin()
+        await admin.ensure_topics(
+            system_topics(coordinators=self._coordinators, partitions=PARTITIONS)
+        )
+        queue, ends = EntryQueue(), EndOffsets(admin)
+        writer = self._connector.writer("worker")
+        self._stack.push_async_callback(writer.close)
+        for coordinator in range(self._coordinators):
+            driver = CoordinatorDriver(
+                coordinator,
+                self._connector,
+                writer=writer,
+                ends=ends,
+                submit=queue.submit,
+                limits=self._limits,
+                marker_partition_count=PARTITIONS,
+                clock=SystemClock(),
+                txn_timeout_ms_max=self._txn_timeout_ms_max,
+            )
+            self.drivers.append(driver)
+            self.tasks.append(asyncio.create_task(driver.run()))
+        others = [queue.run(), ends.run(), self._receive()]
+        self._helpers = [asyncio.create_task(work) for work in others]
+        await until(
+            lambda: all(it.serving for it in self.drivers) or any(it.done() for it in self.tasks)
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for task in [*self.tasks, *self._helpers]:
+            task.cancel()
+        await asyncio.gather(*self.tasks, *self._helpers, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def _receive(self) -> None:
+        reader = self._connector.reader("requests")
+        self._stack.push_async_callback(reader.close)
+        sources = [TopicPartition(TXN_REQUESTS, it) for it in range(self._coordinators)]
+        await reader.assign(dict.fromkeys(sources, Offset(0)))
+        while True:
+            for item in await reader.read():
+                if isinstance(item, Record):
+                    self.drivers[item.partition].requests_received(item.value)

@@ -7,7 +7,8 @@ partitions, `commit` says how far the application has come, delivery is at least
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +16,12 @@ from connectors.base import Connector, Record
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.core.read_committed.effects import Statistics
-from pipeline.drivers.subscription import Blocked, SubscriptionDriver, SubscriptionOptions
+from pipeline.drivers.subscription import (
+    TURN_RECORDS,
+    Blocked,
+    SubscriptionDriver,
+    SubscriptionOptions,
+)
 from pipeline.errors import ConfigError, NotAssignedError, UndecidedError
 from schemas.headers import txn_header
 from schemas.values import EndOffset, TopicPartition, TxnId
@@ -123,11 +129,8 @@ class Subscription:
             await self._driver.close()
             self._driver = None
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        """The next visible record; waits for it without limit.
+    async def __aiter__(self) -> AsyncGenerator[Message, None]:
+        """The visible records, in offset order for each partition; waits for more without limit.
 
         Raises:
             MarkerConflictError, DecodeError: the marker topic holds what no coordinator writes.
@@ -136,14 +139,24 @@ class Subscription:
         """
         driver = self._open_driver()
         while True:
-            record = driver.take()
-            if record is not None:
-                return Message._make(record)
+            queue = driver.next_queue()
+            if not queue:
+                await driver.changed()
+            for _ in range(min(len(queue), TURN_RECORDS)):
+                if not queue:  # revoked while the application had the turn
+                    break
+                yield _message(queue)
+
+    async def __anext__(self) -> Message:
+        """The next visible record; waits and raises as iterating does."""
+        driver = self._open_driver()
+        while not (queue := driver.next_queue()):
             await driver.changed()
+        return _message(queue)
 
     async def read_to(
         self, end_offsets: Mapping[TopicPartition, EndOffset]
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncGenerator[Message, None]:
         """The visible records below these end offsets, once every record below is decided.
 
         Ends when the position of each named partition has reached its end offset, hidden records
@@ -157,16 +170,20 @@ class Subscription:
         driver = self._open_driver()
         remaining = dict(end_offsets)
         began = asyncio.get_running_loop().time()
-        while True:
+        while remaining:
+            yielded = False
             for data, end_offset in list(remaining.items()):
-                while (record := driver.take_below(data, end_offset)) is not None:
-                    yield Message._make(record)
+                queue = driver.queue(data)
+                for _ in range(TURN_RECORDS):
+                    if not queue or queue[0].offset >= end_offset:
+                        break
+                    yielded = True
+                    yield _message(queue)
                 position = driver.position(data)
                 if position is not None and position >= end_offset:
                     del remaining[data]
-            if not remaining:
-                return
-            await driver.changed(self._patience_s(driver, remaining, began))
+            if remaining and not yielded:
+                await driver.changed(self._patience_s(driver, remaining, began))
 
     async def commit(self) -> None:
         """Commits the positions of what iterating has returned so far, not of what is buffered.
@@ -226,6 +243,11 @@ class Subscription:
                 if left_s[-1] <= 0:
                     raise _undecided(blocked[data])
         return min(left_s, default=None)
+
+
+def _message(queue: deque[Record]) -> Message:
+    # Half the cost of `Message(*record)`, for every record.
+    return tuple.__new__(Message, queue.popleft())  # pyright: ignore[reportUnknownMemberType]
 
 
 def _require_positive(**options: float) -> None:

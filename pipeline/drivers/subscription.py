@@ -10,7 +10,7 @@
 """
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,6 +39,9 @@ from schemas.headers import TXN, Headers, txn_header
 from schemas.markers import Marker
 from schemas.topics import TXN_MARKERS
 from schemas.values import TXN_ID_BYTES, EndOffset, Offset, TopicPartition, TxnId
+
+TURN_RECORDS = 256
+"""Records taken from a queue before it is another partition's turn."""
 
 _log = structlog.get_logger(__name__)
 
@@ -136,7 +139,7 @@ class SubscriptionDriver:
             client_id=f"{options.client_id}-markers",
             partition_count=found[TXN_MARKERS].partition_count,
             marker_read=self._marker_read,
-            end_met=self._changed.set,
+            batch_read=self._markers_read,
         )
         reader = self._connector.group_reader(
             options.client_id, options.group, from_start=options.from_start
@@ -168,28 +171,24 @@ class SubscriptionDriver:
             self._reader = None
         await self._admin.close()
 
-    def take(self) -> Record | None:
-        """The next visible record, None when there is none yet; raises what went wrong."""
-        if self._failure is not None:
-            raise self._failure
-        record = self._buffer.take()
-        if self._full:
-            self._relieve()
-        return record
+    def next_queue(self) -> deque[Record]:
+        """Visible records of the partition whose turn it is, to be taken from the left.
 
-    def take_below(self, data: TopicPartition, end_offset: EndOffset) -> Record | None:
-        """The next visible record of one partition below an end offset; raises as `take`."""
-        if self._failure is not None:
-            raise self._failure
-        record = self._buffer.take_below(data, end_offset)
-        if self._full:
-            self._relieve()
-        return record
+        Empty when there are none yet. It may grow, and is emptied when the partition is revoked,
+        whenever the caller lets the loop run. Ask again after at most `TURN_RECORDS`, so that
+        fetching goes on and others have their turn. Raises what went wrong.
+        """
+        self._look()
+        return self._buffer.next_queue()
+
+    def queue(self, data: TopicPartition) -> deque[Record]:
+        """Visible records of one partition; otherwise as `next_queue`."""
+        self._look()
+        return self._buffer.queue(data)
 
     async def changed(self, timeout_s: float | None = None) -> None:
         """Returns when something may have changed since the last look, or after the time."""
-        if self._failure is not None:
-            raise self._failure
+        self._look()
         if timeout_s is None:
             await self._changed.wait()
         else:
@@ -204,8 +203,7 @@ class SubscriptionDriver:
             FencedError: the group has moved a partition to another member.
             UnavailableError: the cluster stayed away.
         """
-        if self._failure is not None:
-            raise self._failure
+        self._look()
         reader = self._reader
         assert reader is not None, "commit belongs between start and close"
         positions = {
@@ -232,7 +230,7 @@ class SubscriptionDriver:
             position = self._buffer.position(data)
             assert position is not None
             counts[data] = replace(
-                read, delivered=read.delivered - self._buffer.waiting(data), position=position
+                read, delivered=read.delivered - len(self._buffer.queue(data)), position=position
             )
         return counts
 
@@ -310,13 +308,13 @@ class SubscriptionDriver:
         runs: defaultdict[tuple[str, int], list[tuple[int, bytes | None, Record]]]
         runs = defaultdict(list)
         for item in items:
-            place = item[:2]
             if isinstance(item, EndReached):
-                self._feed(place, runs.pop(place, []), item.end_offset)
+                topic, partition, end_offset = item
+                self._feed((topic, partition), runs.pop((topic, partition), []), end_offset)
             else:
-                headers = item.headers
+                topic, partition, offset, _, _, headers = item
                 txn = None if headers is None else _txn_of(headers)
-                runs[place].append((item.offset, txn, item))
+                runs[topic, partition].append((offset, txn, item))
         for place, records in runs.items():
             self._feed(place, records)
         self._apply_pauses()
@@ -349,7 +347,10 @@ class SubscriptionDriver:
             raise
         if effects:
             self._run(marker.data, assigned, effects)
-            self._apply_pauses()
+
+    def _markers_read(self) -> None:
+        self._apply_pauses()
+        self._changed.set()
 
     def _run(
         self, data: TopicPartition, assigned: _Assigned, effects: list[Effect[Record]]
@@ -371,8 +372,10 @@ class SubscriptionDriver:
             assigned.undecided_since = asyncio.get_running_loop().time()
             self._changed.set()
 
-    def _relieve(self) -> None:
-        if self._buffer.count <= self._options.buffer_records_max // 2:
+    def _look(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._full and self._buffer.count <= self._options.buffer_records_max // 2:
             self._full = False
             self._apply_pauses()
 

@@ -25,7 +25,7 @@ class MarkerTail:
 
     Args:
         marker_read: called with each marker; what it raises stops the reading.
-        end_met: called when the end of a marker partition is met for the first time.
+        batch_read: called after each batch of markers.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class MarkerTail:
         client_id: str,
         partition_count: int,
         marker_read: Callable[[Marker], None],
-        end_met: Callable[[], None],
+        batch_read: Callable[[], None],
     ) -> None:
         self._connector = connector
         self._admin = admin
@@ -45,7 +45,7 @@ class MarkerTail:
         self._client_id = client_id
         self._partition_count = partition_count
         self._marker_read = marker_read
-        self._end_met = end_met
+        self._batch_read = batch_read
         self._served_by: dict[TopicPartition, TopicPartition] = {}
         self._positions: dict[TopicPartition, Offset] = {}
         self._caught_up_at: dict[TopicPartition, float] = {}
@@ -101,6 +101,7 @@ class MarkerTail:
             while True:
                 for item in await self._outages.call(reader.read, may_rest=True):
                     self._item_read(item)
+                self._batch_read()
         finally:
             await reader.close()
 
@@ -109,7 +110,6 @@ class MarkerTail:
         if isinstance(item, EndReached):
             if source not in self._caught_up_at:
                 self._caught_up_at[source] = asyncio.get_running_loop().time()
-                self._end_met()
             return
         try:
             marker = decode(item.key, item.value)

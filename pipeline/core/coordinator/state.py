@@ -30,6 +30,9 @@ from schemas.transactions import (
 )
 from schemas.values import TopicPartition
 
+FORGET_AFTER_MS = 60 * 60 * 1000
+"""A client silent for so long asks for no old answer any more (C1b)."""
+
 ANSWERS_PER_CLIENT_MAX = 65_536
 """Answers remembered of one client; its own bound on open requests is far lower."""
 
@@ -58,11 +61,23 @@ class Transaction:
 
 @dataclass(slots=True)
 class ClientMemory:
-    """Answers a client may still ask for again (C1b)."""
+    """Answers a client may still ask for again (C1b).
+
+    Attributes:
+        last_seen_ms: when its last request was appended.
+        acked_through: it has the answers of all requests up to this one.
+        unknown_through: requests up to this one may have taken effect and been forgotten.
+        answers: by number, above `acked_through`.
+    """
 
     last_seen_ms: int = 0
     acked_through: int = 0
+    unknown_through: int = 0
     answers: dict[int, Answer] = field(default_factory=dict[int, Answer])
+
+    def silent(self, now_ms: int) -> bool:
+        """Whether the client may be forgotten."""
+        return self.last_seen_ms + FORGET_AFTER_MS <= now_ms
 
     def acked(self, through: int) -> None:
         """The client has every answer up to `through`."""
@@ -99,8 +114,7 @@ class CoordinatorState:
             if txn is not None and txn.state is TxnState.OPEN:
                 txn.state = TxnState.ABORTING
         elif isinstance(body, ForgetClients):
-            for client_id in body.client_ids:
-                self.clients.pop(client_id, None)
+            self._forget(body.client_ids, record.at_ms)
         return None
 
     def describe(self, sequence: int) -> Answer:
@@ -121,17 +135,25 @@ class CoordinatorState:
         if txn is not None and txn.state is not TxnState.OPEN:
             del self.transactions[sequence]
 
+    def _forget(self, client_ids: tuple[bytes, ...], at_ms: int) -> None:
+        for client_id in client_ids:
+            client = self.clients.get(client_id)
+            if client is not None and client.silent(at_ms):  # it may have spoken since (C0)
+                del self.clients[client_id]
+
     def _request(self, request: Request, at_ms: int) -> Answer | None:
         client = self.clients.get(request.client_id)
         if client is None:
-            if request.acked_through:
-                return Unknown()  # we answered this client once, and have forgotten what
             client = self.clients[request.client_id] = ClientMemory()
+            if request.acked_through:  # we answered it once, and have forgotten what
+                client.unknown_through = request.number
         client.last_seen_ms = max(client.last_seen_ms, at_ms)
         if request.acked_through > client.acked_through:
             client.acked(request.acked_through)
         if request.number <= client.acked_through:
             return None
+        if request.number <= client.unknown_through:
+            return Unknown()
         answer = client.answers.get(request.number)
         if answer is None:
             if len(client.answers) >= ANSWERS_PER_CLIENT_MAX:
@@ -174,10 +196,9 @@ class CoordinatorState:
         if txn is None or txn.state is not TxnState.OPEN:
             return self._not_open(body.sequence, txn)
         if body.committed:
-            for written in body.written:
-                wrong = _wrong_counts(txn, written)
-                if wrong:
-                    return Refused(wrong)
+            wrong = _wrong_counts(txn, body.written)
+            if wrong:
+                return Refused(wrong)
             txn.written = body.written
         txn.state = target
         return Done()
@@ -199,17 +220,21 @@ def _first_registrations(
     return held
 
 
-def _wrong_counts(txn: Transaction, written: Written) -> str:
+def _wrong_counts(txn: Transaction, written: tuple[Written, ...]) -> str:
     """Why a commit's counts cannot be true (C6); empty when they can."""
-    registered = txn.partitions.get(written.data)
-    if registered is None:
-        return f"{written.data} is not registered with transaction {txn.sequence}"
-    span = written.end_offset - written.first_offset
-    if written.first_offset < registered.start_offset or not 1 <= written.record_count <= span:
-        return (
-            f"{written.record_count} records in [{written.first_offset}, {written.end_offset}) of "
-            f"{written.data}, registered from {registered.start_offset}"
-        )
+    named = {one.data for one in written}
+    if len(named) < len(written):
+        return "a partition is named twice"
+    unregistered = named - txn.partitions.keys()
+    if unregistered:
+        return f"{min(unregistered)} is not registered with transaction {txn.sequence}"
+    for data, first_offset, end_offset, record_count in written:
+        start_offset = txn.partitions[data].start_offset
+        if first_offset < start_offset or not 1 <= record_count <= end_offset - first_offset:
+            return (
+                f"{record_count} records in [{first_offset}, {end_offset}) of {data}, "
+                f"registered from {start_offset}"
+            )
     return ""
 
 

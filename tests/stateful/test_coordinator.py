@@ -1,0 +1,250 @@
+"""A coordinator, its clients and its markers when everything that can go wrong does.
+
+*Source*: protocols.md C0-C7, P5 of issue 3: what was acknowledged is in the state for ever. The
+request path loses, repeats and reorders; owners are replaced at any moment and linger as zombies
+whose appends count for nothing; markers and reads of end offsets fail.
+"""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from schemas.transactions import (
+    AddPartitions,
+    Describe,
+    End,
+    ListTransactions,
+    Open,
+    Opened,
+    Written,
+)
+from schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.coordinator_judge import HOUR_MS
+from tests.support.coordinator_world import (
+    ASK_TIMEOUT_MS,
+    PARTITIONS,
+    RETENTION_MS,
+    CoordinatorWorld,
+)
+
+PICK = st.integers(0, 10**6)
+SOME = st.lists(st.sampled_from(PARTITIONS), max_size=2).map(tuple)
+
+
+class Coordinated(RuleBasedStateMachine):
+    """Says what happens next; the world checks each effect, the judge each record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = CoordinatorWorld()
+
+    @initialize(data=SOME, more=SOME)
+    def begin(self, data: tuple[TopicPartition, ...], more: tuple[TopicPartition, ...]):
+        """Each client has opened transactions: what happens to open ones is the question."""
+        for pick, one in enumerate((data, more)):
+            self.world.ask(pick, Open(5000 * (1 + pick), 2, self.world.registrations(one)))
+        self.world.talk_calmly()
+
+    # -- what clients do
+
+    @rule(
+        pick=PICK, count=st.integers(1, 3), data=SOME, timeout_ms=st.sampled_from([500, 3000, 9000])
+    )
+    def open(self, pick: int, count: int, data: tuple[TopicPartition, ...], timeout_ms: int):
+        """C9: one request opens several transactions."""
+        self.world.ask(pick, Open(timeout_ms, count, self.world.registrations(data)))
+
+    @rule(pick=PICK, data=SOME)
+    def add_partitions(self, pick: int, data: tuple[TopicPartition, ...]):
+        """C2: to a transaction in any state, or one that does not exist."""
+        self.world.ask(pick, AddPartitions(self.any_sequence(pick), self.world.registrations(data)))
+
+    @rule(pick=PICK, where=st.sampled_from(PARTITIONS))
+    def write(self, pick: int, where: TopicPartition):
+        """C2: a client writes where its registration was acknowledged, others anywhere."""
+        for held in list(self.world.records.values())[: pick % 4]:
+            if where in held:
+                held[where].append(self.world.ends[where])
+                self.world.ends[where] += 1
+        self.world.ends[where] += pick % 2
+
+    @rule(pick=PICK, wait_visible=st.booleans())
+    def commit(self, pick: int, *, wait_visible: bool):
+        """C6: with what was delivered; the client writes no more."""
+        sequence = self.any_sequence(pick)
+        self.world.ask(pick, End(sequence, True, self.world.delivered(sequence), wait_visible))
+
+    @rule(
+        pick=PICK, where=st.sampled_from(PARTITIONS), count=st.integers(0, 3), twice=st.booleans()
+    )
+    def commit_what_cannot_be(self, pick: int, where: TopicPartition, count: int, *, twice: bool):
+        """C6: counts that do not fit, or a partition named twice."""
+        end_offset = self.world.ends[where]
+        one = Written(where, Offset(end_offset), EndOffset(end_offset + 2), count)
+        self.world.ask(pick, End(self.any_sequence(pick), True, (one,) * (1 + twice), False))
+
+    @rule(pick=PICK, wait_visible=st.booleans())
+    def abort(self, pick: int, *, wait_visible: bool):
+        """C3: whatever was written."""
+        self.world.ask(pick, End(self.any_sequence(pick), False, (), wait_visible))
+
+    @rule(pick=PICK, everything=st.booleans())
+    def inquire(self, pick: int, *, everything: bool):
+        """C1: a question that changes nothing."""
+        body = ListTransactions() if everything else Describe(self.any_sequence(pick))
+        self.world.ask(pick, body)
+
+    # -- what the path does
+
+    @precondition(lambda self: self.world.requests)
+    @rule(pick=PICK, fate=st.sampled_from(["arrives", "arrives twice", "is lost"]))
+    def pass_request(self, pick: int, fate: str):
+        """In any order; the client repeats what is lost."""
+        requests = self.world.requests
+        at = pick % len(requests)
+        _, request = requests[at] if fate == "arrives twice" else requests.pop(at)
+        if fate != "is lost":
+            self.world.arrive(request)
+
+    @precondition(lambda self: self.world.responses)
+    @rule(pick=PICK, fate=st.sampled_from(["arrives", "arrives twice", "is lost"]))
+    def pass_response(self, pick: int, fate: str):
+        """In any order; the client asks again for what is lost."""
+        responses = self.world.responses
+        at = pick % len(responses)
+        response = responses[at] if fate == "arrives twice" else responses.pop(at)
+        if fate != "is lost":
+            self.world.answer(*response)
+
+    @rule()
+    def let_all_talk(self):
+        """For once nothing is lost between clients and the log."""
+        self.world.talk_calmly()
+
+    # -- what owners do
+
+    @precondition(lambda self: self.world.owner.queue)
+    @rule(count=st.integers(1, 5))
+    def land_appends(self, count: int):
+        """The oldest appends of the owner are effective."""
+        self.world.land(count)
+
+    @precondition(lambda self: self.world.owner.queue)
+    @rule()
+    def lose_append(self):
+        """B5: the oldest append will never be effective."""
+        self.world.fail_append()
+
+    @rule(pick=PICK, count=st.integers(1, 4))
+    def read_back(self, pick: int, count: int):
+        """The owner, or a zombie up to its fence, reads the next entry."""
+        self.world.read(self.world.processes[pick % len(self.world.processes)], count)
+
+    @rule()
+    def tick(self):
+        """C1b, C7: every clock says so."""
+        for client in self.world.clients:
+            self.world.tick_client(client)
+        for owner in self.world.processes:
+            self.world.tick_owner(owner)
+
+    @rule(count=st.integers(0, 5), ahead_ms=st.sampled_from([-1500, 0, 1500]))
+    def take_over(self, count: int, ahead_ms: int):
+        """B1: another process fences the owner, whose last appends just land or never do."""
+        self.world.land(count)
+        self.world.replace_owner(ahead_ms)
+
+    # -- what the world does
+
+    @rule()
+    def let_all_be_driven(self):
+        """For once nothing is lost between the log and the markers."""
+        self.world.drive_calmly()
+
+    @precondition(lambda self: self.world.marker_flights)
+    @rule(pick=PICK, lands=st.booleans(), fails=st.booleans())
+    def deliver_marker(self, pick: int, *, lands: bool, fails: bool):
+        """A marker lands or not; a failed one may have landed (A5)."""
+        self.world.marker_done(pick, lands=lands or not fails, fails=fails)
+
+    @precondition(lambda self: self.world.end_reads)
+    @rule(pick=PICK, fails=st.booleans())
+    def read_ends(self, pick: int, *, fails: bool):
+        """C3: the end offsets as they are now."""
+        self.world.ends_done(pick, fails=fails)
+
+    @rule(elapsed_ms=st.sampled_from([1, 100, 600, 1000, 3000, 30_000, HOUR_MS]))
+    def wait(self, elapsed_ms: int):
+        """Time passes; copies of requests leave the path in the end."""
+        self.world.now_ms += elapsed_ms
+        oldest_ms = self.world.now_ms - RETENTION_MS
+        self.world.requests = [
+            (sent, one) for sent, one in self.world.requests if sent >= oldest_ms
+        ]
+
+    # -- what must hold
+
+    @invariant()
+    def keeps_what_it_acknowledged(self):
+        """P5: each acknowledged end is in the log, and no client was told otherwise."""
+        for sequence, committed in self.world.outcomes.items():
+            assert self.world.judge.fates[sequence].committed is committed
+
+    @invariant()
+    def opens_each_sequence_for_one_request(self):
+        """C0: no two requests share a sequence, and none has two."""
+        opened = [
+            sequence
+            for answer in self.world.judge.answers.values()
+            if isinstance(answer, Opened)
+            for sequence in range(answer.first_sequence, sum(answer))
+        ]
+        assert sorted(opened) == list(range(len(self.world.judge.fates)))
+
+    @invariant()
+    def replays_to_the_same_state(self):
+        """P5: an owner that has read everything holds what a fresh reader holds."""
+        if self.world.owner.position == len(self.world.log):
+            assert (
+                self.world.owner.machine.state.transactions == self.world.judge.state.transactions
+            )
+            assert self.world.owner.machine.state.clients == self.world.judge.state.clients
+
+    def any_sequence(self, pick: int) -> int:
+        """One that has not ended, mostly; else any, or the next one."""
+        alive = list(self.world.judge.state.transactions)
+        if alive and pick % 4:
+            return alive[pick % len(alive)]
+        return pick % (len(self.world.judge.fates) + 1)
+
+    def teardown(self):
+        """C4, C7: when faults stop and time passes, everything ends and every marker is there."""
+        pending = [(one, n) for one in self.world.clients for n in one.asked if n not in one.ended]
+        until_ms = self.world.now_ms + ASK_TIMEOUT_MS
+        while self.world.now_ms <= until_ms:
+            self.world.calm_round()
+        assert all(number in client.ended for client, number in pending)
+        assert not self.world.judge.state.transactions
+        for sequence in range(len(self.world.judge.fates)):
+            assert not self.world.judge.missing_markers(sequence)
+        self.every_client_is_served()
+
+    def every_client_is_served(self):
+        """C1b: also one that gave up, or was forgotten, and heard `unknown` once."""
+        for pick, client in enumerate(self.world.clients):
+            for _ in range(2):
+                self.world.ask(pick, Open(500, 1, ()))
+                self.world.calm_round()
+            assert isinstance(client.ended[len(client.asked)], Opened)
+
+
+Coordinated.TestCase.settings = settings(
+    max_examples=250, stateful_step_count=60, deadline=None, print_blob=True
+)
+TestCoordinator = Coordinated.TestCase

@@ -1,0 +1,299 @@
+"""Several owners of one log over a network that delays, reorders, loses and times out.
+
+*Source*: protocols.md A1, A5, B1-B5. The whole history of the log is kept beside the log, so that
+B2 can be asked of any entry, trimmed or not, in the words of the page.
+"""
+
+from dataclasses import dataclass, field
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
+from pipeline.core.buffered_log.owner import (
+    AppendNoop,
+    Apply,
+    Fenced,
+    LogOwner,
+    OwnerEffect,
+    OwnerState,
+    Serve,
+    Settled,
+)
+from schemas.headers import EntryStamp
+from schemas.values import Offset
+
+OWNERS_MAX = 4
+PICK = st.integers(0, 10**6)
+
+Fence = bytes
+Entry = Fence | EntryStamp
+
+
+@dataclass
+class Process:
+    """A process that takes the log over, and what it has been told."""
+
+    nonce: bytes
+    owner: LogOwner
+    start: int
+    position: int
+    serials: int = 0
+    applied: list[tuple[int, bool]] = field(default_factory=list)
+    written: dict[int, int] = field(default_factory=dict)  # serial -> offset
+    lost: set[int] = field(default_factory=set)
+    settled: list[int] = field(default_factory=list)
+    fenced_at: int | None = None
+    stopped: bool = False
+
+
+@dataclass
+class Flight:
+    """An append on its way; `given_up`: its producer reported a time-out already."""
+
+    process: Process
+    entry: Entry
+    given_up: bool = False
+
+
+def effective(history: list[Entry], offset: int) -> bool:
+    """B2, word for word, over the whole history."""
+    entry = history[offset]
+    if isinstance(entry, Fence):
+        return False
+    before = history[:offset]
+    fences = [at for at, one in enumerate(before) if isinstance(one, Fence)]
+    own = [o.serial for o in before if isinstance(o, EntryStamp) and o.epoch == entry.epoch]
+    return bool(fences) and fences[-1] == entry.epoch and all(entry.serial > one for one in own)
+
+
+class LogOwners(RuleBasedStateMachine):
+    """Processes come, write and are replaced; the network and a trimmer do their worst."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[Entry] = []
+        self.effective: list[bool] = []
+        self.start = 0
+        self.flights: list[Flight] = []
+        self.processes: list[Process] = []
+        self.nonces = 0
+
+    # -- what processes do
+
+    @precondition(lambda self: sum(not one.stopped for one in self.processes) < OWNERS_MAX)
+    @rule()
+    def take_over(self):
+        """B1: another process begins at the log start and appends its fence."""
+        self.nonces += 1
+        nonce = self.nonces.to_bytes(16, "big")
+        owner = LogOwner(nonce, Offset(self.start))
+        process = Process(nonce, owner, self.start, self.start)
+        self.processes.append(process)
+        self.flights.append(Flight(process, nonce))
+
+    @precondition(lambda self: self.serving())
+    @rule(pick=PICK, count=st.integers(1, 3))
+    def write(self, pick: int, count: int):
+        """A serving owner sends entries."""
+        process = self.serving()[pick % len(self.serving())]
+        for _ in range(count):
+            self.send(process)
+
+    @precondition(lambda self: self.processes)
+    @rule(pick=PICK, count=st.integers(1, 8))
+    def read(self, pick: int, count: int):
+        """A process reads on; one that a trim has overtaken meets the gap."""
+        process = self.processes[pick % len(self.processes)]
+        for _ in range(count):
+            self.read_one(process)
+
+    # -- what the world does
+
+    @precondition(lambda self: self.flights)
+    @rule(pick=PICK)
+    def land(self, pick: int):
+        """Any append lands, however late and in whatever order."""
+        flight = self.flights.pop(pick % len(self.flights))
+        self.history.append(flight.entry)
+        self.effective.append(effective(self.history, len(self.history) - 1))
+
+    @precondition(lambda self: self.flights)
+    @rule()
+    def land_in_order(self):
+        """The oldest append lands: what a network does most of the time."""
+        self.land(0)
+
+    @precondition(lambda self: self.flights)
+    @rule(pick=PICK)
+    def lose(self, pick: int):
+        """An append never lands; its producer says so, in the end."""
+        flight = self.flights.pop(pick % len(self.flights))
+        self.give_up(flight)
+
+    @precondition(lambda self: self.flights)
+    @rule(pick=PICK)
+    def time_out(self, pick: int):
+        """A5: the producer gives up, the append may still land."""
+        self.give_up(self.flights[pick % len(self.flights)])
+
+    @precondition(lambda self: any(self.effective[self.start :]))
+    @rule(pick=PICK)
+    def trim(self, pick: int):
+        """C8: to an effective entry, never to the end."""
+        at = [o for o in range(self.start, len(self.history)) if self.effective[o]]
+        self.start = at[pick % len(at)]
+
+    # -- how
+
+    def serving(self) -> list[Process]:
+        """Processes that believe they own the log."""
+        return [one for one in self.processes if one.owner.state is OwnerState.SERVING]
+
+    def send(self, process: Process):
+        """Puts the process's next entry on its way."""
+        process.serials += 1
+        stamp = process.owner.stamp(process.serials)
+        process.owner.entry_written(process.serials)
+        self.flights.append(Flight(process, stamp))
+
+    def give_up(self, flight: Flight):
+        """Says a failure once; a fence that fails is only ever waited for."""
+        if flight.given_up or isinstance(flight.entry, Fence):
+            return
+        flight.given_up = True
+        self.run(flight.process, flight.process.owner.write_failed(flight.entry.serial), None)
+
+    def read_one(self, process: Process):
+        """One entry, or the gap that a trim has left."""
+        if process.stopped or process.position >= len(self.history):
+            return
+        offset = max(process.position, self.start)
+        if offset > process.position:
+            with pytest.raises(LogGapError):
+                self.feed(process, offset)
+            process.owner.replaced()
+            process.stopped = True
+            return
+        process.position += 1
+        self.run(process, self.feed(process, offset), offset)
+
+    def feed(self, process: Process, offset: int) -> list[OwnerEffect]:
+        """Hands the entry at `offset` to the owner."""
+        entry = self.history[offset]
+        if isinstance(entry, Fence):
+            return process.owner.fence_read(Offset(offset), entry)
+        return process.owner.entry_read(Offset(offset), entry)
+
+    def run(self, process: Process, effects: list[OwnerEffect], offset: int | None):
+        """Does what the effects say, and checks that each is allowed now."""
+        for effect in effects:
+            match effect:
+                case Apply(own):
+                    assert offset is not None
+                    process.applied.append((offset, own))
+                case Settled(serial, at):
+                    assert process.fenced_at is None, "settled behind a later fence (B4)"
+                    process.settled.append(serial)
+                    if at is None:
+                        process.lost.add(serial)
+                    else:
+                        process.written[serial] = at
+                case Serve(epoch):
+                    assert self.history[epoch] == process.nonce
+                    assert epoch == offset
+                case Fenced(at):
+                    assert process.fenced_at is None
+                    assert at == offset
+                    process.fenced_at = at
+                case AppendNoop():
+                    self.send(process)
+
+    # -- what must hold
+
+    @invariant()
+    def written_means_effective(self):
+        """B2, B3: what an owner reports as written counts for every reader, and is its own."""
+        for process in self.processes:
+            for serial, offset in process.written.items():
+                assert self.history[offset] == EntryStamp(process.owner.epoch, serial)
+                assert self.effective[offset]
+
+    @invariant()
+    def lost_means_never_effective(self):
+        """A5, B5: what an owner reports as not written does not come to life later."""
+        lost = {(one.owner.epoch, serial) for one in self.processes for serial in one.lost}
+        assert not any(
+            counts and (entry.epoch, entry.serial) in lost
+            for entry, counts in zip(self.history, self.effective, strict=True)
+            if isinstance(entry, EntryStamp)
+        )
+
+    @invariant()
+    def settles_once_in_order(self):
+        """A1: each entry is settled once, in the order of writing, none left out."""
+        for process in self.processes:
+            assert process.settled == list(range(1, len(process.settled) + 1))
+            if process.owner.state is OwnerState.SERVING:
+                assert process.owner.in_flight == process.serials - len(process.settled)
+            else:
+                assert process.owner.in_flight == 0
+
+    @invariant()
+    def applies_what_is_effective(self):
+        """B2, B3: every owner applies the same entries, from its start to its later fence."""
+        for process in self.processes:
+            until = process.position if process.fenced_at is None else process.fenced_at
+            expected = [
+                (offset, self.history[offset].epoch == process.owner.epoch)
+                for offset in range(process.start, until)
+                if self.effective[offset]
+            ]
+            assert process.applied == expected
+
+    @invariant()
+    def serves_from_its_own_fence(self):
+        """B1: an owner serves as soon as it has read its fence, and its epoch is that offset."""
+        for process in self.processes:
+            seen = [
+                offset
+                for offset in range(process.start, process.position)
+                if self.history[offset] == process.nonce
+            ]
+            assert process.owner.epoch == (seen[0] if seen else None)
+            replaying = process.owner.state is OwnerState.REPLAYING
+            assert replaying == (not seen and not process.stopped)
+
+    def teardown(self):
+        """B2, B5: every reader agrees, and an owner that nobody replaced settles everything."""
+        self.every_reader_agrees()
+        while self.flights:
+            self.land(0)
+            for process in self.processes:
+                self.read_one(process)
+        for _ in range(len(self.history)):
+            for process in self.processes:
+                self.read_one(process)
+        for process in self.serving():
+            assert process.owner.in_flight == 0
+            assert process.serials == len(process.settled)
+        self.every_reader_agrees()
+
+    def every_reader_agrees(self):
+        """B2: from the log start, whatever was trimmed, the verdicts are those of the history."""
+        view = EffectiveLog(Offset(self.start))
+        for offset in range(self.start, len(self.history)):
+            entry = self.history[offset]
+            if isinstance(entry, Fence):
+                view.fence_read(Offset(offset))
+            else:
+                assert view.entry_read(Offset(offset), entry) == self.effective[offset]
+        assert view.next_offset == max(self.start, len(self.history))
+
+
+LogOwners.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=50, deadline=None, print_blob=True
+)
+TestLogOwners = LogOwners.TestCase

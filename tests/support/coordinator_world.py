@@ -1,0 +1,376 @@
+"""Clients, a request path, a log with changing owners and markers, all in one process.
+
+*Source*: protocols.md B4, C0-C7. It does what the drivers do and checks each effect when it comes;
+what happens next, and what goes wrong, is the test's to say.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pipeline.core.coordinator.machine import (
+    Coordinator,
+    CoordinatorEffect,
+    Propose,
+    ReadEnds,
+    Reply,
+    WriteMarkers,
+)
+from pipeline.core.coordinator.session import ClientSession, GiveUp, Send
+from schemas.markers import Marker
+from schemas.transactions import (
+    AddPartitions,
+    Answer,
+    Describe,
+    Description,
+    Done,
+    End,
+    ForgetClients,
+    Listed,
+    ListTransactions,
+    Noop,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Request,
+    RequestBody,
+    TxnLogRecord,
+    Unknown,
+    Written,
+)
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.coordinator_judge import Judge
+
+PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)]
+RETENTION_MS = 10 * 60 * 1000
+"""Of the request path: older copies are gone."""
+
+ASK_TIMEOUT_MS = 20_000
+
+
+@dataclass
+class Client:
+    """A client process: its session and how each of its requests ended (None: given up)."""
+
+    name: bytes
+    session: ClientSession
+    asked: dict[int, RequestBody] = field(default_factory=dict)
+    ended: dict[int, Answer | None] = field(default_factory=dict)
+    acked_through: int = 0
+
+
+@dataclass(eq=False)
+class Owner:
+    """A process that owns the log, or thinks so; `until` is the fence that replaced it."""
+
+    machine: Coordinator
+    clock_ahead_ms: int
+    position: int
+    until: int | None = None
+    queue: deque["Append"] = field(default_factory=deque)
+
+
+@dataclass(eq=False)
+class Append:
+    """A record on its way into the log, and the question that its read-back answers (C1)."""
+
+    owner: Owner
+    record: TxnLogRecord
+    question: Request | None = None
+    known: dict[int, bool] = field(default_factory=dict)  # acknowledged when it was asked
+
+
+@dataclass(eq=False)
+class MarkerSet:
+    """Markers of one effect; their owner hears of them when none is missing."""
+
+    owner: Owner
+    sequence: int
+    missing: int
+    failed: bool = False
+
+
+class CoordinatorWorld:
+    """The whole system; `judge` reads the same log in its own way."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.ends = dict.fromkeys(PARTITIONS, 0)
+        self.markers: dict[tuple[TopicPartition, TxnId], Marker] = {}
+        self.judge = Judge(self.ends, self.markers)
+        self.log: list[Append] = []
+        self.requests: list[tuple[int, Request]] = []
+        self.responses: list[tuple[bytes, int, Answer]] = []
+        self.marker_flights: list[tuple[MarkerSet, Marker]] = []
+        self.end_reads: list[tuple[Owner, ReadEnds]] = []
+        self.records: dict[int, dict[TopicPartition, list[int]]] = {}
+        self.outcomes: dict[int, bool] = {}  # acknowledged to a client
+        self.zombies: list[Owner] = []
+        self.clients = [Client(name, ClientSession(name, 0)) for name in (b"a", b"b")]
+        self.new_owner(0)
+
+    @property
+    def processes(self) -> list[Owner]:
+        """The owner, and the one it replaced that may not have noticed."""
+        return [self.owner, *self.zombies]
+
+    # -- clients
+
+    def registrations(self, data: tuple[TopicPartition, ...]) -> tuple[Registered, ...]:
+        """From the ends as they are now (C2)."""
+        return tuple(Registered(one, EndOffset(self.ends[one]), b"") for one in data)
+
+    def delivered(self, sequence: int) -> tuple[Written, ...]:
+        """C6: what a transaction has written so far; it writes no more."""
+        return tuple(
+            Written(data, Offset(offsets[0]), EndOffset(offsets[-1] + 1), len(offsets))
+            for data, offsets in self.records.pop(sequence, {}).items()
+            if offsets
+        )
+
+    def ask(self, pick: int, body: RequestBody):
+        """A client makes a request."""
+        client = self.clients[pick % len(self.clients)]
+        sent = client.session.made(body, self.now_ms, ASK_TIMEOUT_MS)
+        assert sent.request.number == len(client.asked) + 1
+        client.asked[sent.request.number] = body
+        self.send(client, sent)
+
+    def send(self, client: Client, sent: Send):
+        """C1b: what a client claims to have, it never asks for again."""
+        number, acked_through = sent.request.number, sent.request.acked_through
+        assert sent.request.body == client.asked[number]
+        assert acked_through < number
+        assert all(one in client.ended for one in range(1, acked_through + 1))
+        assert number > client.acked_through
+        client.acked_through = max(client.acked_through, acked_through)
+        self.requests.append((self.now_ms, sent.request))
+
+    def tick_client(self, client: Client):
+        """Runs a session's effects."""
+        for effect in client.session.tick(self.now_ms):
+            match effect:
+                case Send():
+                    self.send(client, effect)
+                case GiveUp(number):
+                    self.end_request(client, number, None)
+
+    def answer(self, name: bytes, number: int, answer: Answer):
+        """A response arrives; only the first one ends the request."""
+        client = next(one for one in self.clients if one.name == name)
+        given = client.session.answered(number, answer)
+        assert (given is None) == (number in client.ended)
+        if given is not None:
+            self.end_request(client, number, given)
+
+    def end_request(self, client: Client, number: int, answer: Answer | None):
+        """Each request ends exactly once; what it was told is held against the log."""
+        assert number not in client.ended
+        client.ended[number] = answer
+        body = client.asked[number]
+        if isinstance(answer, Opened):
+            for sequence in range(answer.first_sequence, sum(answer)):
+                self.know_registrations(sequence, body)
+        elif isinstance(body, AddPartitions) and isinstance(answer, Done):
+            self.know_registrations(body.sequence, body)
+        elif isinstance(body, End) and isinstance(answer, Done):
+            assert self.outcomes.setdefault(body.sequence, body.committed) == body.committed
+
+    def know_registrations(self, sequence: int, body: RequestBody):
+        """The client may write to these partitions now, unless it has ended the transaction."""
+        assert isinstance(body, Open | AddPartitions)
+        ends = [b for c in self.clients for b in c.asked.values() if isinstance(b, End)]
+        if all(end.sequence != sequence for end in ends):
+            held = self.records.setdefault(sequence, {})
+            for one in body.partitions:
+                held.setdefault(one.data, [])
+
+    # -- owners and their log
+
+    def replace_owner(self, ahead_ms: int):
+        """B1, B4: what the old owner has on its way counts for nothing; it does not know yet."""
+        self.owner.until = len(self.log)
+        self.owner.queue.clear()
+        self.zombies = [self.owner]
+        self.new_owner(ahead_ms)
+
+    def land(self, count: int):
+        """The owner's oldest appends are effective."""
+        for _ in range(min(count, len(self.owner.queue))):
+            append = self.owner.queue.popleft()
+            self.log.append(append)
+            self.judge.read(append.record)
+
+    def fail_append(self):
+        """B5: the owner's oldest append will never be effective."""
+        body = self.owner.queue.popleft().record.body
+        if not isinstance(body, Request | Noop | ForgetClients):
+            self.owner.machine.lost(body.sequence, self.clock(self.owner))
+
+    def tick_owner(self, owner: Owner):
+        """C7: its clock says so."""
+        self.run(owner, owner.machine.tick(self.clock(owner)))
+
+    def clock(self, owner: Owner) -> int:
+        """Clocks of two machines differ."""
+        return self.now_ms + owner.clock_ahead_ms
+
+    def new_owner(self, ahead_ms: int):
+        """B1: replays the whole log, then serves."""
+        owner = Owner(Coordinator(0), ahead_ms, len(self.log))
+        for append in self.log:
+            effects = owner.machine.applied([append.record], own=False, now_ms=self.clock(owner))
+            assert not effects, "acts before it serves"
+        self.owner = owner
+        self.run(owner, owner.machine.serve(self.clock(owner)))
+
+    def append(self, owner: Owner, body: object, **question: object):
+        """A zombie's append goes nowhere."""
+        if owner is self.owner:
+            record = TxnLogRecord(body, self.clock(owner))
+            owner.queue.append(Append(owner, record, **question))
+
+    def arrive(self, request: Request):
+        """What the driver does with a request: a no-op stands in for a question (C1)."""
+        if isinstance(request.body, Describe | ListTransactions):
+            self.append(self.owner, Noop(), question=request, known=dict(self.outcomes))
+        else:
+            self.append(self.owner, request)
+
+    def read(self, owner: Owner, count: int):
+        """One entry: records of one owner, its questions answered behind it."""
+        until = len(self.log) if owner.until is None else owner.until
+        entry = self.log[owner.position : min(until, owner.position + count)]
+        entry = [one for one in entry if one.owner is entry[0].owner]
+        owner.position += len(entry)
+        if entry:
+            own = entry[0].owner is owner
+            records = [one.record for one in entry]
+            self.run(owner, owner.machine.applied(records, own=own, now_ms=self.clock(owner)))
+            for one in entry:
+                if own and one.question is not None:
+                    self.inform(owner, one.question, one.known)
+
+    def inform(self, owner: Owner, question: Request, known: dict[int, bool]):
+        """C1: an answer shows everything acknowledged before the question arrived."""
+        answer = owner.machine.asked(question)
+        shown = {answer.sequence: answer} if isinstance(answer, Description) else {}
+        if isinstance(answer, Listed):
+            shown = {one.sequence: one for one in answer.transactions}
+            assert all(sequence >= answer.low_watermark for sequence in shown)
+        for sequence, one in shown.items():
+            if sequence in known:
+                assert one.state in ("ENDED", "COMMITTING" if known[sequence] else "ABORTING")
+        self.responses.append((question.client_id, question.number, answer))
+
+    def run(self, owner: Owner, effects: list[CoordinatorEffect]):
+        """Does what a driver does, and checks what must be durable first."""
+        for effect in effects:
+            match effect:
+                case Reply(request, answer):
+                    self.check_reply(owner, request, answer)
+                    self.responses.append((request.client_id, request.number, answer))
+                case Propose(body):
+                    self.append(owner, body)
+                case ReadEnds(sequence, partitions):
+                    assert self.judge.fates[sequence].committed is False
+                    assert set(partitions) == set(self.judge.fates[sequence].registered)
+                    self.end_reads.append((owner, effect))
+                case WriteMarkers(sequence, markers):
+                    self.check_markers(sequence, list(markers))
+                    batch = MarkerSet(owner, sequence, len(markers))
+                    self.marker_flights += [(batch, marker) for marker in markers]
+                    if not markers:
+                        self.run(owner, owner.machine.markers_acknowledged(sequence))
+
+    def check_reply(self, owner: Owner, request: Request, answer: Answer):
+        """C1, C5: an answer leaves behind the entry that makes it true."""
+        mine = [one.record.body for one in self.log[: owner.position] if one.owner is owner]
+        assert request in mine
+        body = request.body
+        if isinstance(answer, Unknown):
+            return
+        known = self.judge.answers[request.client_id, request.number]
+        assert type(answer) is type(known)
+        assert isinstance(answer, Refused) or answer == known
+        if isinstance(body, End) and body.wait_visible and isinstance(answer, Done):
+            assert self.judge.fates[body.sequence].ended
+
+    def check_markers(self, sequence: int, markers: list[Marker]):
+        """C2, C3, C4: a marker for each registered partition, saying what the log says."""
+        fate = self.judge.fates[sequence]
+        assert {one.data for one in markers} == set(fate.registered)
+        written = {one.data: one for one in fate.written}
+        for marker in markers:
+            assert marker.txn == TxnId(0, sequence)
+            assert marker.committed is fate.committed
+            assert marker.start_offset == fate.registered[marker.data].start_offset
+            if not marker.committed:
+                assert marker.end_offset >= fate.ends_when_decided[marker.data]
+            elif marker.data in written:
+                assert marker.end_offset == written[marker.data].end_offset
+                assert marker.record_count == written[marker.data].record_count
+            else:
+                assert (marker.end_offset, marker.record_count) == (marker.start_offset, 0)
+
+    def marker_done(self, pick: int, *, lands: bool, fails: bool):
+        """One marker's fate; its owner hears when the whole set is done."""
+        batch, marker = self.marker_flights.pop(pick % len(self.marker_flights))
+        if lands:
+            before = self.markers.get((marker.data, marker.txn))
+            assert before is None or before.committed == marker.committed, "both outcomes"
+            self.markers[marker.data, marker.txn] = marker
+        batch.missing -= 1
+        batch.failed |= fails
+        if batch.missing or batch.owner not in self.processes:
+            return
+        if batch.failed:
+            batch.owner.machine.lost(batch.sequence, self.clock(batch.owner))
+        else:
+            self.run(batch.owner, batch.owner.machine.markers_acknowledged(batch.sequence))
+
+    def ends_done(self, pick: int, *, fails: bool):
+        """One read of end offsets; a dead process hears nothing."""
+        owner, asked = self.end_reads.pop(pick % len(self.end_reads))
+        if owner not in self.processes:
+            return
+        if fails:
+            owner.machine.lost(asked.sequence, self.clock(owner))
+        else:
+            ends = {data: EndOffset(self.ends[data]) for data in asked.partitions}
+            self.run(owner, owner.machine.ends_read(asked.sequence, ends))
+
+    # -- when nothing goes wrong
+
+    def talk_calmly(self):
+        """Every request is answered as far as the log allows."""
+        while self.requests:
+            self.arrive(self.requests.pop(0)[1])
+        self.log_calmly()
+        while self.responses:
+            self.answer(*self.responses.pop(0))
+
+    def log_calmly(self):
+        """Every append lands and is read."""
+        while self.owner.queue or self.owner.position < len(self.log):
+            self.land(len(self.owner.queue))
+            self.read(self.owner, 100)
+
+    def drive_calmly(self):
+        """Every marker is written, every end offset read, until nothing is under way."""
+        while self.owner.queue or self.marker_flights or self.end_reads:
+            self.log_calmly()
+            while self.marker_flights:
+                self.marker_done(0, lands=True, fails=False)
+            while self.end_reads:
+                self.ends_done(0, fails=False)
+
+    def calm_round(self):
+        """All of it, then more than half a second passes."""
+        for client in self.clients:
+            self.tick_client(client)
+        self.tick_owner(self.owner)
+        self.talk_calmly()
+        self.drive_calmly()
+        self.talk_calmly()
+        self.now_ms += 600

@@ -162,11 +162,11 @@ class KafkaAdmin:
         answers = _ask_offsets(self._open(), self._config, partitions, spec, level)
         action = f"cannot read offsets of {partitions[0].topic}"
         try:
-            found = await self._answers(answers.items(), action)
+            found = await self._answers(answers, action)
         except _NoLeaderError as error:
             await self._check_absent(partitions, error)
             return []
-        return [(TopicPartition(it.topic, it.partition), answer.offset) for it, answer in found]
+        return [(data, _known_offset(data, answer, self._address)) for data, answer in found]
 
     async def _check_absent(
         self, partitions: Sequence[TopicPartition], error: "_NoLeaderError"
@@ -220,15 +220,16 @@ def log_bounds(
 
     Raises:
         KafkaException: of the client; also when a partition does not exist.
+        RetriableError: no answer.
     """
     if not partitions:
         return {}
     spec = EarliestSpec() if start else LatestSpec()
     with _make_client(config, lambda _: None) as client:
         answers = _ask_offsets(client, config, partitions, spec, IsolationLevel.READ_COMMITTED)
+        address = config.bootstrap_servers
         return {
-            TopicPartition(it.topic, it.partition): Offset(answer.result().offset)
-            for it, answer in answers.items()
+            data: Offset(_known_offset(data, answer.result(), address)) for data, answer in answers
         }
 
 
@@ -246,11 +247,25 @@ def _ask_offsets(
     partitions: Sequence[TopicPartition],
     spec: OffsetSpec,
     level: IsolationLevel,
-) -> "dict[ClientPartition, Future[Any]]":
+) -> "list[tuple[TopicPartition, Future[Any]]]":
     asked = {ClientPartition(data[0], data[1]): spec for data in partitions}
-    return client.list_offsets(
+    answers = client.list_offsets(
         asked, isolation_level=level, request_timeout=config.request_timeout_s
     )
+    return [(TopicPartition(it.topic, it.partition), answer) for it, answer in answers.items()]
+
+
+def _known_offset(data: TopicPartition, answer: Any, address: str) -> int:
+    """The offset in an answer to `_ask_offsets`.
+
+    Without an answer of the broker in time the client reports success, and no offset.
+    """
+    if answer.offset < 0:
+        raise RetriableError(
+            f"no answer about offsets of {data} from {address}",
+            hint="check that the broker runs; then try again",
+        )
+    return answer.offset
 
 
 def _uuid_bytes(text: str) -> bytes:

@@ -1,0 +1,106 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from connectors.errors import FatalError
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from pipeline.drivers.subscription_markers import MarkerTail
+from pipeline.drivers.subscription_outage import OutageGuard
+from schemas.markers import Marker
+from schemas.values import TxnId
+from tests.support.coordinated import MARKER_PARTITIONS, CoordinatedTopic
+
+X = TxnId(0, 1)
+
+
+class Rig:
+    """A tail, the markers it has read, and a topic to write markers for."""
+
+    def __init__(self, connector: MemoryConnector, topic: CoordinatedTopic) -> None:
+        admin = connector.admin()
+        self.topic = topic
+        self.read: list[Marker] = []
+        self.batch = asyncio.Event()
+        self.tail = MarkerTail(
+            connector,
+            admin,
+            OutageGuard(admin, timeout_s=1.0, retry_delay_s=0.01),
+            client_id="test-markers",
+            partition_count=MARKER_PARTITIONS,
+            marker_read=self.read.append,
+            batch_read=self.batch.set,
+        )
+        self.same = next(p for p in range(1, 16) if topic.markers_of(p) == topic.markers_of(0))
+        self.other = next(p for p in range(1, 16) if topic.markers_of(p) != topic.markers_of(0))
+
+    @asynccontextmanager
+    async def running(self, *partitions: int) -> AsyncIterator[None]:
+        """Runs the tail until the markers of these partitions were read to their end."""
+        running = asyncio.create_task(self.tail.run())
+        try:
+            while any(self.tail.caught_up_at(self.topic.at(p)) is None for p in partitions):
+                await self.batch.wait()
+                self.batch.clear()
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    """A tail on a broker of the test's own."""
+    connector = MemoryConnector(MemoryBroker())
+    topic = await CoordinatedTopic.create(connector, "orders", 16)
+    yield Rig(connector, topic)
+    await topic.close()
+
+
+async def test_a_partition_added_later_gets_its_markers_from_the_start(rig: Rig):
+    """D5: the marker partition was read on for another, and is read again from its start."""
+    await rig.topic.commit(rig.same, X, 1)
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert [marker.data for marker in rig.read] == [rig.topic.at(rig.same)]
+    rig.read.clear()
+    rig.tail.add([rig.topic.at(rig.same)])
+    async with rig.running(rig.same):
+        assert [marker.data for marker in rig.read] == [rig.topic.at(rig.same)]
+
+
+async def test_markers_that_were_read_are_not_read_again_for_others(rig: Rig):
+    """A rebalance that adds another marker partition goes on where the first one stood."""
+    await rig.topic.commit(0, X, 1)
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert len(rig.read) == 1
+    rig.read.clear()
+    await rig.topic.commit(rig.other, X, 1)
+    rig.tail.add([rig.topic.at(rig.other)])
+    async with rig.running(rig.other):
+        assert [marker.data for marker in rig.read] == [rig.topic.at(rig.other)]
+
+
+async def test_a_removed_partition_is_forgotten(rig: Rig):
+    """What comes back after a removal starts anew, and counts as unread until it was read."""
+    await rig.topic.commit(0, X, 1)
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        pass
+    rig.tail.remove([rig.topic.at(0)])
+    assert rig.tail.caught_up_at(rig.topic.at(0)) is None
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert len(rig.read) == 2
+
+
+async def test_a_missing_marker_partition_is_named(rig: Rig):
+    """A marker topic with fewer partitions than the placement needs is an error."""
+    rig.tail._partition_count = 1000
+    rig.tail.add([rig.topic.at(0)])
+    with pytest.raises(FatalError, match="does not exist") as caught:
+        await rig.tail.run()
+    assert caught.value.topic == "stilltide.txn-markers"

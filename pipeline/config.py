@@ -55,6 +55,9 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "session_timeout_s": Bound(
             1, 1800, "brokers refuse a consumer group's member outside of their own bounds"
         ),
+        "broker_away_s_max": Bound(
+            1, 3600, "a broker restart takes seconds, and a worker cut off for good must say so"
+        ),
         "request_timeout_s": Bound(
             1, 600, "a broker restart takes seconds, a caller waits so long"
         ),
@@ -80,6 +83,7 @@ class Settings(BaseSettings):
         txn_log_flush_mode: `eager` also writes as soon as no write is under way (A3).
         txn_timeout_ms_max: the longest a transaction may ask to stay open (C2).
         session_timeout_s: a worker silent for so long loses its partitions.
+        broker_away_s_max: a worker whose cluster is away for longer gives up.
         request_timeout_s: a request without an answer for so long has failed.
     """
 
@@ -99,6 +103,7 @@ class Settings(BaseSettings):
     txn_log_flush_mode: Literal["eager", "timer"] = "eager"
     txn_timeout_ms_max: int = 15 * _MINUTE_MS
     session_timeout_s: float = 10.0
+    broker_away_s_max: float = 60.0
     request_timeout_s: float = 30.0
 
     @model_validator(mode="after")

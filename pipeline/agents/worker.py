@@ -99,6 +99,7 @@ class Worker:
                 marker_partition_count=self._settings.partitions,
                 clock=SystemClock(),
                 txn_timeout_ms_max=self._settings.txn_timeout_ms_max,
+                broker_away_s_max=self._settings.broker_away_s_max,
             )
 
         agent = CoordinatorAgent(cluster, make_driver, self.fail)

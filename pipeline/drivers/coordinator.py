@@ -65,6 +65,7 @@ class CoordinatorDriver:
         marker_partition_count: partitions of txn-markers.
         clock: wall clock.
         txn_timeout_ms_max: longest time-out a client may ask for.
+        broker_away_s_max: how long the broker may be away before `run` gives up.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class CoordinatorDriver:
         marker_partition_count: int,
         clock: Clock,
         txn_timeout_ms_max: int,
+        broker_away_s_max: float = 60.0,
     ) -> None:
         self.coordinator = coordinator
         self.serving = False
@@ -91,11 +93,13 @@ class CoordinatorDriver:
         self._marker_partition_count = marker_partition_count
         self._clock = clock
         self._txn_timeout_ms_max = txn_timeout_ms_max
-        self._held: deque[bytes] = deque(maxlen=HELD_BATCHES_MAX)
+        self._broker_away_s_max = broker_away_s_max
+        self._held: deque[list[tuple[bytes, Request]]] = deque(maxlen=HELD_BATCHES_MAX)
         self._machine = Coordinator(coordinator)
         self._log: OwnedLog | None = None
         self._replies: dict[tuple[bytes, int], list[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
 
     async def run(self) -> None:
         """Owns the log until cancelled, or fenced and not assigned any more.
@@ -115,6 +119,7 @@ class CoordinatorDriver:
                 applied=self._applied,
                 serving=self._serve,
                 caught_up=self._send_replies,
+                patience_s=self._broker_away_s_max,
             )
             try:
                 await self._log.run()
@@ -132,12 +137,14 @@ class CoordinatorDriver:
         Raises:
             DecodeError: not requests; nothing of the value was appended.
         """
-        if not self.serving:
-            if value is not None:
-                self._held.append(value)
-            return
-        records = decode_value(value)
-        for data, request in zip(records, map(requests.decode_request, records), strict=True):
+        received = [(data, requests.decode_request(data)) for data in decode_value(value)]
+        if self.serving:
+            self._take(received)
+        else:
+            self._held.append(received)
+
+    def _take(self, received: list[tuple[bytes, Request]]) -> None:
+        for data, request in received:
             self._request_received(data, request)
 
     def _request_received(self, data: bytes, request: Request) -> None:
@@ -169,7 +176,7 @@ class CoordinatorDriver:
         self._run(self._machine.serve(self._clock.now_ms()))
         self._arm()
         while self._held:
-            self.requests_received(self._held.popleft())
+            self._take(self._held.popleft())
 
     def _stop_serving(self) -> None:
         self.serving = False
@@ -181,6 +188,7 @@ class CoordinatorDriver:
     def _applied(self, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         decoded = [txn_log.decode(record) for record in records]
         self._run(self._machine.applied(decoded, own=own, now_ms=self._clock.now_ms()))
+        self._arm()  # for the time-out of what was opened
 
     def _run(self, effects: Sequence[CoordinatorEffect]) -> None:
         for effect in effects:
@@ -257,13 +265,17 @@ class CoordinatorDriver:
         self._arm()
 
     def _arm(self) -> None:
+        """Sees to a tick at the machine's deadline; one that comes too early does no harm."""
         deadline_ms = self._machine.deadline_ms
+        if deadline_ms is None:
+            return
         if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
+                return
             self._timer.cancel()
-            self._timer = None
-        if deadline_ms is not None:
-            delay_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._ticked)
+        delay_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._ticked)
+        self._timer_ms = deadline_ms
 
     def _ticked(self) -> None:
         self._timer = None

@@ -60,11 +60,13 @@ class MemoryWorker:
         coordinators: int = 1,
         limits: BatchLimits | None = None,
         txn_timeout_ms_max: int = 60_000,
+        broker_away_s_max: float = 60.0,
     ) -> None:
         self._connector = connector
         self._coordinators = coordinators
         self._limits = limits or BatchLimits()
         self._txn_timeout_ms_max = txn_timeout_ms_max
+        self._broker_away_s_max = broker_away_s_max
         self._stack = AsyncExitStack()
         self.drivers: list[CoordinatorDriver] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -88,6 +90,7 @@ class MemoryWorker:
                 marker_partition_count=PARTITIONS,
                 clock=SystemClock(),
                 txn_timeout_ms_max=self._txn_timeout_ms_max,
+                broker_away_s_max=self._broker_away_s_max,
             )
             self.drivers.append(driver)
             self.tasks.append(asyncio.create_task(driver.run()))

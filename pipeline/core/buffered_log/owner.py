@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from pipeline.core.buffered_log.effective import EffectiveLog
+from schemas.errors import DecodeError
 from schemas.headers import EntryStamp
 from schemas.values import Offset
 
@@ -112,15 +113,22 @@ class LogOwner:
         return [Fenced(offset)]
 
     def entry_read(self, offset: Offset, stamp: EntryStamp) -> list[OwnerEffect]:
-        """An entry was read: apply it if effective, and settle it if it is ours."""
+        """An entry was read: apply it if effective, and settle it if it is ours.
+
+        Raises:
+            DecodeError: it bears our epoch and a serial that we did not write.
+        """
         effective = self._view.entry_read(offset, stamp)
         if not effective or self.state is OwnerState.FENCED:
             return []
         if self.state is OwnerState.REPLAYING or stamp.epoch != self.epoch:
             return [Apply(own=False)]
         effects = self._settle_below(stamp.serial)
-        assert self._in_flight, "an entry of our epoch that we did not write"
-        self._in_flight.popleft()
+        if not self._in_flight or self._in_flight.popleft() != stamp.serial:
+            raise DecodeError(
+                "an entry of this owner's epoch that it did not write",
+                hint="something else writes to this topic",
+            )
         return [*effects, Apply(own=True), Settled(stamp.serial, offset)]
 
     def replaced(self) -> None:

@@ -57,11 +57,14 @@ class LogWriter(Protocol):
         key: bytes | None = None,
         headers: list[tuple[str, bytes]] | None = None,
     ) -> None:
-        """Queues one record and returns at once.
+        """Queues one record and returns at once; `delivered` is never called within it.
+
+        A partition that does not exist, or a record too large for its topic, is reported as
+        `FatalError`.
 
         Raises:
             RetriableError: the local queue is full: await `room()` and call again.
-            FatalError: the record can never be written (too large).
+            FatalError: the record can never be written (too large), or the writer is closed.
         """
         ...
 
@@ -74,7 +77,7 @@ class LogWriter(Protocol):
         ...
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Flushes, then fails what is left; no append afterwards."""
+        """Flushes, then fails what is left with `RetriableError`; no append afterwards."""
         ...
 
 
@@ -82,8 +85,9 @@ class LogReader(Protocol):
     """Reads partitions that the caller names, each in offset order."""
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces what is read; each partition is read from its position on.
+        """Replaces what is read; each partition is read from its position on, none is paused.
 
+        From the call on, no record of the old assignment is returned.
         A position below the log start is an error of the next `read`, never moved silently.
         """
         ...
@@ -95,12 +99,13 @@ class LogReader(Protocol):
 
         Raises:
             RetriableError: the broker is away; call again.
-            FatalError: position out of range, topic gone, not authorised.
+            FatalError: position out of range, topic gone, not authorised: until the next
+                `assign`, by every call; or the reader is closed.
         """
         ...
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching; what was fetched already may still be returned."""
+        """Stops fetching within a moment; what was fetched until then may still be returned."""
         ...
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -124,7 +129,9 @@ class GroupReader(LogReader, Protocol):
     ) -> None:
         """Joins the group; `assigned` is called with positions before their first record.
 
-        `revoked` is called when partitions are taken away, before `assigned` for what follows.
+        `revoked` is called when partitions are taken away, before `assigned` for what follows;
+        a rebalance takes all of them. Neither is called by `close`. `assign` moves to other
+        positions within what the group has given, until the next rebalance.
         """
         ...
 
@@ -132,7 +139,7 @@ class GroupReader(LogReader, Protocol):
         """Commits, for each partition, the offset of the next record to read.
 
         Raises:
-            FencedError: the group has moved a partition to another member.
+            FencedError: the group has not given this member one of the partitions, or no longer.
             RetriableError: the broker is away.
         """
         ...

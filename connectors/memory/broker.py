@@ -67,6 +67,7 @@ class MemoryBroker:
         self._topics_made = 0
         self._groups: dict[str, Group] = {}
         self._watchers: list[Callable[[], None]] = []
+        self._delayed: list[Callable[[], None]] = []
         self._held: set[str] = set()
         self._reports: defaultdict[str, list[Report]] = defaultdict(list)
 
@@ -170,6 +171,13 @@ class MemoryBroker:
         for changed in list(self._watchers):
             changed()
 
+    def when_up(self, call: Callable[[], None]) -> None:
+        """Calls at once, or when the broker is up again."""
+        if self.is_down:
+            self._delayed.append(call)
+        else:
+            call()
+
     def is_held(self, topic: str) -> bool:
         """Whether writes to this topic are held back."""
         return topic in self._held
@@ -189,6 +197,9 @@ class MemoryBroker:
     def up(self) -> None:
         """Brings it back with all its logs."""
         self.is_down = False
+        delayed, self._delayed = self._delayed, []
+        for call in delayed:
+            call()
         self.notify()
 
     def hold(self, topic: str) -> None:

@@ -192,7 +192,10 @@ class MemoryGroupReader:
         return log.start if self._from_start else Offset(log.end)
 
     def _rebalance_soon(self) -> None:
-        asyncio.get_running_loop().call_soon(self._group.rebalance, self._broker.partitions)
+        asyncio.get_running_loop().call_soon(self._broker.when_up, self._rebalance)
+
+    def _rebalance(self) -> None:
+        self._group.rebalance(self._broker.partitions)
 
     def _check_held(self, partitions: Iterable[TopicPartition]) -> None:
         for data in partitions:

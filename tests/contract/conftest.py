@@ -32,7 +32,6 @@ def _memory_rig() -> Rig:
 
     connector = MemoryConnector(broker)
     return Rig(
-        name="memory",
         address=ADDRESS,
         connector=connector,
         helper=connector.writer("helper"),
@@ -53,7 +52,6 @@ def _kafka_rig(bootstrap: str, dead_port: int) -> Rig:
 
     connector = KafkaConnector(config)
     return Rig(
-        name="kafka",
         address=gone.bootstrap_servers,
         connector=connector,
         helper=connector.writer("helper"),

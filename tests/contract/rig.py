@@ -16,8 +16,8 @@ WAIT_S = 20.0
 class Rig:
     """One connector, and what only its own broker can do."""
 
-    name: str
     address: str
+    """Of the cluster that `unreachable` asks."""
     connector: Connector
     with_queue_of: Callable[[int], Connector]
     """A connector of the same cluster whose writers queue so few records."""

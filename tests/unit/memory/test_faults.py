@@ -70,6 +70,18 @@ async def test_down_wakes_a_waiting_read(broker: MemoryBroker):
         await waiting
 
 
+async def test_a_group_forms_when_the_broker_is_up(broker: MemoryBroker):
+    """Nobody is assigned anything during an outage."""
+    broker.down()
+    assigned: list[object] = []
+    member = MemoryConnector(broker).group_reader("m", "g")
+    await member.subscribe(["t"], assigned=assigned.append, revoked=lambda _: None)
+    await asyncio.sleep(0)
+    assert assigned == []
+    broker.up()
+    assert assigned == [{DATA: 0}]
+
+
 async def test_held_writes_land_in_order_on_release(broker: MemoryBroker):
     """They neither land nor are reported before; other topics go on."""
     writer = _Writer(broker)

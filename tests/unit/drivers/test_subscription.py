@@ -3,10 +3,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
 
 from connectors.errors import FatalError
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
 from pipeline.client.subscription import Message, Subscription
 from pipeline.errors import (
     ConfigError,

@@ -1,0 +1,202 @@
+import pytest
+
+from pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
+from pipeline.core.buffered_log.owner import (
+    AppendNoop,
+    Apply,
+    Fenced,
+    LogOwner,
+    OwnerState,
+    Serve,
+    Settled,
+)
+from schemas.errors import DecodeError
+from schemas.headers import EntryStamp
+from schemas.values import Offset
+
+MINE = b"m" * 16
+OTHER = b"o" * 16
+Entry = bytes | tuple[int, int]
+
+
+def feed(reader: LogOwner, offset: int, entry: Entry) -> list:
+    """One entry of the log: a fence's nonce, or (epoch, serial)."""
+    if isinstance(entry, bytes):
+        return reader.fence_read(Offset(offset), entry)
+    return reader.entry_read(Offset(offset), EntryStamp(Offset(entry[0]), entry[1]))
+
+
+def serving(*, written: int = 0) -> LogOwner:
+    """An owner of a new log, whose fence lies at offset 0, with entries 1.. on their way."""
+    owner = LogOwner(MINE, Offset(0))
+    assert feed(owner, 0, MINE) == [Serve(Offset(0))]
+    for serial in range(1, written + 1):
+        owner.entry_written(serial)
+    return owner
+
+
+def verdicts(log_start: int, *entries: Entry) -> list[bool | None]:
+    """Which entries are effective for a reader from the log start; None for a fence."""
+    view = EffectiveLog(Offset(log_start))
+    found: list[bool | None] = []
+    for offset, entry in enumerate(entries, log_start):
+        if isinstance(entry, bytes):
+            view.fence_read(Offset(offset))
+            found.append(None)
+        else:
+            found.append(view.entry_read(Offset(offset), EntryStamp(Offset(entry[0]), entry[1])))
+    return found
+
+
+F = b"f" * 16
+
+
+@pytest.mark.parametrize(
+    ("log_start", "entries", "expected"),
+    [
+        (0, [F, (0, 1), (0, 2)], [None, True, True]),
+        (0, [(0, 1)], [False]),
+        (0, [F, (0, 2), (0, 1), (0, 3)], [None, True, False, True]),
+        (0, [F, (0, 1), (0, 1)], [None, True, False]),
+        (0, [F, (0, 1), F, (0, 2), (2, 1)], [None, True, None, False, True]),
+        (0, [F, F, (0, 1)], [None, None, False]),
+        (0, [F, (0, 5), F, (2, 1)], [None, True, None, True]),
+        (0, [F, (1, 1)], [None, False]),
+        (7, [(3, 4), (3, 5), (3, 4)], [True, True, False]),
+        (7, [(3, 4), (2, 9)], [True, False]),
+        (7, [F, (3, 5), (7, 1)], [None, False, True]),
+        (7, [(3, 4), F, (3, 5), (8, 1)], [True, None, False, True]),
+    ],
+    ids=[
+        "in order",
+        "before any fence",
+        "landed behind a later one",
+        "twice",
+        "zombie behind a fence",
+        "fenced before it wrote",
+        "serials begin again with each epoch",
+        "epoch of no fence",
+        "first of a trimmed log is in force",
+        "older epoch in a trimmed log",
+        "trimmed log that begins with a fence",
+        "fence in a trimmed log",
+    ],
+)
+def test_b2_effective_entries(log_start: int, entries: list[Entry], expected: list[bool | None]):
+    """B2: the last fence before it lies at its epoch, and its serial is above all before it."""
+    assert verdicts(log_start, *entries) == expected
+
+
+@pytest.mark.parametrize("offset", [1, 5])
+def test_b3_a_gap_in_the_offsets_is_never_read_over(offset: int):
+    """B3: offsets are consecutive, so a gap means that a trim overtook the reader."""
+    view = EffectiveLog(Offset(0))
+    with pytest.raises(LogGapError, match=f"expected offset 0, read {offset}"):
+        view.fence_read(Offset(offset))
+    assert view.next_offset == 0
+
+
+def test_b1_an_owner_serves_only_when_it_has_read_its_fence():
+    """B1: until then it applies what others wrote; its epoch is the fence's offset."""
+    owner = LogOwner(MINE, Offset(0))
+    assert feed(owner, 0, OTHER) == []
+    assert feed(owner, 1, (0, 1)) == [Apply(own=False)]
+    with pytest.raises(AssertionError):
+        owner.stamp(1)
+    assert feed(owner, 2, MINE) == [Serve(Offset(2))]
+    assert (owner.state, owner.epoch) == (OwnerState.SERVING, 2)
+    assert owner.stamp(1) == EntryStamp(Offset(2), 1)
+
+
+def test_b2_replay_applies_only_what_is_effective():
+    """B2: a predecessor's zombie entries are not replayed."""
+    owner = LogOwner(MINE, Offset(0))
+    log: list[Entry] = [OTHER, (0, 1), OTHER, (0, 2), (2, 1), MINE]
+    effects = [feed(owner, offset, entry) for offset, entry in enumerate(log)]
+    assert effects == [[], [Apply(own=False)], [], [], [Apply(own=False)], [Serve(Offset(5))]]
+
+
+def test_b3_an_entry_is_settled_when_it_is_read_back():
+    """B3: applied first, then settled at the offset where it was read."""
+    owner = serving(written=2)
+    assert owner.in_flight == 2
+    assert feed(owner, 1, (0, 1)) == [Apply(own=True), Settled(1, Offset(1))]
+    assert feed(owner, 2, (0, 2)) == [Apply(own=True), Settled(2, Offset(2))]
+    assert owner.in_flight == 0
+
+
+def test_b3_a_zombies_entry_changes_nothing():
+    """B3: an entry of an older epoch is neither applied nor settled."""
+    owner = LogOwner(MINE, Offset(0))
+    feed(owner, 0, OTHER)
+    feed(owner, 1, MINE)
+    owner.entry_written(1)
+    assert feed(owner, 2, (0, 1)) == []
+    assert owner.in_flight == 1
+
+
+def test_b4_a_later_fence_ends_the_service():
+    """B4: nothing is applied or settled after it, and a second one is not reported again."""
+    owner = serving(written=2)
+    assert feed(owner, 1, OTHER) == [Fenced(Offset(1))]
+    assert (owner.state, owner.in_flight) == (OwnerState.FENCED, 0)
+    assert feed(owner, 2, (0, 1)) == []
+    assert feed(owner, 3, (1, 1)) == []
+    assert feed(owner, 4, OTHER) == []
+    assert owner.write_failed(2) == []
+    with pytest.raises(AssertionError):
+        owner.stamp(3)
+
+
+def test_b4_an_owner_that_was_replaced_is_as_good_as_fenced():
+    """B3: a gap, or a partition taken away, fails everything in flight."""
+    owner = serving(written=1)
+    owner.replaced()
+    assert (owner.state, owner.in_flight) == (OwnerState.FENCED, 0)
+    assert feed(owner, 1, (0, 1)) == []
+
+
+def test_b5_a_failed_write_is_settled_by_a_later_entry():
+    """B5: one behind it is read back, so it can never become effective any more."""
+    owner = serving(written=3)
+    assert owner.write_failed(1) == []
+    assert owner.in_flight == 3
+    assert feed(owner, 1, (0, 3)) == [
+        Settled(1, None),
+        Settled(2, None),
+        Apply(own=True),
+        Settled(3, Offset(1)),
+    ]
+    assert feed(owner, 2, (0, 1)) == []
+
+
+def test_b5_a_failed_last_write_needs_a_no_op():
+    """B5: with nothing behind it the owner appends something to read back."""
+    owner = serving(written=2)
+    assert owner.write_failed(2) == [AppendNoop()]
+    owner.entry_written(3)
+    assert owner.write_failed(3) == [AppendNoop()]
+
+
+def test_b5_a_failed_write_may_have_landed():
+    """A5, B5: read back, it is written, whatever its producer said."""
+    owner = serving(written=1)
+    owner.write_failed(1)
+    assert feed(owner, 1, (0, 1)) == [Apply(own=True), Settled(1, Offset(1))]
+    assert owner.write_failed(1) == []
+
+
+def test_serials_grow():
+    """A1: entries leave in the order of their numbers."""
+    owner = serving(written=2)
+    with pytest.raises(AssertionError, match="serials must grow"):
+        owner.entry_written(2)
+
+
+@pytest.mark.parametrize("serial", [3, 6])
+def test_an_entry_of_our_epoch_that_we_did_not_write_is_an_error(serial: int):
+    """B2: an epoch has one writer; another's entry under it must not settle ours."""
+    owner = serving(written=1)
+    owner.entry_written(5)
+    with pytest.raises(DecodeError, match="did not write"):
+        feed(owner, 1, (0, serial))

@@ -233,3 +233,12 @@ def test_reading_begins_at_the_position():
 def test_no_records_no_effects():
     """An empty batch is nothing."""
     assert read(machine()) == []
+
+
+def test_known_outcomes_are_told():
+    """Every transaction a marker was read of, whether or not a record of it came."""
+    m = machine()
+    commit(m, X, 0)
+    abort(m, Y)
+    read(m, (0, Z), (1, MALFORMED))
+    assert m.outcomes() == {X: True, Y: False}

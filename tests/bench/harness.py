@@ -5,6 +5,7 @@ medians are claimed.
 """
 
 import asyncio
+import gc
 import json
 import os
 import platform
@@ -36,6 +37,7 @@ async def closed_loop(
     operation: Callable[[], Awaitable[object]], callers: int, seconds: float
 ) -> Run:
     """`callers` tasks that each call `operation` again as soon as it returns."""
+    gc.collect()  # no loop pays for what another left behind
     latencies: list[float] = []
     clock = time.perf_counter
     began = clock()
@@ -61,6 +63,12 @@ def summary(latencies: list[float], elapsed_s: float, **extra: float) -> Run:
         operations=count,
         extra=extra,
     )
+
+
+def rotated(names: list[str], by: int) -> list[str]:
+    """The names in turn, beginning elsewhere each time: none always runs after the same other."""
+    by %= len(names)
+    return names[by:] + names[:by]
 
 
 def middle(runs: list[Run], name: str) -> float:

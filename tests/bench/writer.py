@@ -22,7 +22,7 @@ from pipeline.drivers.coordinator import CODEC
 from pipeline.drivers.owned_log import OwnedLog
 from schemas.topics import TXN_LOG, system_topics
 from schemas.values import TopicPartition
-from tests.bench.harness import Run, closed_loop, middle, report
+from tests.bench.harness import Run, closed_loop, middle, report, rotated
 
 CALLERS = (1, 16, 64, 256, 2048)
 ROUNDS = 3
@@ -54,16 +54,17 @@ async def run() -> None:
         await app.start()
         pump = asyncio.create_task(agent.run())
         logs = {name: await _open_log(stack, connector, agent, name) for name in SETTINGS}
+        for log in logs.values():  # warms up
+            await closed_loop(partial(log.append_and_wait, RECORD), 16, SECONDS / 2)
         for number in range(ROUNDS):
             for callers in CALLERS:
-                for partition, (name, log) in enumerate(logs.items()):
-                    data = TopicPartition(TXN_LOG, partition)
+                for name in rotated(list(SETTINGS), number + callers):
+                    log, data = logs[name], logs[name].partition
                     before = (await admin.end_offsets([data]))[data]
                     done = await closed_loop(partial(log.append_and_wait, RECORD), callers, SECONDS)
                     entries = (await admin.end_offsets([data]))[data] - before
                     done.extra["records_per_entry"] = done.operations / entries
-                    if number or callers > 1:  # the very first loop warms up
-                        runs.setdefault((name, callers), []).append(done)
+                    runs.setdefault((name, callers), []).append(done)
             say(f"writer: round {number + 1} of {ROUNDS}")
         pump.cancel()
         await app.stop()

@@ -17,7 +17,7 @@ from pipeline.core.coordinator.session import ClientSession, GiveUp, Send
 from pipeline.drivers.batching import Batcher
 from pipeline.errors import RequestTimeoutError
 from schemas import requests, topics
-from schemas.errors import StilltideError
+from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
 from schemas.transactions import Answer, RequestBody
 from schemas.values import Offset, TopicPartition
@@ -130,22 +130,27 @@ class Requests:
             value = records[0] if len(records) == 1 else encode_batch(records)
             try:
                 self._writer.append(data, value, delivered, key=self._client_id)
-            except RetriableError as error:
+            except ConnectorError as error:
                 self._loop.call_soon(delivered, error, -1)
 
         batcher = Batcher(self._limits, write)
         return batcher
 
     async def _listen(self) -> None:
+        away = False
         while True:
             try:
                 items = await self._reader.read()
             except RetriableError as error:
-                log.warning("responses_unreadable", why=error.primary)
+                if not away:
+                    log.warning("responses_unreadable", why=error.primary)
+                away = True
+                await asyncio.sleep(TICK_S)
                 continue
             except StilltideError as error:
                 self._fail_all(error)
                 return
+            away = False
             for item in items:
                 if isinstance(item, EndReached) or item.key != self._client_id:
                     continue
@@ -158,6 +163,8 @@ class Requests:
     def _answered(self, records: Sequence[bytes]) -> None:
         for record in records:
             number, coordinator, answer = requests.decode_response(record)
+            if coordinator >= len(self._sessions):
+                raise DecodeError(f"an answer of coordinator {coordinator}, which there is not")
             if self._sessions[coordinator].answered(number, answer) is not None:
                 future = self._futures.pop((coordinator, number))
                 if not future.done():

@@ -8,6 +8,7 @@ from typing import Self
 
 from connectors.base import Record
 from connectors.clock import SystemClock
+from connectors.errors import RetriableError
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.drivers.coordinator import CoordinatorDriver
@@ -18,6 +19,9 @@ from schemas.values import Offset, TopicPartition
 
 PARTITIONS = 2
 """Of txn-markers and txn-responses."""
+
+AWAY_S = 0.01
+"""Between two looks at a broker that is down."""
 
 WAIT_S = 10.0
 """For what happens within milliseconds."""
@@ -58,12 +62,13 @@ class MemoryWorker:
         connector: MemoryConnector,
         *,
         coordinators: int = 1,
+        partitions: int = PARTITIONS,
         limits: BatchLimits | None = None,
         txn_timeout_ms_max: int = 60_000,
         broker_away_s_max: float = 60.0,
     ) -> None:
         self._connector = connector
-        self._coordinators = coordinators
+        self._coordinators, self._partitions = coordinators, partitions
         self._limits = limits or BatchLimits()
         self._txn_timeout_ms_max = txn_timeout_ms_max
         self._broker_away_s_max = broker_away_s_max
@@ -74,11 +79,11 @@ class MemoryWorker:
     async def __aenter__(self) -> Self:
         admin = self._connector.admin()
         await admin.ensure_topics(
-            system_topics(coordinators=self._coordinators, partitions=PARTITIONS)
+            system_topics(coordinators=self._coordinators, partitions=self._partitions)
         )
         queue, ends = EntryQueue(), EndOffsets(admin)
         writer = self._connector.writer("worker")
-        self._stack.push_async_callback(writer.close)
+        self._stack.push_async_callback(writer.close, timeout_s=0)
         for coordinator in range(self._coordinators):
             driver = CoordinatorDriver(
                 coordinator,
@@ -87,7 +92,7 @@ class MemoryWorker:
                 ends=ends,
                 submit=queue.submit,
                 limits=self._limits,
-                marker_partition_count=PARTITIONS,
+                marker_partition_count=self._partitions,
                 clock=SystemClock(),
                 txn_timeout_ms_max=self._txn_timeout_ms_max,
                 broker_away_s_max=self._broker_away_s_max,
@@ -118,6 +123,11 @@ class MemoryWorker:
         sources = [TopicPartition(TXN_REQUESTS, it) for it in range(self._coordinators)]
         await reader.assign(dict.fromkeys(sources, Offset(0)))
         while True:
-            for item in await reader.read():
+            try:
+                items = await reader.read()
+            except RetriableError:
+                await asyncio.sleep(AWAY_S)
+                continue
+            for item in items:
                 if isinstance(item, Record):
                     self.drivers[item.partition].requests_received(item.value)

@@ -177,9 +177,9 @@ class KafkaWriter:
         self._wake_due = False
         reports = self._reports
         drained = len(reports)
-        self._under_way -= drained
         for _ in range(drained):
             delivered, error, offset = reports.popleft()
+            self._under_way -= 1
             try:
                 delivered(error, offset)
             except Exception as failure:  # noqa: BLE001 - one caller's bug must not cost the others their reports

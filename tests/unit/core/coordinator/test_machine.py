@@ -1,0 +1,305 @@
+import pytest
+
+from pipeline.core.coordinator.machine import (
+    FORGET_EVERY_MS,
+    RETRY_MS,
+    Coordinator,
+    CoordinatorEffect,
+    Propose,
+    ReadEnds,
+    Reply,
+    WriteMarkers,
+)
+from pipeline.core.coordinator.state import FORGET_AFTER_MS
+from schemas.markers import Marker
+from schemas.transactions import (
+    AddPartitions,
+    Change,
+    Describe,
+    Description,
+    Done,
+    End,
+    Ended,
+    ForgetClients,
+    ListTransactions,
+    LogBody,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Request,
+    TimedOut,
+    TxnLogRecord,
+    Written,
+)
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+
+P = TopicPartition("orders", 0)
+Q = TopicPartition("orders", 1)
+PARTITIONS = (Registered(P, EndOffset(100), b"p"), Registered(Q, EndOffset(7), b"q"))
+OPEN = Open(5000, 1, PARTITIONS)
+WRITTEN = (Written(P, Offset(101), EndOffset(104), 2),)
+COMMIT = End(0, True, WRITTEN, False)
+ABORT = End(0, False, (), False)
+NOW_MS = 1_000_000
+
+MARKERS_OF_COMMIT = [
+    Marker(P, TxnId(3, 0), True, EndOffset(100), EndOffset(104), 2, b"p"),
+    Marker(Q, TxnId(3, 0), True, EndOffset(7), EndOffset(7), 0, b"q"),
+]
+
+
+class Log:
+    """A log and the coordinator that owns it; one client asks."""
+
+    def __init__(self) -> None:
+        self.records: list[TxnLogRecord] = []
+        self.number = 0
+        self.coordinator = Coordinator(3)
+        self.coordinator.serve(NOW_MS)
+
+    def request(self, body: Change) -> Request:
+        """The client's next request."""
+        self.number += 1
+        return Request(b"app", self.number, 0, 0, body)
+
+    def add(
+        self, body: LogBody | Change, *, own: bool = True, now_ms: int = NOW_MS
+    ) -> list[CoordinatorEffect]:
+        """One effective entry of one record."""
+        if isinstance(body, Open | AddPartitions | End):
+            body = self.request(body)
+        self.records.append(TxnLogRecord(body, now_ms))
+        return self.coordinator.applied(self.records[-1:], own=own, now_ms=now_ms)
+
+    def last_request(self) -> Request:
+        """What an answer refers to."""
+        return next(one.body for one in self.records[::-1] if isinstance(one.body, Request))
+
+    def reply(self, answer: Opened | Done | Refused) -> Reply:
+        """The answer to the last request."""
+        return Reply(self.last_request(), answer)
+
+    def take_over(self, now_ms: int = NOW_MS) -> list[CoordinatorEffect]:
+        """Another owner replays the log, silently, and serves."""
+        self.coordinator = Coordinator(3)
+        assert self.coordinator.deadline_ms is None
+        for record in self.records:
+            assert self.coordinator.applied([record], own=False, now_ms=now_ms) == []
+        return self.coordinator.serve(now_ms)
+
+
+def opened(*bodies: LogBody | Change) -> Log:
+    """A log with transaction 0 open on P and Q, and these entries behind it."""
+    log = Log()
+    for body in (OPEN, *bodies):
+        log.add(body)
+    return log
+
+
+def test_c1_an_owner_answers_its_own_entry():
+    """C1: the answer follows the entry that makes it true, a refusal too."""
+    log = Log()
+    assert log.add(OPEN) == [log.reply(Opened(0, 1))]
+    assert log.add(AddPartitions(0, ())) == [log.reply(Done())]
+    assert log.add(AddPartitions(4, ())) == [log.reply(Refused("transaction 4 was never opened"))]
+
+
+def test_c1_an_owner_does_not_answer_for_its_predecessor():
+    """C1: the client asks the new owner again, and is answered from that entry."""
+    log = Log()
+    assert log.add(OPEN, own=False) == []
+
+
+def test_c1_an_ignored_request_is_not_answered():
+    """C1b: the client has that answer."""
+    log = opened()
+    acked = Request(b"app", 2, 1, 0, AddPartitions(0, ()))
+    log.add(acked)
+    assert log.add(Request(b"app", 1, 0, 0, OPEN)) == []
+
+
+def test_c1_questions_are_answered_from_the_state():
+    """C1: `asked` after the no-op is read gives what the log says."""
+    log = opened(ABORT)
+    described = log.coordinator.asked(log.request(Describe(0)))  # type: ignore[arg-type]
+    assert described == Description(0, "ABORTING", NOW_MS, 5000, PARTITIONS)
+    listed = log.coordinator.asked(log.request(ListTransactions()))  # type: ignore[arg-type]
+    assert listed == log.coordinator.state.list_transactions()
+
+
+def test_c4_a_commit_writes_a_marker_for_every_registered_partition():
+    """C3, C4: with the client's end and count; a partition not written to ends at its start."""
+    log = opened()
+    assert log.add(COMMIT) == [log.reply(Done()), WriteMarkers(0, MARKERS_OF_COMMIT)]
+
+
+def test_c4_ended_is_proposed_only_after_the_markers():
+    """C4: nothing ends before every marker is acknowledged."""
+    log = opened(COMMIT)
+    assert log.coordinator.tick(NOW_MS + 4999) == []
+    assert log.coordinator.markers_acknowledged(0) == [Propose(Ended(0))]
+    assert log.add(Ended(0)) == []
+    assert log.coordinator.markers_acknowledged(0) == []
+    assert log.coordinator.state.transactions == {}
+
+
+def test_c3_an_abort_reads_the_ends_first():
+    """C3: the end offset is the partition's own, read when ABORTING is effective."""
+    log = opened()
+    assert log.add(ABORT) == [log.reply(Done()), ReadEnds(0, (P, Q))]
+    ends = {P: EndOffset(110), Q: EndOffset(9)}
+    assert log.coordinator.ends_read(0, ends) == [
+        WriteMarkers(
+            0,
+            [
+                Marker(P, TxnId(3, 0), False, EndOffset(100), EndOffset(110), 0, b"p"),
+                Marker(Q, TxnId(3, 0), False, EndOffset(7), EndOffset(9), 0, b"q"),
+            ],
+        )
+    ]
+
+
+def test_e8_a_deleted_partition_has_no_end_offset():
+    """E8: its marker is written without one, so the transaction can end."""
+    log = opened(ABORT)
+    [effect] = log.coordinator.ends_read(0, {P: EndOffset(110)})
+    assert isinstance(effect, WriteMarkers)
+    assert [one.end_offset for one in effect.markers] == [110, None]
+
+
+@pytest.mark.parametrize("before", [(), (COMMIT,), (ABORT, Ended(0))])
+def test_c3_ends_that_nobody_waits_for_are_ignored(before: tuple[LogBody | Change, ...]):
+    """C3: only an aborting transaction takes its ends from the log."""
+    log = opened(*before)
+    assert log.coordinator.ends_read(0, {P: EndOffset(1), Q: EndOffset(1)}) == []
+
+
+@pytest.mark.parametrize("body", [End(0, True, (), False), End(0, False, (), False)])
+def test_c4_a_transaction_without_partitions_ends_too(body: End):
+    """C4: it has no markers to wait for."""
+    log = Log()
+    log.add(Open(5000, 1, ()))
+    assert log.add(body) == [log.reply(Done()), WriteMarkers(0, [])]
+
+
+def test_c5_wait_visible_answers_when_the_transaction_has_ended():
+    """C5: that is, when every marker is durable; a repeat meanwhile waits too."""
+    log = opened()
+    waiting = log.request(End(0, True, WRITTEN, True))
+    assert log.add(waiting) == [WriteMarkers(0, MARKERS_OF_COMMIT)]
+    assert log.add(waiting) == []
+    effects = log.add(Ended(0))
+    assert set(effects) == {Reply(waiting, Done())}
+    assert log.add(waiting) == [Reply(waiting, Done())]
+
+
+def test_c5_wait_visible_does_not_delay_a_refusal():
+    """C5: there is nothing to wait for."""
+    log = opened(ABORT)
+    assert log.add(End(0, True, (), True)) == [log.reply(Refused("transaction 0 is ABORTING"))]
+
+
+def test_c7_a_transaction_times_out():
+    """C7: proposed at its time, not before; aborted when the proposal is effective."""
+    log = opened()
+    assert log.coordinator.deadline_ms == NOW_MS + 5000
+    assert log.coordinator.tick(NOW_MS + 4999) == []
+    assert log.coordinator.tick(NOW_MS + 5000) == [Propose(TimedOut(0))]
+    assert log.add(TimedOut(0)) == [ReadEnds(0, (P, Q))]
+
+
+def test_c7_an_ended_transaction_does_not_time_out():
+    """C7: its time comes and nothing happens."""
+    log = opened(COMMIT, Ended(0))
+    assert log.coordinator.tick(NOW_MS + 5000) == []
+
+
+def test_c7_a_commit_in_front_of_the_time_out_wins():
+    """C0, C7: log order decides between them."""
+    log = opened()
+    log.coordinator.tick(NOW_MS + 5000)
+    log.add(COMMIT)
+    assert log.add(TimedOut(0)) == []
+    assert log.coordinator.state.transactions[0].state.value == "COMMITTING"
+
+
+@pytest.mark.parametrize(
+    ("before", "again"),
+    [
+        ((COMMIT,), WriteMarkers(0, MARKERS_OF_COMMIT)),
+        ((ABORT,), ReadEnds(0, (P, Q))),
+    ],
+)
+def test_c4_what_is_lost_on_the_way_is_done_again(
+    before: tuple[Change, ...], again: CoordinatorEffect
+):
+    """C4: a failed marker, read or proposal only costs time."""
+    log = opened(*before)
+    log.coordinator.lost(0, NOW_MS)
+    assert log.coordinator.tick(NOW_MS + RETRY_MS - 1) == []
+    assert log.coordinator.tick(NOW_MS + RETRY_MS) == [again]
+    assert log.coordinator.tick(NOW_MS + 3 * RETRY_MS) == []
+
+
+def test_c7_a_lost_time_out_is_proposed_again():
+    """B5, C7: an append that will never be effective does not keep a transaction open."""
+    log = opened()
+    log.coordinator.tick(NOW_MS + 5000)
+    log.coordinator.lost(0, NOW_MS + 5000)
+    assert log.coordinator.tick(NOW_MS + 5000 + RETRY_MS) == [Propose(TimedOut(0))]
+
+
+def test_c4_a_new_owner_drives_what_its_predecessor_left():
+    """C4: silent while it replays, then it goes on from the log alone."""
+    log = opened(COMMIT)
+    assert log.take_over() == [WriteMarkers(0, MARKERS_OF_COMMIT)]
+
+
+def test_c7_a_new_owner_times_out_by_the_time_of_the_opening():
+    """C7: a change of owners does not prolong a transaction."""
+    log = opened()
+    assert log.take_over(NOW_MS + 4000) == []
+    assert log.coordinator.deadline_ms == NOW_MS + 5000
+    assert log.coordinator.tick(NOW_MS + 5000) == [Propose(TimedOut(0))]
+
+
+def test_c5_a_repeated_commit_waits_at_the_new_owner():
+    """C5: the client asks again, and is answered when the transaction has ended."""
+    log = opened()
+    waiting = log.request(End(0, True, WRITTEN, True))
+    log.add(waiting)
+    log.take_over()
+    assert log.add(waiting) == []
+    assert log.add(Ended(0)) == [Reply(waiting, Done())]
+
+
+def test_c1b_silent_clients_are_forgotten():
+    """C1b: proposed once they have been silent for an hour, and only those."""
+    log = opened(ABORT, Ended(0))
+    later_ms = NOW_MS + FORGET_AFTER_MS
+    log.add(Request(b"busy", 1, 0, 0, OPEN), now_ms=later_ms - 1)
+    log.add(Ended(0))
+    effects = log.coordinator.tick(later_ms)
+    assert Propose(ForgetClients((b"app",))) in effects
+    log.add(ForgetClients((b"app",)), now_ms=later_ms)
+    assert set(log.coordinator.state.clients) == {b"busy"}
+
+
+def test_c1b_clients_are_looked_over_once_a_minute():
+    """C1b: the walk over all clients is not paid for at every tick."""
+    log = opened(ABORT, Ended(0))
+    later_ms = NOW_MS + FORGET_AFTER_MS
+    assert log.coordinator.tick(later_ms) != []
+    assert log.coordinator.tick(later_ms + FORGET_EVERY_MS - 1) == []
+    assert log.coordinator.tick(later_ms + FORGET_EVERY_MS) != []
+
+
+def test_time_outs_of_ended_transactions_do_not_pile_up():
+    """Memory is bounded by the transactions that are held, not by those of the last hour."""
+    log = Log()
+    for sequence in range(5000):
+        log.add(Open(60_000, 1, ()))
+        log.add(End(sequence, False, (), False))
+        log.add(Ended(sequence))
+    assert len(log.coordinator._due) <= 1002

@@ -83,7 +83,6 @@ class CoordinatorDriver:
         broker_away_s_max: float = 60.0,
     ) -> None:
         self.coordinator = coordinator
-        self.serving = False
         self.assigned = True
         self._connector = connector
         self._writer = writer
@@ -100,6 +99,11 @@ class CoordinatorDriver:
         self._replies: dict[tuple[bytes, int], list[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+
+    @property
+    def serving(self) -> bool:
+        """Whether it owns its log just now; what arrives before is held, for a while."""
+        return self._log is not None and self._log.epoch is not None
 
     async def run(self) -> None:
         """Owns the log until cancelled, or fenced and not assigned any more.
@@ -171,7 +175,6 @@ class CoordinatorDriver:
         return txn_log.encode_own(body, self._clock.now_ms())
 
     def _serve(self) -> None:
-        self.serving = True
         log.info("coordinator_serving", coordinator=self.coordinator)
         self._run(self._machine.serve(self._clock.now_ms()))
         self._arm()
@@ -179,7 +182,6 @@ class CoordinatorDriver:
             self._take(self._held.popleft())
 
     def _stop_serving(self) -> None:
-        self.serving = False
         self._replies.clear()
         if self._timer is not None:
             self._timer.cancel()

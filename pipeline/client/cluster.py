@@ -58,8 +58,15 @@ class ClientCluster:
             return found
 
     async def end_offset(self, data: TopicPartition) -> EndOffset:
-        """The partition's end offset from now on."""
-        return (await self._admin.end_offsets([data]))[data]
+        """The partition's end offset from now on.
+
+        Raises:
+            FatalError: the partition has gone.
+        """
+        ends = await self._admin.end_offsets([data])
+        if data not in ends:
+            raise FatalError("the partition has gone", topic=data.topic, partition=data.partition)
+        return ends[data]
 
     def registration(self, data: TopicPartition) -> Registered:
         """Registers `data`, described before, from an end offset known by now (C2)."""

@@ -16,11 +16,10 @@ from pipeline.client.cluster import ClientCluster
 from pipeline.client.partitioner import partition_for
 from pipeline.errors import (
     OutcomeUnknownError,
-    PipelineError,
     RefusedError,
-    RequestTimeoutError,
     TransactionStateError,
 )
+from schemas.errors import StilltideError
 from schemas.headers import TXN
 from schemas.transactions import (
     AddPartitions,
@@ -175,8 +174,9 @@ class Transaction:
         """
         await self._registered()
         if self._unreported:
-            self._all_reported = asyncio.get_running_loop().create_future()
-            await self._all_reported
+            if self._all_reported is None or self._all_reported.done():
+                self._all_reported = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._all_reported)  # several may wait, and one be cancelled
         for writes in self._writes.values():
             if writes.error is not None:
                 raise writes.error
@@ -190,13 +190,13 @@ class Transaction:
             TransactionStateError: the transaction has ended.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has ended it, for example because its time was over.
-            OutcomeUnknownError: no answer in time; it may have been committed.
+            OutcomeUnknownError: no answer, or none in time; it may have been committed.
         """
         self._must_be_open()
         try:
             await self.flush()
             written = tuple([await self._counted(one) for one in self._writes.values()])
-        except (PipelineError, ConnectorError):
+        except StilltideError:
             await self._abort_quietly()
             raise
         self._state = "unknown"
@@ -209,7 +209,7 @@ class Transaction:
             except RefusedError:
                 self._state = "aborted"
                 raise
-            except RequestTimeoutError as error:
+            except StilltideError as error:
                 raise self._outcome_unknown(str(error)) from error
             if not isinstance(answer, Done):
                 raise self._outcome_unknown("the coordinator no longer remembers the request")
@@ -235,7 +235,7 @@ class Transaction:
         """Aborts while another error is on its way to the application."""
         try:
             await self.abort()
-        except (PipelineError, ConnectorError) as failure:
+        except StilltideError as failure:
             log.warning("abort_failed", transaction=str(self._id), why=failure.primary)
 
     def _must_be_open(self) -> None:

@@ -9,7 +9,13 @@ from pipeline.agents.worker import Worker
 from pipeline.config import load_settings
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  stilltide worker --bootstrap-servers 127.0.0.1:9092
+  stilltide worker --bootstrap-servers 127.0.0.1:9092 --instance-id worker-1
+"""
+)
 @click.option("--cluster", help="Name of the cluster.  [default: a]")
 @click.option("--bootstrap-servers", help="Its brokers, host:port[,host:port].")
 @click.option(
@@ -24,15 +30,10 @@ from pipeline.config import load_settings
     help="A silent worker loses its coordinators after this.  [default: 10]",
 )
 def worker(**given: object) -> None:
-    r"""Run the coordinators of a cluster until stopped.
+    """Run the coordinators of a cluster until stopped.
 
     Creates and verifies the system topics first. Several workers share the coordinators; when one
     dies, the others take over and recover from the log. Prints one JSON line when it serves.
-
-    \b
-    Examples:
-      stilltide worker --bootstrap-servers 127.0.0.1:9092
-      stilltide worker --bootstrap-servers 127.0.0.1:9092 --instance-id worker-1
     """
     settings = load_settings(**given)
 

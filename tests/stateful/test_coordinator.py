@@ -29,7 +29,6 @@ from tests.support.coordinator_judge import HOUR_MS
 from tests.support.coordinator_world import (
     ASK_TIMEOUT_MS,
     PARTITIONS,
-    RETENTION_MS,
     CoordinatorWorld,
 )
 
@@ -122,6 +121,17 @@ class Coordinated(RuleBasedStateMachine):
         if fate != "is lost":
             self.world.answer(*response)
 
+    @precondition(lambda self: self.world.sent)
+    @rule(pick=PICK)
+    def repeat_request(self, pick: int):
+        """A copy of what may have been answered and acknowledged long ago."""
+        self.world.arrive(self.world.sent[pick % len(self.world.sent)][1])
+
+    @rule()
+    def let_all_arrive(self):
+        """For once no request is lost; the log takes its time."""
+        self.world.arrive_calmly()
+
     @rule()
     def let_all_talk(self):
         """For once nothing is lost between clients and the log."""
@@ -180,13 +190,9 @@ class Coordinated(RuleBasedStateMachine):
         self.world.ends_done(pick, fails=fails)
 
     @rule(elapsed_ms=st.sampled_from([1, 100, 600, 1000, 3000, 30_000, HOUR_MS]))
-    def wait(self, elapsed_ms: int):
+    def pass_time(self, elapsed_ms: int):
         """Time passes; copies of requests leave the path in the end."""
-        self.world.now_ms += elapsed_ms
-        oldest_ms = self.world.now_ms - RETENTION_MS
-        self.world.requests = [
-            (sent, one) for sent, one in self.world.requests if sent >= oldest_ms
-        ]
+        self.world.wait(elapsed_ms)
 
     # -- what must hold
 
@@ -245,6 +251,6 @@ class Coordinated(RuleBasedStateMachine):
 
 
 Coordinated.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=60, deadline=None, print_blob=True
+    max_examples=400, stateful_step_count=60, deadline=None, print_blob=True
 )
 TestCoordinator = Coordinated.TestCase

@@ -100,6 +100,7 @@ class CoordinatorWorld:
         self.judge = Judge(self.ends, self.markers)
         self.log: list[Append] = []
         self.requests: list[tuple[int, Request]] = []
+        self.sent: list[tuple[int, Request]] = []  # the topic still holds them
         self.responses: list[tuple[bytes, int, Answer]] = []
         self.marker_flights: list[tuple[MarkerSet, Marker]] = []
         self.end_reads: list[tuple[Owner, ReadEnds]] = []
@@ -145,6 +146,7 @@ class CoordinatorWorld:
         assert number > client.acked_through
         client.acked_through = max(client.acked_through, acked_through)
         self.requests.append((self.now_ms, sent.request))
+        self.sent.append((self.now_ms, sent.request))
 
     def tick_client(self, client: Client):
         """Runs a session's effects."""
@@ -184,6 +186,13 @@ class CoordinatorWorld:
             held = self.records.setdefault(sequence, {})
             for one in body.partitions:
                 held.setdefault(one.data, [])
+
+    def wait(self, elapsed_ms: int):
+        """Time passes; old requests leave their topic."""
+        self.now_ms += elapsed_ms
+        oldest_ms = self.now_ms - RETENTION_MS
+        self.requests = [(sent, one) for sent, one in self.requests if sent >= oldest_ms]
+        self.sent = [(sent, one) for sent, one in self.sent if sent >= oldest_ms]
 
     # -- owners and their log
 
@@ -342,10 +351,14 @@ class CoordinatorWorld:
 
     # -- when nothing goes wrong
 
-    def talk_calmly(self):
-        """Every request is answered as far as the log allows."""
+    def arrive_calmly(self):
+        """Every request reaches the owner."""
         while self.requests:
             self.arrive(self.requests.pop(0)[1])
+
+    def talk_calmly(self):
+        """Every request is answered as far as the log allows."""
+        self.arrive_calmly()
         self.log_calmly()
         while self.responses:
             self.answer(*self.responses.pop(0))

@@ -1,11 +1,46 @@
-"""Log lines of every process: one form, on stderr, because stdout is for data."""
+"""Log lines of every process: one form, on stderr, because stdout is for data.
+
+*Invariants*: a library that says the same again and again, as each does while a broker is away, is
+heard at once, then rarely; what is held back is counted.
+"""
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 
 import structlog
 
 LEVELS = ("debug", "info", "warning", "error")
+
+LIBRARY_PERIOD_S = 10.0
+"""At most one line from each place in a library's code in this time."""
+
+_OURS = frozenset({"connectors", "pipeline", "stilltide"})
+
+
+class LibraryFilter(logging.Filter):
+    """Lets the first line from a place pass, then one in `LIBRARY_PERIOD_S`, with the count."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._next_s: dict[tuple[str, int], float] = {}
+        self._held: dict[tuple[str, int], int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is shown; one that is may say how many were not."""
+        if record.name.partition(".")[0] in _OURS:
+            return True
+        place = (record.pathname, record.lineno)
+        now_s = self._now_s()
+        if now_s < self._next_s.get(place, now_s):
+            self._held[place] = self._held.get(place, 0) + 1
+            return False
+        self._next_s[place] = now_s + LIBRARY_PERIOD_S
+        if held := self._held.pop(place, 0):
+            record.msg, record.args = f"{record.getMessage()} ({held} more like it since)", None
+        return True
 
 
 def configure_logging(level: str = "info") -> None:
@@ -19,6 +54,7 @@ def configure_logging(level: str = "info") -> None:
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
     ]
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(LibraryFilter())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=steps,

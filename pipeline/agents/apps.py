@@ -4,6 +4,7 @@
 rebalance clears every channel of a Kafka App, memory channels included.
 """
 
+import logging
 from pathlib import Path
 
 import faust
@@ -22,6 +23,7 @@ class _KafkalessBoot(BootStrategy):
 
 class _KafkalessApp(faust.App):
     BootStrategy = _KafkalessBoot
+    logger = logging.getLogger("faust.app")  # else its own chatter would count as ours
 
     async def on_started(self) -> None:
         """Opens the channels: nobody else does without a consumer, and `put` would block."""

@@ -8,6 +8,7 @@ import gc
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from schemas.topics import system_topics
 log = structlog.get_logger(__name__)
 
 SERVING_POLL_S = 0.05
+STOP_TIMEOUT_S = 5.0
 
 GIL_SWITCH_INTERVAL_S = 0.0005
 """A record crosses three threads on its way; at Python's 5 ms each of them would wait so long."""
@@ -54,7 +56,8 @@ class Worker:
         """Serves until SIGTERM or SIGINT.
 
         Raises:
-            RetriableError: the cluster cannot be reached, or stayed away; names its address.
+            RetriableError, UnavailableError: the cluster cannot be reached, or stayed away; names
+                its address.
             FatalError: a system topic is not as it must be.
             DecodeError: a log entry or request cannot be understood; names its place.
         """
@@ -64,6 +67,7 @@ class Worker:
         admin = connector.admin()
         specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
         loop = asyncio.get_running_loop()
+        threading.excepthook = _thread_failed
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         try:
@@ -107,21 +111,16 @@ class Worker:
             self._task(ends.run(), "end-offsets"),
             self._task(buffered_writer.run(), "buffered-writer"),
             self._task(self._announce(agent), "announce"),
+            self._task(self._run_apps(writers, cluster), "apps"),
         ]
-        apps = [writers, cluster]
         try:
-            for app in apps:
-                app.finalize()
-                await app.maybe_start()
-                tasks.append(self._task(self._watch(app), f"watch-{app.conf.id}"))
             await self._stop.wait()
         finally:
             await agent.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for app in reversed(apps):
-                await app.stop()
+            await asyncio.gather(_stop(cluster), _stop(writers))
             await writer.close()
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -136,8 +135,14 @@ class Worker:
         task.add_done_callback(ended)
         return task
 
+    async def _run_apps(self, *apps: faust.App) -> None:
+        """Starts the Apps; one that stops by itself has crashed."""
+        for app in apps:
+            app.finalize()
+            await app.maybe_start()
+        await asyncio.gather(*map(self._watch, apps))
+
     async def _watch(self, app: faust.App) -> None:
-        """A Faust App that stops by itself has crashed."""
         await app.wait_until_stopped()
         self.fail(app.crash_reason or RuntimeError(f"{app.conf.id} stopped"))
 
@@ -152,6 +157,21 @@ class Worker:
                 self._serving(sorted(drivers))
                 return
             await asyncio.sleep(SERVING_POLL_S)
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    """Faust's consumer thread ends by cancellation where the broker is away: that is no news."""
+    if failure.exc_type is not asyncio.CancelledError:
+        threading.__excepthook__(failure)
+
+
+async def _stop(app: faust.App) -> None:
+    """Stops an App; where the broker is away, Faust's consumer thread may never say it ended."""
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await app.stop()
+    except TimeoutError:
+        log.warning("app_not_stopped", app=app.conf.id, waited_s=STOP_TIMEOUT_S)
 
 
 def batch_limits(settings: Settings) -> BatchLimits:

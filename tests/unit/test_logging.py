@@ -1,0 +1,37 @@
+"""Lines of libraries that repeat themselves."""
+
+import logging
+
+import pytest
+
+from pipeline.logging import LIBRARY_PERIOD_S, LibraryFilter
+
+
+def line(logger: str, number: int, text: str = "down") -> logging.LogRecord:
+    """A line from one place in a library's code."""
+    return logging.LogRecord(logger, logging.ERROR, "client.py", number, "it is %s", (text,), None)
+
+
+def test_a_library_that_repeats_itself_is_heard_rarely():
+    """The first line passes at once, the next when its time has come, with how many it was."""
+    now_s = 0.0
+    seldom = LibraryFilter(now_s=lambda: now_s)
+    assert [bool(seldom.filter(line("aiokafka", 7))) for _ in range(5)] == [True] + [False] * 4
+    now_s = LIBRARY_PERIOD_S
+    late = line("aiokafka", 7)
+    assert seldom.filter(late)
+    assert late.getMessage() == "it is down (4 more like it since)"
+    assert not seldom.filter(line("aiokafka", 7))
+
+
+def test_another_place_is_another_line():
+    """What a library has not said yet is never held back."""
+    seldom = LibraryFilter()
+    assert all(seldom.filter(line("aiokafka", number)) for number in range(5))
+
+
+@pytest.mark.parametrize("logger", ["pipeline.drivers.owned_log", "connectors.kafka", "stilltide"])
+def test_our_own_lines_all_pass(logger: str):
+    """Our lines are few by themselves, and each says something."""
+    seldom = LibraryFilter()
+    assert all(seldom.filter(line(logger, 7)) for _ in range(5))

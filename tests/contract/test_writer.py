@@ -129,6 +129,18 @@ async def test_a_full_queue_refuses_and_room_lets_go_on(rig: Rig, log: TopicPart
     await writer.close()
 
 
+async def test_asking_for_room_first_avoids_refusals(rig: Rig, log: TopicPartition):
+    """After `room` an append gets in, also when none was refused before."""
+    writer, reports = rig.with_queue_of(1).writer("w"), Reports()
+    for number in range(20):
+        async with asyncio.timeout(10):
+            await writer.room()
+        writer.append(log, b"x", reports.of(number))
+    await reports.wait_for(20)
+    assert reports.offsets == list(range(20))
+    await writer.close()
+
+
 async def test_room_returns_at_once_when_there_is_room(rig: Rig, log: TopicPartition):
     """`room` waits for nothing on an idle writer."""
     writer = rig.connector.writer("w")

@@ -146,7 +146,7 @@ async def test_a_reader_says_that_the_broker_is_away_and_goes_on_afterwards(
 
 async def test_a_frozen_broker_is_noticed(cluster: LocalCluster, topic_name: str):
     """A broker that keeps its connections open and answers nothing is away too."""
-    config = KafkaConfig(cluster.bootstrap, request_timeout_s=1, delivery_timeout_s=5)
+    config = KafkaConfig(cluster.bootstrap, request_timeout_s=3, delivery_timeout_s=6)
     connector = KafkaConnector(config)
     data = await _topic(connector, topic_name)
     writer, admin = connector.writer("w"), connector.admin()
@@ -157,7 +157,7 @@ async def test_a_frozen_broker_is_noticed(cluster: LocalCluster, topic_name: str
         assert await admin.end_offsets([data]) == {data: 1}
     cluster.pause()
     writer.append(data, b"during", lambda error, _: outcomes.put_nowait(error))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(20):
         with pytest.raises(RetriableError, match=cluster.bootstrap):
             await admin.end_offsets([data])
         assert isinstance(await outcomes.get(), RetriableError)

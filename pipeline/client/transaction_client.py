@@ -4,10 +4,9 @@ import itertools
 from types import TracebackType
 from typing import Self
 
+from connectors.base import Connector
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
-
-from connectors.base import Connector
 from pipeline.client.cluster import ClientCluster, connect
 from pipeline.client.transaction import Transaction
 

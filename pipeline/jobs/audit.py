@@ -17,12 +17,12 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from connectors.base import LogAdmin
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
 from connectors.local.jars import spark_jars
 from connectors.spark.errors import spark_errors
 from connectors.spark.read_committed import (

@@ -7,7 +7,7 @@ its partition is registered with its transaction.
 import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import structlog
 
@@ -34,6 +34,8 @@ from schemas.transactions import (
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 log = structlog.get_logger(__name__)
+
+A = TypeVar("A", Opened, Done)
 
 HELD_RECORDS_MAX = 10_000
 """Records one transaction keeps while partitions are being registered; `send` waits beyond."""
@@ -268,23 +270,24 @@ class Transaction:
         while self._held:
             partitions = tuple(map(self._cluster.registration, self._held))
             if self._id is None:
-                await self._open(Open(self._timeout_ms, 1, partitions))
+                coordinator = self._cluster.coordinator
+                opened = await self._ask(coordinator, Open(self._timeout_ms, 1, partitions), Opened)
+                self._id = TxnId(coordinator, opened.first_sequence)
+                self._header = [(TXN, self._id.to_bytes())]
             else:
                 body = AddPartitions(self._id.sequence, partitions)
-                await self._cluster.ask(self._id.coordinator, body)
+                await self._ask(self._id.coordinator, body, Done)
             for registered in partitions:
                 await self._let_go(registered)
 
-    async def _open(self, body: Open) -> None:
-        coordinator = self._cluster.coordinator
+    async def _ask(self, coordinator: int, body: Open | AddPartitions, wanted: type[A]) -> A:
+        """Asks what may be asked anew: opening in vain is harmless, registering repeats (C2)."""
         answer = await self._cluster.ask(coordinator, body)
-        if isinstance(answer, Unknown):
-            # The first request after an hour's silence. One transaction opened in vain is harmless.
+        if isinstance(answer, Unknown):  # the first request after an hour's silence (C1b)
             answer = await self._cluster.ask(coordinator, body)
-        if not isinstance(answer, Opened):
+        if not isinstance(answer, wanted):
             raise self._outcome_unknown("the coordinator no longer remembers the request")
-        self._id = TxnId(coordinator, answer.first_sequence)
-        self._header = [(TXN, self._id.to_bytes())]
+        return answer
 
     async def _let_go(self, registered: Registered) -> None:
         data = registered.data

@@ -1,0 +1,152 @@
+"""Worker processes on a real broker: serving, crashing, taking over, stopping."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from connectors.local.cluster import LocalCluster
+from pipeline.client import TransactionClient
+from tests.support.worker_process import (
+    COORDINATORS,
+    Load,
+    WorkerProcess,
+    await_all_ended,
+    create_topics,
+)
+
+SESSION_S = 2.0
+"""After this a killed worker's coordinators go to the others."""
+
+STOP_S = 15.0
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker of this module's own, because the system topics are the whole cluster's."""
+    with LocalCluster("w", tmp_path_factory.mktemp("worker"), fast_start=True) as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.fixture
+async def load(bootstrap: str) -> Load:
+    """Work on topics of the test's own."""
+    name = uuid4().hex[:8]
+    made = Load((f"orders-{name}", f"payments-{name}"), 600)
+    await create_topics(bootstrap, *made.topics)
+    return made
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    """Where workers talk to."""
+    return tmp_path / "worker.log"
+
+
+def worker(bootstrap: str, log_path: Path, *options: str) -> WorkerProcess:
+    """A worker, not started."""
+    session = ("--session-timeout-s", f"{SESSION_S:g}")
+    return WorkerProcess(bootstrap, log_path, *session, *options, txn_timeout_ms_max=60_000)
+
+
+@pytest.fixture
+async def client(bootstrap: str) -> TransactionClient:
+    """A client; made by the test once a worker has made the system topics."""
+    return TransactionClient(bootstrap, resend_s=0.5, transaction_timeout_s=20)
+
+
+async def test_a_worker_serves_transactions(
+    bootstrap: str, client: TransactionClient, load: Load, log_path: Path
+):
+    """Every coordinator serves; commits are visible, aborts are not, and all end."""
+    async with worker(bootstrap, log_path) as process:
+        assert await process.serving() == list(range(COORDINATORS))
+        async with client:
+            await load.run(client, lambda _: None)
+            assert len(load.outcomes.committed) == 480
+            await await_all_ended(client)
+        await load.check(bootstrap, "serves")
+
+
+async def test_a_killed_worker_recovers_from_its_log(
+    bootstrap: str, client: TransactionClient, load: Load, log_path: Path
+):
+    """B1, C1b: SIGKILL in the middle of transactions costs time; nothing is lost or done twice."""
+    half = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(worker(bootstrap, log_path, "--instance-id", "one"))
+        await first.serving()
+        await stack.enter_async_context(client)
+        running = asyncio.create_task(
+            load.run(client, lambda ended: half.set() if ended >= 200 else None)
+        )
+        await half.wait()
+        await first.kill()
+        assert load.outcomes.count < 600
+        second = await stack.enter_async_context(
+            worker(bootstrap, log_path, "--instance-id", "one")
+        )
+        await second.serving()
+        await running
+        assert load.outcomes.unknown == set()
+        assert len(load.outcomes.committed) == 480
+        await await_all_ended(client)
+        await load.check(bootstrap, "recovers")
+
+
+async def test_another_worker_takes_over_from_a_killed_one(
+    bootstrap: str, client: TransactionClient, load: Load, tmp_path: Path
+):
+    """B: two workers share the coordinators; when one dies the other serves them all."""
+    third = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        doomed = await stack.enter_async_context(worker(bootstrap, tmp_path / "doomed.log"))
+        assert await doomed.serving() == list(range(COORDINATORS))
+        other = await stack.enter_async_context(worker(bootstrap, tmp_path / "other.log"))
+        shared = await other.serving()
+        assert 0 < len(shared) < COORDINATORS
+        await stack.enter_async_context(client)
+        running = asyncio.create_task(
+            load.run(client, lambda ended: third.set() if ended >= 200 else None)
+        )
+        await third.wait()
+        await doomed.kill()
+        await running
+        assert load.outcomes.unknown == set()
+        assert len(load.outcomes.committed) == 480
+        await await_all_ended(client)
+        await load.check(bootstrap, "takes-over")
+        assert assigned_last(other.said) == list(range(COORDINATORS))
+
+
+def assigned_last(said: str) -> list[int]:
+    """The coordinators a worker said last that it was given."""
+    return json.loads(re.findall(r"coordinators_assigned\s+coordinators=(.*)", said)[-1])
+
+
+async def test_a_terminated_worker_stops_in_good_order(
+    bootstrap: str, client: TransactionClient, load: Load, log_path: Path
+):
+    """SIGTERM in the middle of transactions ends it soon and with exit code 0; all end later."""
+    some = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(worker(bootstrap, log_path))
+        await first.serving()
+        await stack.enter_async_context(client)
+        running = asyncio.create_task(
+            load.run(client, lambda ended: some.set() if ended >= 100 else None)
+        )
+        await some.wait()
+        first.terminate()
+        assert await first.ended(STOP_S) == 0
+        assert "Traceback" not in first.said
+        second = await stack.enter_async_context(worker(bootstrap, log_path))
+        await second.serving()
+        await running
+        assert len(load.outcomes.committed) == 480
+        await load.check(bootstrap, "stops")

@@ -1,0 +1,183 @@
+"""`stilltide worker` as a process of its own, and what applications do and see while it lives."""
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from pipeline.client import Subscription, TransactionClient
+from pipeline.errors import OutcomeUnknownError, PipelineError
+from schemas.topics import TopicSpec
+from schemas.transactions import Listed, ListTransactions
+from schemas.values import TopicPartition
+
+START_S = 60.0
+COORDINATORS = 4
+PARTITIONS = 3
+"""Of each data topic."""
+
+
+class WorkerProcess:
+    """Starts on entry, serves when `serving` returns, and is killed on exit if it still runs.
+
+    Args:
+        bootstrap: the cluster.
+        log_path: where its stderr goes.
+        options: further options of the command.
+        settings: as environment variables, without the prefix.
+    """
+
+    def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
+        self._command = [sys.executable, "-m", "pipeline.cli", "worker"]
+        self._command += ["--bootstrap-servers", bootstrap, *options]
+        given = {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
+        self._environment = {**os.environ, **given}
+        self._log_path = log_path
+        self._process: Process | None = None
+
+    async def __aenter__(self) -> Self:
+        with self._log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, env=self._environment, stdout=PIPE, stderr=log
+            )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.kill()
+
+    @property
+    def said(self) -> str:
+        """What it has said on stderr."""
+        return self._log_path.read_text()
+
+    async def serving(self) -> list[int]:
+        """Waits until it serves; its coordinators."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async with asyncio.timeout(START_S):
+            line = await self._process.stdout.readline()
+        assert line, self.said
+        told = json.loads(line)
+        assert told["event"] == "serving"
+        return told["coordinators"]
+
+    async def kill(self) -> None:
+        """SIGKILL, and waits until it is gone."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        assert self._process is not None
+        self._process.terminate()
+
+    async def ended(self, within_s: float) -> int:
+        """Waits until it ends by itself; its exit code."""
+        assert self._process is not None
+        async with asyncio.timeout(within_s):
+            return await self._process.wait()
+
+
+@dataclass
+class Outcomes:
+    """What an application was told of its transactions, by their number."""
+
+    committed: set[int] = field(default_factory=set[int])
+    aborted: set[int] = field(default_factory=set[int])
+    unknown: set[int] = field(default_factory=set[int])
+
+    @property
+    def count(self) -> int:
+        """How many have ended."""
+        return len(self.committed) + len(self.aborted) + len(self.unknown)
+
+
+@dataclass
+class Load:
+    """Numbered transactions, each of `per_topic` records in two topics; a fifth abort."""
+
+    topics: tuple[str, str]
+    count: int
+    concurrency: int = 32
+    per_topic: int = 2
+    outcomes: Outcomes = field(default_factory=Outcomes)
+
+    async def run(self, client: TransactionClient, ended: Callable[[int], None]) -> None:
+        """Runs them all; `ended` is told after each how many have."""
+        numbers = iter(range(self.count))
+
+        async def work() -> None:
+            for number in numbers:
+                await self._one(client, number)
+                ended(self.outcomes.count)
+
+        await asyncio.gather(*(work() for _ in range(self.concurrency)))
+
+    async def _one(self, client: TransactionClient, number: int) -> None:
+        outcomes = self.outcomes
+        try:
+            async with client.transaction() as txn:
+                for topic in self.topics:
+                    for part in range(self.per_topic):
+                        await txn.send(topic, b"%d" % number, key=b"%d.%d" % (number, part))
+                if number % 5 == 0:
+                    await txn.abort()
+        except OutcomeUnknownError:
+            outcomes.unknown.add(number)
+        except PipelineError:
+            outcomes.aborted.add(number)
+        else:
+            (outcomes.aborted if number % 5 == 0 else outcomes.committed).add(number)
+
+    async def check(self, bootstrap: str, group: str) -> None:
+        """Readers see every committed transaction whole, and no other but an unknown one."""
+        connector = KafkaConnector(KafkaConfig(bootstrap))
+        admin = connector.admin()
+        ends = await admin.end_offsets(
+            [TopicPartition(topic, it) for topic in self.topics for it in range(PARTITIONS)]
+        )
+        await admin.close()
+        seen: defaultdict[int, int] = defaultdict(int)
+        async with Subscription(self.topics, group=group, connector=connector) as subscription:
+            async for message in subscription.read_to(ends):
+                assert message.value is not None
+                seen[int(message.value)] += 1
+        assert set(seen.values()) == {2 * self.per_topic}
+        assert self.outcomes.committed <= seen.keys()
+        assert seen.keys() <= self.outcomes.committed | self.outcomes.unknown
+        assert self.outcomes.count == self.count
+
+
+async def create_topics(bootstrap: str, *names: str) -> None:
+    """Creates data topics."""
+    admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
+    await admin.ensure_topics([TopicSpec(name, PARTITIONS) for name in names])
+    await admin.close()
+
+
+async def await_all_ended(client: TransactionClient) -> None:
+    """Returns when no coordinator has a transaction that has not ended."""
+    assert client._cluster is not None
+    for coordinator in range(COORDINATORS):
+        while True:
+            listed = await client._cluster.ask(coordinator, ListTransactions())
+            assert isinstance(listed, Listed)
+            if not listed.transactions:
+                break
+            await asyncio.sleep(0.1)

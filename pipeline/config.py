@@ -58,9 +58,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "broker_away_s_max": Bound(
             1, 3600, "a broker restart takes seconds, and a worker cut off for good must say so"
         ),
-        "request_timeout_s": Bound(
-            1, 600, "a broker restart takes seconds, a caller waits so long"
-        ),
+        "request_timeout_s": Bound(1, 300, "a broker away must be noticed, a slow one borne"),
     }
 )
 """The validation table: whole ranges, ends included."""
@@ -84,7 +82,7 @@ class Settings(BaseSettings):
         txn_timeout_ms_max: the longest a transaction may ask to stay open (C2).
         session_timeout_s: a worker silent for so long loses its partitions.
         broker_away_s_max: a worker whose cluster is away for longer gives up.
-        request_timeout_s: a request without an answer for so long has failed.
+        request_timeout_s: a request to a broker without an answer for so long has failed.
     """
 
     model_config = SettingsConfigDict(
@@ -104,7 +102,7 @@ class Settings(BaseSettings):
     txn_timeout_ms_max: int = 15 * _MINUTE_MS
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0
-    request_timeout_s: float = 30.0
+    request_timeout_s: float = 10.0
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -55,24 +55,25 @@ class CoordinatorAgent:
         await self._keep(set())
 
     async def _receive(self, stream: Any) -> None:
-        async for event in stream.events():
+        # Faust acknowledges an event whose agent fails, and would pass it over after a restart.
+        async for event in stream.noack().events():
             message = event.message
             driver = self._drivers.get(message.partition)
-            if driver is None:
-                continue  # revoked: its new owner serves it, clients ask again
-            try:
-                driver.requests_received(event.value)
-            except DecodeError as error:
-                place = (message.topic, message.partition, message.offset)
-                raise error.at(*place) from error
+            if driver is not None:  # else revoked: its new owner serves it, clients ask again
+                try:
+                    driver.requests_received(event.value)
+                except DecodeError as error:
+                    self._failed(error.at(message.topic, message.partition, message.offset))
+                    await asyncio.get_running_loop().create_future()
+            await stream.ack(event)
 
     async def _assigned(self, _app: Any, assigned: Any, *_: Any, **__: Any) -> None:
         owned = {data.partition for data in assigned if data.topic == topics.TXN_REQUESTS}
         await self._keep(owned)
         for coordinator in sorted(owned):
-            driver = self._drivers.get(coordinator)
-            if driver is not None:
-                driver.assigned = True
+            task = self._tasks.get(coordinator)
+            if task is not None and not task.done():
+                self._drivers[coordinator].assigned = True
                 continue
             driver = self._drivers[coordinator] = self._make_driver(coordinator)
             task = asyncio.create_task(driver.run(), name=f"coordinator-{coordinator}")

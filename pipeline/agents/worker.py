@@ -63,7 +63,12 @@ class Worker:
         """
         sys.setswitchinterval(GIL_SWITCH_INTERVAL_S)
         settings = self._settings
-        connector = KafkaConnector(KafkaConfig(bootstrap_servers=settings.bootstrap_servers))
+        connector = KafkaConnector(
+            KafkaConfig(
+                bootstrap_servers=settings.bootstrap_servers,
+                request_timeout_s=settings.request_timeout_s,
+            )
+        )
         admin = connector.admin()
         specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
         loop = asyncio.get_running_loop()

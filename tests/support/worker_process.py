@@ -31,7 +31,7 @@ class WorkerProcess:
 
     Args:
         bootstrap: the cluster.
-        log_path: where its stderr goes.
+        log_path: where its stderr goes; written anew.
         options: further options of the command.
         settings: as environment variables, without the prefix.
     """
@@ -45,7 +45,7 @@ class WorkerProcess:
         self._process: Process | None = None
 
     async def __aenter__(self) -> Self:
-        with self._log_path.open("ab") as log:
+        with self._log_path.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, env=self._environment, stdout=PIPE, stderr=log
             )

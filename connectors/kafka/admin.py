@@ -157,9 +157,27 @@ class KafkaAdmin:
     async def _offsets(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
     ) -> list[tuple[TopicPartition, int]]:
+        """Asks again while it fails soon: the leaders of a new topic show only after the topic."""
+        deadline_s = time.monotonic() + self._config.request_timeout_s
+        while True:
+            left_s = max(deadline_s - time.monotonic(), _LOOK_AGAIN_S)
+            try:
+                return await self._offsets_once(partitions, spec, level, left_s)
+            except RetriableError:
+                if time.monotonic() + _LOOK_AGAIN_S > deadline_s:
+                    raise
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _offsets_once(
+        self,
+        partitions: Sequence[TopicPartition],
+        spec: OffsetSpec,
+        level: IsolationLevel,
+        timeout_s: float,
+    ) -> list[tuple[TopicPartition, int]]:
         if not partitions:
             return []
-        answers = _ask_offsets(self._open(), self._config, partitions, spec, level)
+        answers = _ask_offsets(self._open(), timeout_s, partitions, spec, level)
         action = f"cannot read offsets of {partitions[0].topic}"
         try:
             found = await self._answers(answers, action)
@@ -226,7 +244,9 @@ def log_bounds(
         return {}
     spec = EarliestSpec() if start else LatestSpec()
     with _make_client(config, lambda _: None) as client:
-        answers = _ask_offsets(client, config, partitions, spec, IsolationLevel.READ_COMMITTED)
+        answers = _ask_offsets(
+            client, config.request_timeout_s, partitions, spec, IsolationLevel.READ_COMMITTED
+        )
         address = config.bootstrap_servers
         return {
             data: Offset(_known_offset(data, answer.result(), address)) for data, answer in answers
@@ -243,15 +263,13 @@ def _make_client(config: KafkaConfig, note_error: Any) -> AdminClient:
 
 def _ask_offsets(
     client: AdminClient,
-    config: KafkaConfig,
+    timeout_s: float,
     partitions: Sequence[TopicPartition],
     spec: OffsetSpec,
     level: IsolationLevel,
 ) -> "list[tuple[TopicPartition, Future[Any]]]":
     asked = {ClientPartition(data[0], data[1]): spec for data in partitions}
-    answers = client.list_offsets(
-        asked, isolation_level=level, request_timeout=config.request_timeout_s
-    )
+    answers = client.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
     return [(TopicPartition(it.topic, it.partition), answer) for it, answer in answers.items()]
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
-from connectors.errors import FatalError
+from connectors.errors import FatalError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import Requests
 from pipeline.errors import RefusedError
@@ -45,6 +45,7 @@ class ClientCluster:
 
         Raises:
             FatalError: there is no such topic.
+            RetriableError: it is just being created or deleted, or the broker is away.
         """
         async with self._lock:
             if name in self._topics:
@@ -53,7 +54,10 @@ class ClientCluster:
             if found is None:
                 raise FatalError("the topic does not exist", hint="create it first", topic=name)
             partitions = [TopicPartition(name, number) for number in range(found.partition_count)]
-            self.known_ends.update(await self._admin.end_offsets(partitions))
+            ends = await self._admin.end_offsets(partitions)
+            if len(ends) < len(partitions):
+                raise RetriableError("the topic is changing", hint="try again", topic=name)
+            self.known_ends.update(ends)
             self._topics[name] = found
             return found
 

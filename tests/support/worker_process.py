@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -92,6 +94,22 @@ class WorkerProcess:
         assert self._process is not None
         async with asyncio.timeout(within_s):
             return await self._process.wait()
+
+
+@contextmanager
+def running_worker(bootstrap: str, log_path: Path) -> Iterator[None]:
+    """A worker that serves from entry to exit, for the tests of a module."""
+    command = [sys.executable, "-m", "pipeline.cli", "worker", "--bootstrap-servers", bootstrap]
+    with (
+        log_path.open("wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline(), log_path.read_text()
+            yield
+        finally:
+            process.terminate()
 
 
 @dataclass

@@ -1,13 +1,12 @@
 """A coordinator on the memory broker, spoken to in the bytes of its topics."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
-from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.errors import UnavailableError
 from schemas import markers, txn_log
 from schemas.errors import DecodeError, UnknownVersionError
@@ -420,58 +419,6 @@ async def test_a_long_outage_ends_the_coordinator(broker: MemoryBroker, connecto
         broker.down()
         await asyncio.wait(worker.tasks, timeout=10)
         assert isinstance(worker.tasks[0].exception(), UnavailableError)
-
-
-async def test_end_offsets_asked_during_a_call_are_read_by_the_next(
-    broker: MemoryBroker, connector: MemoryConnector
-):
-    """C3: an answer is never older than its question; questions of one moment share a call."""
-    calls: list[Sequence[TopicPartition]] = []
-    told: list[tuple[str, dict[TopicPartition, EndOffset] | None]] = []
-    admin = connector.admin()
-
-    class Watched:
-        """The admin, with a question asked while it answers the first."""
-
-        async def end_offsets(
-            self, partitions: Sequence[TopicPartition]
-        ) -> dict[TopicPartition, EndOffset]:
-            calls.append(partitions)
-            found = await admin.end_offsets(partitions)
-            if len(calls) == 1:
-                broker.append(ORDERS, None, b"record", None)
-                ends.read([ORDERS], lambda it: told.append(("third", it)))
-            return found
-
-    ends = EndOffsets(Watched())  # type: ignore[arg-type]
-    ends.read([ORDERS], lambda it: told.append(("first", it)))
-    ends.read([ORDERS, PAYMENTS], lambda it: told.append(("second", it)))
-    running = asyncio.create_task(ends.run())
-    await until(lambda: len(told) == 3)
-    running.cancel()
-    assert calls == [[ORDERS, PAYMENTS], [ORDERS]]
-    assert told == [
-        ("first", {ORDERS: 0, PAYMENTS: 0}),
-        ("second", {ORDERS: 0, PAYMENTS: 0}),
-        ("third", {ORDERS: 1}),
-    ]
-
-
-async def test_end_offsets_that_cannot_be_read_are_told_as_such(
-    broker: MemoryBroker, connector: MemoryConnector
-):
-    """A failed call fails those who asked, and the next is made as ever."""
-    told: list[object] = []
-    ends = EndOffsets(connector.admin())
-    running = asyncio.create_task(ends.run())
-    broker.down()
-    ends.read([ORDERS], told.append)
-    await until(lambda: told)
-    broker.up()
-    ends.read([ORDERS], told.append)
-    await until(lambda: len(told) == 2)
-    running.cancel()
-    assert told == [None, {ORDERS: 0}]
 
 
 async def test_a_full_queue_of_the_writer_delays_and_loses_nothing(

@@ -198,4 +198,3 @@ async def await_all_ended(client: TransactionClient) -> None:
             assert isinstance(listed, Listed)
             if not listed.transactions:
                 break
-            await asyncio.sleep(0.1)

@@ -27,7 +27,7 @@ from tests.bench.harness import Run, closed_loop, cpu_s, middle, report, summary
 
 CONCURRENCY = (1, 8, 32, 256, 1024)
 PRODUCERS = (1, 8, 32)
-ROUNDS = 3
+ROUNDS = 5
 SECONDS = 3.0
 WARM_UP_SECONDS = 12.0
 TOPIC = "bench"

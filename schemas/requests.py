@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from schemas.errors import DecodeError
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Answer,
     Describe,
     Description,
@@ -26,7 +27,7 @@ from schemas.transactions import (
     Written,
 )
 from schemas.v1 import requests_pb2 as pb
-from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
 def encode_request(request: Request) -> bytes:
@@ -38,15 +39,14 @@ def encode_request(request: Request) -> bytes:
         reply_partition=request.reply_partition,
     )
     match request.body:
-        case Open(timeout_ms, count, partitions):
-            message.open.CopyFrom(
-                pb.Open(
-                    timeout_ms=timeout_ms, count=count, partitions=map(_registered_pb, partitions)
-                )
-            )
+        case Open():
+            message.open.CopyFrom(_open_pb(request.body))
         case AddPartitions(sequence, partitions):
             message.add_partitions.sequence = sequence
             message.add_partitions.partitions.extend(map(_registered_pb, partitions))
+        case AddSubscriptions(sequence, subscriptions):
+            message.add_subscriptions.sequence = sequence
+            message.add_subscriptions.subscriptions.extend(map(_subscription_pb, subscriptions))
         case End():
             message.end.CopyFrom(_end_pb(request.body))
         case Describe(sequence):
@@ -80,12 +80,13 @@ def request_of(message: pb.Request) -> Request:
 def _body_of(message: pb.Request) -> RequestBody:
     match message.WhichOneof("body"):
         case "open":
-            body = message.open
-            partitions = tuple(map(_registered, body.partitions))
-            return Open(body.timeout_ms, body.count or 1, partitions)
+            return _open(message.open)
         case "add_partitions":
             add = message.add_partitions
             return AddPartitions(add.sequence, tuple(map(_registered, add.partitions)))
+        case "add_subscriptions":
+            added = message.add_subscriptions
+            return AddSubscriptions(added.sequence, tuple(map(_subscription, added.subscriptions)))
         case "end":
             return _end(message.end)
         case "describe":
@@ -94,6 +95,33 @@ def _body_of(message: pb.Request) -> RequestBody:
             return ListTransactions()
         case _:
             raise DecodeError("a request that this program does not know")
+
+
+def _open_pb(body: Open) -> pb.Open:
+    return pb.Open(
+        timeout_ms=body.timeout_ms,
+        count=body.transaction_count,
+        partitions=map(_registered_pb, body.partitions),
+        subscriptions=map(_subscription_pb, body.subscriptions),
+    )
+
+
+def _open(body: pb.Open) -> Open:
+    return Open(
+        body.timeout_ms,
+        body.count or 1,
+        tuple(map(_registered, body.partitions)),
+        tuple(map(_subscription, body.subscriptions)),
+    )
+
+
+def _subscription_pb(one: SubscriptionId) -> pb.RegisteredSubscription:
+    (topic, partition), group = one
+    return pb.RegisteredSubscription(topic=topic, partition=partition, group=group)
+
+
+def _subscription(one: pb.RegisteredSubscription) -> SubscriptionId:
+    return SubscriptionId(TopicPartition(one.topic, one.partition), one.group)
 
 
 def _registered_pb(one: Registered) -> pb.RegisteredPartition:
@@ -200,9 +228,13 @@ def _description_pb(one: Description) -> pb.TransactionDescription:
         opened_at_ms=one.opened_at_ms,
         timeout_ms=one.timeout_ms,
         partitions=map(_registered_pb, one.partitions),
+        subscriptions=map(_subscription_pb, one.subscriptions),
     )
 
 
 def _description(one: pb.TransactionDescription) -> Description:
     partitions = tuple(map(_registered, one.partitions))
-    return Description(one.sequence, one.state, one.opened_at_ms, one.timeout_ms, partitions)
+    subscriptions = tuple(map(_subscription, one.subscriptions))
+    return Description(
+        one.sequence, one.state, one.opened_at_ms, one.timeout_ms, partitions, subscriptions
+    )

@@ -6,7 +6,7 @@ the pure core works on.
 
 from typing import NamedTuple
 
-from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
 class Registered(NamedTuple):
@@ -27,11 +27,12 @@ class Written(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Open `transaction_count` transactions on the same partitions (C9)."""
+    """Open `transaction_count` transactions on the same partitions and subscriptions (C9)."""
 
     timeout_ms: int
     transaction_count: int
     partitions: tuple[Registered, ...]
+    subscriptions: tuple[SubscriptionId, ...] = ()
 
 
 class AddPartitions(NamedTuple):
@@ -39,6 +40,13 @@ class AddPartitions(NamedTuple):
 
     sequence: int
     partitions: tuple[Registered, ...]
+
+
+class AddSubscriptions(NamedTuple):
+    """Register subscriptions whose messages the transaction acknowledges (G)."""
+
+    sequence: int
+    subscriptions: tuple[SubscriptionId, ...]
 
 
 class End(NamedTuple):
@@ -60,7 +68,7 @@ class ListTransactions(NamedTuple):
     """Ask for those that have not ended."""
 
 
-Change = Open | AddPartitions | End
+Change = Open | AddPartitions | AddSubscriptions | End
 """Requests that change state: they are written to the log."""
 
 RequestBody = Change | Describe | ListTransactions
@@ -105,6 +113,7 @@ class Description(NamedTuple):
     opened_at_ms: int
     timeout_ms: int
     partitions: tuple[Registered, ...]
+    subscriptions: tuple[SubscriptionId, ...] = ()
 
 
 class Listed(NamedTuple):
@@ -142,7 +151,7 @@ class TimedOut(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Every marker of a transaction is acknowledged (C4)."""
+    """Every marker of a transaction is acknowledged, every subscription settled (C4)."""
 
     sequence: int
 

@@ -31,6 +31,16 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
+class SubscriptionId(NamedTuple):
+    """What a consumer group reads of one data partition (G)."""
+
+    data: TopicPartition
+    group: str
+
+    def __str__(self) -> str:
+        return f"{self.data} of {self.group}"
+
+
 class TxnId(NamedTuple):
     """A coordinated transaction: its coordinator (a partition of txn-log) and sequence there."""
 

@@ -17,10 +17,10 @@ from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.core.coordinator.machine import (
     Coordinator,
     CoordinatorEffect,
+    EndParticipants,
     Propose,
     ReadEnds,
     Reply,
-    WriteMarkers,
 )
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
@@ -197,7 +197,7 @@ class CoordinatorDriver:
             match effect:
                 case Reply(request, answer):
                     self._reply(request, answer)
-                case WriteMarkers():
+                case EndParticipants():
                     self._write_markers(effect)
                 case ReadEnds(sequence, partitions):
                     self._ends.read(partitions, self._ends_reader(sequence))
@@ -229,7 +229,7 @@ class CoordinatorDriver:
 
         return ends_read
 
-    def _write_markers(self, effect: WriteMarkers) -> None:
+    def _write_markers(self, effect: EndParticipants) -> None:
         """Writes the markers; C4: Ended is proposed once all of them are acknowledged."""
         machine, sequence = self._machine, effect.sequence
         missing = len(effect.markers)
@@ -244,10 +244,10 @@ class CoordinatorDriver:
             if failed:
                 self._lost(sequence, "writing markers")
             else:
-                self._run(machine.markers_acknowledged(sequence))
+                self._run(machine.participants_ended(sequence))
 
         if not missing:
-            self._run(machine.markers_acknowledged(sequence))
+            self._run(machine.participants_ended(sequence))
         for marker in effect.markers:
             partition = system_partition(marker.data, self._marker_partition_count)
             try:

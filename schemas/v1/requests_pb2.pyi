@@ -28,6 +28,16 @@ class RegisteredPartition(_message.Message):
     topic_id: bytes
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
+class RegisteredSubscription(_message.Message):
+    __slots__ = ("topic", "partition", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
+
 class WrittenPartition(_message.Message):
     __slots__ = ("topic", "partition", "first_offset", "end_offset", "record_count")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -43,14 +53,16 @@ class WrittenPartition(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., record_count: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("timeout_ms", "count", "partitions")
+    __slots__ = ("timeout_ms", "count", "partitions", "subscriptions")
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     timeout_ms: int
     count: int
     partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
-    def __init__(self, timeout_ms: _Optional[int] = ..., count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ...) -> None: ...
+    subscriptions: _containers.RepeatedCompositeFieldContainer[RegisteredSubscription]
+    def __init__(self, timeout_ms: _Optional[int] = ..., count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ...) -> None: ...
 
 class AddPartitions(_message.Message):
     __slots__ = ("sequence", "partitions")
@@ -59,6 +71,14 @@ class AddPartitions(_message.Message):
     sequence: int
     partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
     def __init__(self, sequence: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ...) -> None: ...
+
+class AddSubscriptions(_message.Message):
+    __slots__ = ("sequence", "subscriptions")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    subscriptions: _containers.RepeatedCompositeFieldContainer[RegisteredSubscription]
+    def __init__(self, sequence: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ...) -> None: ...
 
 class End(_message.Message):
     __slots__ = ("sequence", "outcome", "written", "wait_visible")
@@ -83,7 +103,7 @@ class List(_message.Message):
     def __init__(self) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list")
+    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +113,7 @@ class Request(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LIST_FIELD_NUMBER: _ClassVar[int]
+    ADD_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     number: int
     acked_through: int
@@ -102,7 +123,8 @@ class Request(_message.Message):
     end: End
     describe: Describe
     list: List
-    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ...) -> None: ...
+    add_subscriptions: AddSubscriptions
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("first_sequence", "count")
@@ -127,18 +149,20 @@ class Unknown(_message.Message):
     def __init__(self) -> None: ...
 
 class TransactionDescription(_message.Message):
-    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions")
+    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OPENED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     opened_at_ms: int
     timeout_ms: int
     partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ...) -> None: ...
+    subscriptions: _containers.RepeatedCompositeFieldContainer[RegisteredSubscription]
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ...) -> None: ...
 
 class Listed(_message.Message):
     __slots__ = ("transactions", "low_watermark")

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Describe,
     End,
     ListTransactions,
@@ -24,7 +25,7 @@ from schemas.transactions import (
     Opened,
     Written,
 )
-from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator_judge import HOUR_MS
 from tests.support.coordinator_world import (
     ASK_TIMEOUT_MS,
@@ -33,6 +34,9 @@ from tests.support.coordinator_world import (
 )
 
 PICK = st.integers(0, 10**6)
+SUBSCRIPTIONS = st.lists(
+    st.builds(SubscriptionId, st.sampled_from(PARTITIONS[:2]), st.just("billing")), max_size=2
+).map(tuple)
 SOME = st.lists(st.sampled_from(PARTITIONS), max_size=2).map(tuple)
 
 
@@ -53,16 +57,32 @@ class Coordinated(RuleBasedStateMachine):
     # -- what clients do
 
     @rule(
-        pick=PICK, count=st.integers(1, 3), data=SOME, timeout_ms=st.sampled_from([500, 3000, 9000])
+        pick=PICK,
+        count=st.integers(1, 3),
+        data=SOME,
+        read=SUBSCRIPTIONS,
+        timeout_ms=st.sampled_from([500, 3000, 9000]),
     )
-    def open(self, pick: int, count: int, data: tuple[TopicPartition, ...], timeout_ms: int):
+    def open(
+        self,
+        pick: int,
+        count: int,
+        data: tuple[TopicPartition, ...],
+        read: tuple[SubscriptionId, ...],
+        timeout_ms: int,
+    ):
         """C9: one request opens several transactions."""
-        self.world.ask(pick, Open(timeout_ms, count, self.world.registrations(data)))
+        self.world.ask(pick, Open(timeout_ms, count, self.world.registrations(data), read))
 
     @rule(pick=PICK, data=SOME)
     def add_partitions(self, pick: int, data: tuple[TopicPartition, ...]):
         """C2: to a transaction in any state, or one that does not exist."""
         self.world.ask(pick, AddPartitions(self.any_sequence(pick), self.world.registrations(data)))
+
+    @rule(pick=PICK, read=SUBSCRIPTIONS)
+    def add_subscriptions(self, pick: int, read: tuple[SubscriptionId, ...]):
+        """G: to a transaction in any state, or one that does not exist."""
+        self.world.ask(pick, AddSubscriptions(self.any_sequence(pick), read))
 
     @rule(pick=PICK, where=st.sampled_from(PARTITIONS))
     def write(self, pick: int, where: TopicPartition):

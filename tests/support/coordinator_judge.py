@@ -10,6 +10,7 @@ from pipeline.core.coordinator.state import CoordinatorState
 from schemas.markers import Marker
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Answer,
     Done,
     End,
@@ -25,7 +26,7 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
-from schemas.values import TopicPartition, TxnId
+from schemas.values import SubscriptionId, TopicPartition, TxnId
 
 HOUR_MS = 60 * 60 * 1000
 
@@ -35,6 +36,7 @@ class Fate:
     """One transaction; `committed` is None while it is open."""
 
     registered: dict[TopicPartition, Registered] = field(default_factory=dict)
+    subscriptions: set[SubscriptionId] = field(default_factory=set)
     committed: bool | None = None
     written: tuple[Written, ...] = ()
     ends_when_decided: dict[TopicPartition, int] = field(default_factory=dict)
@@ -111,20 +113,23 @@ class Judge:
             for _ in range(body.transaction_count):
                 self.fates.append(Fate())
                 self._register(len(self.fates) - 1, body.partitions)
+                self.fates[-1].subscriptions |= set(body.subscriptions)
             return Opened(first, body.transaction_count)
-        assert isinstance(body, AddPartitions | End)
+        assert isinstance(body, AddPartitions | AddSubscriptions | End)
         if body.sequence >= len(self.fates) or not self._legal(self.fates[body.sequence], body):
             return Refused("")
         fate = self.fates[body.sequence]
         if isinstance(body, AddPartitions):
             self._register(body.sequence, body.partitions)
+        elif isinstance(body, AddSubscriptions):
+            fate.subscriptions |= set(body.subscriptions)
         elif fate.committed is None:
             fate.written = body.written if body.committed else ()
             self._decide(body.sequence, committed=body.committed)
         return Done()
 
-    def _legal(self, fate: Fate, body: AddPartitions | End) -> bool:
-        if isinstance(body, AddPartitions):
+    def _legal(self, fate: Fate, body: AddPartitions | AddSubscriptions | End) -> bool:
+        if not isinstance(body, End):
             return fate.committed is None
         if fate.committed is not None:
             return not fate.ended and fate.committed == body.committed
@@ -166,8 +171,11 @@ class Judge:
         alive = {n: fate for n, fate in enumerate(self.fates) if not fate.ended}
         names = {None: "OPEN", True: "COMMITTING", False: "ABORTING"}
         assert {
-            sequence: (txn.state.value, txn.partitions, txn.written)
+            sequence: (txn.state.value, txn.partitions, set(txn.subscriptions), txn.written)
             for sequence, txn in self.state.transactions.items()
-        } == {n: (names[f.committed], f.registered, f.written) for n, f in alive.items()}
+        } == {
+            n: (names[f.committed], f.registered, f.subscriptions, f.written)
+            for n, f in alive.items()
+        }
         assert self.state.next_sequence == len(self.fates)
         assert self.state.low_watermark == min(alive, default=len(self.fates))

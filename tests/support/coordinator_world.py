@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pipeline.core.coordinator.machine import (
     Coordinator,
     CoordinatorEffect,
+    EndParticipants,
     Propose,
     ReadEnds,
     Reply,
-    WriteMarkers,
 )
 from pipeline.core.coordinator.session import ClientSession, GiveUp, Send
 from schemas.markers import Marker
@@ -285,12 +285,14 @@ class CoordinatorWorld:
                     assert self.judge.fates[sequence].committed is False
                     assert set(partitions) == set(self.judge.fates[sequence].registered)
                     self.end_reads.append((owner, effect))
-                case WriteMarkers(sequence, markers):
+                case EndParticipants(sequence, committed, markers, subscriptions):
+                    assert committed is self.judge.fates[sequence].committed
+                    assert set(subscriptions) == self.judge.fates[sequence].subscriptions
                     self.check_markers(sequence, list(markers))
                     batch = MarkerSet(owner, sequence, len(markers))
                     self.marker_flights += [(batch, marker) for marker in markers]
                     if not markers:
-                        self.run(owner, owner.machine.markers_acknowledged(sequence))
+                        self.run(owner, owner.machine.participants_ended(sequence))
 
     def check_reply(self, owner: Owner, request: Request, answer: Answer):
         """C1, C5: an answer leaves behind the entry that makes it true."""
@@ -336,7 +338,7 @@ class CoordinatorWorld:
         if batch.failed:
             batch.owner.machine.lost(batch.sequence, self.clock(batch.owner))
         else:
-            self.run(batch.owner, batch.owner.machine.markers_acknowledged(batch.sequence))
+            self.run(batch.owner, batch.owner.machine.participants_ended(batch.sequence))
 
     def ends_done(self, pick: int, *, fails: bool):
         """One read of end offsets; a dead process hears nothing."""

@@ -6,6 +6,7 @@ from hypothesis import settings
 from schemas.markers import Marker
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Describe,
     Description,
     Done,
@@ -27,7 +28,7 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
-from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 ROUND_TRIPS = settings(max_examples=100, deadline=None, print_blob=True)
 """For properties of pure functions: enough to meet every branch, no limit on one example."""
@@ -35,6 +36,7 @@ ROUND_TRIPS = settings(max_examples=100, deadline=None, print_blob=True)
 TOPIC_ID = bytes(range(16))
 DATA = TopicPartition("t", 3)
 REGISTERED = Registered(DATA, EndOffset(300), TOPIC_ID)
+READ = SubscriptionId(DATA, "g")
 WRITTEN = Written(DATA, Offset(300), EndOffset(310), 9)
 
 U32 = st.integers(0, 2**32 - 1)
@@ -49,9 +51,11 @@ REGISTRATIONS = st.lists(
 WRITINGS = st.lists(
     st.builds(Written, DATA_PARTITIONS, U64.map(Offset), U64.map(EndOffset), U64), max_size=3
 ).map(tuple)
+SUBSCRIPTIONS = st.lists(st.builds(SubscriptionId, DATA_PARTITIONS, TEXT), max_size=3).map(tuple)
 BODIES: st.SearchStrategy[RequestBody] = st.one_of(
-    st.builds(Open, U64, st.integers(1, 2**32 - 1), REGISTRATIONS),
+    st.builds(Open, U64, st.integers(1, 2**32 - 1), REGISTRATIONS, SUBSCRIPTIONS),
     st.builds(AddPartitions, U64, REGISTRATIONS),
+    st.builds(AddSubscriptions, U64, SUBSCRIPTIONS),
     st.builds(End, U64, st.booleans(), WRITINGS, st.booleans()),
     st.builds(Describe, U64),
     st.builds(ListTransactions),
@@ -59,7 +63,7 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
 REQUESTS = st.builds(
     Request, st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U64, U32, BODIES
 )
-DESCRIPTIONS = st.builds(Description, U64, TEXT, U64, U64, REGISTRATIONS)
+DESCRIPTIONS = st.builds(Description, U64, TEXT, U64, U64, REGISTRATIONS, SUBSCRIPTIONS)
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),
     st.builds(Done),

@@ -3,8 +3,9 @@
 *Source*: protocols.md C0-C5, C7.
 *Invariants*: C1 an answer leaves only after the request's own entry, or a no-op appended after
 it arrived, is effective; C3 on abort the end offset is read after ABORTING is effective; C4 Ended
-is proposed only after every marker of the transaction is acknowledged. What is lost on the way is
-done again after `RETRY_MS`; markers have keys and Ended repeats harmlessly.
+is proposed only after every marker of the transaction is acknowledged and every subscription
+settled. What is lost on the way is done again after `RETRY_MS`; markers have keys, settling and
+Ended repeat harmlessly.
 """
 
 import heapq
@@ -26,7 +27,7 @@ from schemas.transactions import (
     TimedOut,
     TxnLogRecord,
 )
-from schemas.values import EndOffset, TopicPartition, TxnId
+from schemas.values import EndOffset, SubscriptionId, TopicPartition, TxnId
 
 RETRY_MS = 1000
 FORGET_EVERY_MS = 60 * 1000
@@ -56,14 +57,19 @@ class ReadEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteMarkers:
-    """Effect: write these markers; COMMITTING or ABORTING is durable (C4)."""
+class EndParticipants:
+    """Effect: write these markers and settle these subscriptions.
+
+    COMMITTING or ABORTING is durable; report `participants_ended` when all are acknowledged (C4).
+    """
 
     sequence: int
+    committed: bool
     markers: Sequence[Marker]
+    subscriptions: Sequence[SubscriptionId] = ()
 
 
-CoordinatorEffect = Reply | Propose | ReadEnds | WriteMarkers
+CoordinatorEffect = Reply | Propose | ReadEnds | EndParticipants
 
 
 class Coordinator:
@@ -77,7 +83,7 @@ class Coordinator:
         self.state = CoordinatorState()
         self._serving = False
         self._due: list[tuple[int, int]] = []  # (when_ms, sequence), a heap
-        self._driving: set[int] = set()  # sequences whose markers are on their way
+        self._driving: set[int] = set()  # sequences whose participants are being told
         self._waiting: dict[int, list[Request]] = {}
         self._forget_ms = 0
 
@@ -139,10 +145,10 @@ class Coordinator:
         txn = self.state.transactions.get(sequence)
         if txn is None or txn.state is not TxnState.ABORTING:
             return []
-        return [self._markers(txn, {data: (ends.get(data), 0) for data in txn.partitions})]
+        return [self._participants(txn, {data: (ends.get(data), 0) for data in txn.partitions})]
 
-    def markers_acknowledged(self, sequence: int) -> list[CoordinatorEffect]:
-        """Every marker of the transaction is durable; it may end (C4)."""
+    def participants_ended(self, sequence: int) -> list[CoordinatorEffect]:
+        """Every marker is durable, every subscription settled; the transaction may end (C4)."""
         return [Propose(Ended(sequence))] if sequence in self.state.transactions else []
 
     def lost(self, sequence: int, now_ms: int) -> None:
@@ -210,17 +216,19 @@ class Coordinator:
         written = {one.data: (one.end_offset, one.record_count) for one in txn.written}
         for data, registered in txn.partitions.items():
             written.setdefault(data, (registered.start_offset, 0))
-        effects.append(self._markers(txn, written))
+        effects.append(self._participants(txn, written))
 
-    def _markers(
+    def _participants(
         self, txn: Transaction, ends: Mapping[TopicPartition, tuple[EndOffset | None, int]]
-    ) -> WriteMarkers:
+    ) -> EndParticipants:
         txn_id = TxnId(self.coordinator, txn.sequence)
         committed = txn.state is TxnState.COMMITTING
-        return WriteMarkers(
+        return EndParticipants(
             txn.sequence,
+            committed,
             [
                 Marker(data, txn_id, committed, one.start_offset, *ends[data], one.topic_id)
                 for data, one in txn.partitions.items()
             ],
+            txn.subscriptions,
         )

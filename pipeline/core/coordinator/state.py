@@ -11,6 +11,7 @@ from enum import Enum
 
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Answer,
     Description,
     Done,
@@ -28,7 +29,7 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
-from schemas.values import TopicPartition
+from schemas.values import SubscriptionId, TopicPartition
 
 FORGET_AFTER_MS = 60 * 60 * 1000
 """A client silent for so long asks for no old answer any more (C1b)."""
@@ -55,6 +56,7 @@ class Transaction:
     opened_at_ms: int
     timeout_ms: int
     partitions: dict[TopicPartition, Registered]
+    subscriptions: tuple[SubscriptionId, ...] = ()
     state: TxnState = TxnState.OPEN
     written: tuple[Written, ...] = ()
 
@@ -167,8 +169,8 @@ class CoordinatorState:
             return self._open(body, at_ms)
         if isinstance(body, End):
             return self._end(body)
-        if isinstance(body, AddPartitions):
-            return self._add_partitions(body)
+        if isinstance(body, AddPartitions | AddSubscriptions):
+            return self._register(body)
         raise AssertionError(f"{type(body).__name__} changes nothing and is never logged")
 
     def _open(self, body: Open, at_ms: int) -> Answer:
@@ -178,14 +180,19 @@ class CoordinatorState:
         self.next_sequence = first + body.transaction_count
         for sequence in range(first, self.next_sequence):
             partitions = _first_registrations({}, body.partitions)
-            self.transactions[sequence] = Transaction(sequence, at_ms, body.timeout_ms, partitions)
+            self.transactions[sequence] = Transaction(
+                sequence, at_ms, body.timeout_ms, partitions, _each_once(body.subscriptions)
+            )
         return Opened(first, body.transaction_count)
 
-    def _add_partitions(self, body: AddPartitions) -> Answer:
+    def _register(self, body: AddPartitions | AddSubscriptions) -> Answer:
         txn = self.transactions.get(body.sequence)
         if txn is None or txn.state is not TxnState.OPEN:
             return self._not_open(body.sequence, txn)
-        _first_registrations(txn.partitions, body.partitions)
+        if isinstance(body, AddPartitions):
+            _first_registrations(txn.partitions, body.partitions)
+        else:
+            txn.subscriptions = _each_once(txn.subscriptions + body.subscriptions)
         return Done()
 
     def _end(self, body: End) -> Answer:
@@ -220,6 +227,10 @@ def _first_registrations(
     return held
 
 
+def _each_once(subscriptions: tuple[SubscriptionId, ...]) -> tuple[SubscriptionId, ...]:
+    return tuple(dict.fromkeys(subscriptions))
+
+
 def _wrong_counts(txn: Transaction, written: tuple[Written, ...]) -> str:
     """Why a commit's counts cannot be true (C6); empty when they can."""
     named = {one.data for one in written}
@@ -245,4 +256,5 @@ def _description(txn: Transaction) -> Description:
         txn.opened_at_ms,
         txn.timeout_ms,
         tuple(txn.partitions.values()),
+        txn.subscriptions,
     )

@@ -7,6 +7,7 @@ from schemas.errors import DecodeError
 from schemas.requests import decode_request, decode_response, encode_request, encode_response
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Answer,
     Describe,
     Description,
@@ -24,11 +25,12 @@ from schemas.transactions import (
     Unknown,
 )
 from schemas.values import EndOffset, TopicPartition
-from tests.support.wire import REGISTERED, REQUESTS, RESPONSES, ROUND_TRIPS, WRITTEN, request
+from tests.support.wire import READ, REGISTERED, REQUESTS, RESPONSES, ROUND_TRIPS, WRITTEN, request
 
 # client_id "c", number 2, acked_through 1, reply_partition 4
 HEAD = "0a0163 1002 1801 2004 "
 PARTITION = "0a0174 1003 18ac02 2210000102030405060708090a0b0c0d0e0f"
+READS = "0a0174 1003 1a0167"
 ORDERS = Registered(TopicPartition("orders", 0), EndOffset(0), b"")
 
 BODIES: dict[str, tuple[RequestBody, str]] = {
@@ -38,6 +40,8 @@ BODIES: dict[str, tuple[RequestBody, str]] = {
         AddPartitions(7, (REGISTERED, ORDERS)),
         "3228 0807 121a" + PARTITION + "1208 0a066f7264657273",
     ),
+    "open with subscriptions": (Open(1, 1, (), (READ,)), "2a0e 0801 1001 2208" + READS),
+    "add subscriptions": (AddSubscriptions(7, (READ,)), "520c 0807 1208" + READS),
     "commit": (
         End(7, True, (WRITTEN,), True),
         "3a15 0807 1001 1a0d 0a0174 1003 18ac02 20b602 2809 2001",
@@ -55,6 +59,10 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "described": (
         Description(7, "OPEN", 1_700_000_000_000, 60_000, (REGISTERED,)),
         "3a2f 0807 12044f50454e 1880d095ffbc31 20e0d403 2a1a" + PARTITION,
+    ),
+    "described with subscriptions": (
+        Description(7, "OPEN", 1, 2, (), (READ,)),
+        "3a16 0807 12044f50454e 1801 2002 3208" + READS,
     ),
     "listed": (
         Listed((Description(7, "ABORTING", 1, 2, ()),), 7),

@@ -5,15 +5,16 @@ from pipeline.core.coordinator.machine import (
     RETRY_MS,
     Coordinator,
     CoordinatorEffect,
+    EndParticipants,
     Propose,
     ReadEnds,
     Reply,
-    WriteMarkers,
 )
 from pipeline.core.coordinator.state import FORGET_AFTER_MS
 from schemas.markers import Marker
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Change,
     Describe,
     Description,
@@ -32,7 +33,7 @@ from schemas.transactions import (
     TxnLogRecord,
     Written,
 )
-from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)
@@ -67,7 +68,7 @@ class Log:
         self, body: LogBody | Change, *, own: bool = True, now_ms: int = NOW_MS
     ) -> list[CoordinatorEffect]:
         """One effective entry of one record."""
-        if isinstance(body, Open | AddPartitions | End):
+        if isinstance(body, Open | AddPartitions | AddSubscriptions | End):
             body = self.request(body)
         self.records.append(TxnLogRecord(body, now_ms))
         return self.coordinator.applied(self.records[-1:], own=own, now_ms=now_ms)
@@ -131,16 +132,16 @@ def test_c1_questions_are_answered_from_the_state():
 def test_c4_a_commit_writes_a_marker_for_every_registered_partition():
     """C3, C4: with the client's end and count; a partition not written to ends at its start."""
     log = opened()
-    assert log.add(COMMIT) == [log.reply(Done()), WriteMarkers(0, MARKERS_OF_COMMIT)]
+    assert log.add(COMMIT) == [log.reply(Done()), EndParticipants(0, True, MARKERS_OF_COMMIT)]
 
 
 def test_c4_ended_is_proposed_only_after_the_markers():
     """C4: nothing ends before every marker is acknowledged."""
     log = opened(COMMIT)
     assert log.coordinator.tick(NOW_MS + 4999) == []
-    assert log.coordinator.markers_acknowledged(0) == [Propose(Ended(0))]
+    assert log.coordinator.participants_ended(0) == [Propose(Ended(0))]
     assert log.add(Ended(0)) == []
-    assert log.coordinator.markers_acknowledged(0) == []
+    assert log.coordinator.participants_ended(0) == []
     assert log.coordinator.state.transactions == {}
 
 
@@ -150,8 +151,9 @@ def test_c3_an_abort_reads_the_ends_first():
     assert log.add(ABORT) == [log.reply(Done()), ReadEnds(0, (P, Q))]
     ends = {P: EndOffset(110), Q: EndOffset(9)}
     assert log.coordinator.ends_read(0, ends) == [
-        WriteMarkers(
+        EndParticipants(
             0,
+            False,
             [
                 Marker(P, TxnId(3, 0), False, EndOffset(100), EndOffset(110), 0, b"p"),
                 Marker(Q, TxnId(3, 0), False, EndOffset(7), EndOffset(9), 0, b"q"),
@@ -164,7 +166,7 @@ def test_e8_a_deleted_partition_has_no_end_offset():
     """E8: its marker is written without one, so the transaction can end."""
     log = opened(ABORT)
     [effect] = log.coordinator.ends_read(0, {P: EndOffset(110)})
-    assert isinstance(effect, WriteMarkers)
+    assert isinstance(effect, EndParticipants)
     assert [one.end_offset for one in effect.markers] == [110, None]
 
 
@@ -180,14 +182,27 @@ def test_c4_a_transaction_without_partitions_ends_too(body: End):
     """C4: it has no markers to wait for."""
     log = Log()
     log.add(Open(5000, 1, ()))
-    assert log.add(body) == [log.reply(Done()), WriteMarkers(0, [])]
+    assert log.add(body) == [log.reply(Done()), EndParticipants(0, body.committed, [])]
+
+
+@pytest.mark.parametrize("end", [End(0, True, (), False), End(0, False, (), False)])
+def test_c4_every_registered_subscription_is_settled_before_the_end(end: End):
+    """C4, G: each once, however often it was registered."""
+    orders, pay = SubscriptionId(P, "billing"), SubscriptionId(Q, "billing")
+    log = Log()
+    log.add(Open(5000, 1, (), (orders,)))
+    assert log.add(AddSubscriptions(0, (orders, pay))) == [log.reply(Done())]
+    assert log.add(end) == [
+        log.reply(Done()),
+        EndParticipants(0, end.committed, [], (orders, pay)),
+    ]
 
 
 def test_c5_wait_visible_answers_when_the_transaction_has_ended():
     """C5: that is, when every marker is durable; a repeat meanwhile waits too."""
     log = opened()
     waiting = log.request(End(0, True, WRITTEN, True))
-    assert log.add(waiting) == [WriteMarkers(0, MARKERS_OF_COMMIT)]
+    assert log.add(waiting) == [EndParticipants(0, True, MARKERS_OF_COMMIT)]
     assert log.add(waiting) == []
     effects = log.add(Ended(0))
     assert set(effects) == {Reply(waiting, Done())}
@@ -227,7 +242,7 @@ def test_c7_a_commit_in_front_of_the_time_out_wins():
 @pytest.mark.parametrize(
     ("before", "again"),
     [
-        ((COMMIT,), WriteMarkers(0, MARKERS_OF_COMMIT)),
+        ((COMMIT,), EndParticipants(0, True, MARKERS_OF_COMMIT)),
         ((ABORT,), ReadEnds(0, (P, Q))),
     ],
 )
@@ -253,7 +268,7 @@ def test_c7_a_lost_time_out_is_proposed_again():
 def test_c4_a_new_owner_drives_what_its_predecessor_left():
     """C4: silent while it replays, then it goes on from the log alone."""
     log = opened(COMMIT)
-    assert log.take_over() == [WriteMarkers(0, MARKERS_OF_COMMIT)]
+    assert log.take_over() == [EndParticipants(0, True, MARKERS_OF_COMMIT)]
 
 
 def test_c7_a_new_owner_times_out_by_the_time_of_the_opening():

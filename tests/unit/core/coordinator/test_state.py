@@ -11,6 +11,7 @@ from pipeline.core.coordinator.state import (
 )
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Answer,
     Change,
     Description,
@@ -31,7 +32,7 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
-from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)
@@ -42,6 +43,8 @@ COMMIT = End(0, True, (), False)
 ABORT = End(0, False, (), False)
 ADD_Q = AddPartitions(0, (Registered(Q, EndOffset(5), b""),))
 ADD_NONE = AddPartitions(0, ())
+READ = SubscriptionId(P, "billing")
+ADD_READ = AddSubscriptions(0, (READ,))
 
 
 @dataclass
@@ -77,7 +80,7 @@ def log(*bodies: object) -> Log:
     """A log with these requests and records, one after the other."""
     made = Log()
     for body in bodies:
-        if isinstance(body, Open | AddPartitions | End):
+        if isinstance(body, Open | AddPartitions | AddSubscriptions | End):
             made.ask(body)
         else:
             made.apply(body)
@@ -119,12 +122,14 @@ MOVES: list[tuple[str, tuple[object, ...], Change | TimedOut | Ended, str | None
     ("COMMITTING", (COMMIT,), Ended(0), None, None),
     ("ABORTING", (ABORT,), ABORT, "ABORTING", "done"),
     ("ABORTING", (ABORT,), COMMIT, "ABORTING", "refused"),
+    ("COMMITTING", (COMMIT,), ADD_READ, "COMMITTING", "refused"),
     ("ABORTING", (ABORT,), ADD_NONE, "ABORTING", "refused"),
     ("ABORTING", (ABORT,), Ended(0), None, None),
     ("ABORTING by time", (TimedOut(0),), COMMIT, "ABORTING", "refused"),
     ("ended", (COMMIT, Ended(0)), COMMIT, None, "refused"),
     ("ended", (COMMIT, Ended(0)), ABORT, None, "refused"),
     ("ended", (COMMIT, Ended(0)), ADD_NONE, None, "refused"),
+    ("ended", (COMMIT, Ended(0)), ADD_READ, None, "refused"),
     ("ended", (COMMIT, Ended(0)), Ended(0), None, None),
     ("ended", (ABORT, Ended(0)), TimedOut(0), None, None),
 ]
@@ -140,7 +145,11 @@ def test_c0_every_move(
 ):
     """C0: legal moves are made, a repeated end is done, everything else changes nothing."""
     one = log(OPEN, *before)
-    given = one.ask(body) if isinstance(body, AddPartitions | End) else one.apply(body)
+    given = (
+        one.ask(body)
+        if isinstance(body, AddPartitions | AddSubscriptions | End)
+        else one.apply(body)
+    )
     assert type(given) is {"done": Done, "refused": Refused, None: type(None)}[answer]
     assert [state.value for state, _ in one.known.values()] == ([after] if after else [])
     assert one.state.next_sequence == 1
@@ -179,6 +188,13 @@ def test_c2_the_first_registration_wins(start_offset: int):
     one = log(OPEN)
     assert one.ask(AddPartitions(0, (again,))) == Done()
     assert one.state.transactions[0].partitions == {P: OPEN.partitions[0]}
+
+
+def test_g_a_subscription_is_registered_once():
+    """G: each is settled once, in the order of registration, however often it was named."""
+    pay = SubscriptionId(Q, "billing")
+    one = log(Open(500, 1, (), (READ, READ)), AddSubscriptions(0, (pay, READ)))
+    assert one.state.transactions[0].subscriptions == (READ, pay)
 
 
 def test_c2_the_first_of_one_request_wins():

@@ -3,9 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
 CODE := schemas connectors pipeline tests
+SEED ?= 1
+ROUNDS ?= 2
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench lock protos clean
+.PHONY: help setup demo test check format bench chaos lock protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +40,9 @@ format: setup ## Rewrite the sources in the project's format.
 
 bench: setup ## Measure (all cases, or CASE=writer|transactions); writes build/bench/<case>.json.
 	$(BIN)/python -m tests.bench $(CASE)
+
+chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS="-k broker").
+	SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos $(ARGS)
 
 lock: setup ## Compile requirements.lock anew.
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade --group dev pyproject.toml -o requirements.lock

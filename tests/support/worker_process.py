@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
@@ -26,6 +27,14 @@ START_S = 60.0
 COORDINATORS = 4
 PARTITIONS = 3
 """Of each data topic."""
+
+
+class Held(NamedTuple):
+    """What a process holds of the machine."""
+
+    rss_kib: int
+    threads: int
+    descriptors: int
 
 
 class WorkerProcess:
@@ -83,6 +92,29 @@ class WorkerProcess:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: it holds its connections and does nothing."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._send(signal.SIGCONT)
+
+    def held(self) -> Held:
+        """What it holds just now."""
+        assert self._process is not None
+        proc = Path("/proc") / str(self._process.pid)
+        said = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+        return Held(
+            rss_kib=int(said["VmRSS"].split()[0]),
+            threads=int(said["Threads"]),
+            descriptors=len(list((proc / "fd").iterdir())),
+        )
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def terminate(self) -> None:
         """SIGTERM."""

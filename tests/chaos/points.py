@@ -1,0 +1,63 @@
+"""Named points of the protocol at which a fault strikes, recognised by what topics say."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from connectors.base import Connector, Record
+from schemas import txn_log
+from schemas.framing import decode_value
+from schemas.topics import TXN_LOG, TXN_MARKERS, TXN_REQUESTS, TXN_RESPONSES
+from schemas.transactions import End, Ended, Fence, Request
+from schemas.values import Offset, TopicPartition
+
+
+@dataclass(frozen=True)
+class Point:
+    """Reached when `topic` holds a record that `is_it` knows, written from now on."""
+
+    name: str
+    topic: str
+    is_it: Callable[[Record], bool] = lambda _: True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _log_holds(kind: type) -> Callable[[Record], bool]:
+    """Whether an entry of txn-log holds a record, or a request, of this kind."""
+
+    def is_it(record: Record) -> bool:
+        bodies = [txn_log.decode(one).body for one in decode_value(record.value)]
+        return any(
+            isinstance(body.body if isinstance(body, Request) else body, kind) for body in bodies
+        )
+
+    return is_it
+
+
+REQUESTED = Point("a request was sent", TXN_REQUESTS)
+DECIDED = Point("an end is in the log", TXN_LOG, _log_holds(End))
+MARKED = Point("a marker was written", TXN_MARKERS)
+ENDED = Point("a transaction has ended in the log", TXN_LOG, _log_holds(Ended))
+ANSWERED = Point("an answer was sent", TXN_RESPONSES)
+FENCED = Point("a fence is in the log", TXN_LOG, _log_holds(Fence))
+
+POINTS = (REQUESTED, DECIDED, MARKED, ENDED, ANSWERED)
+"""Where a fault may strike while transactions run."""
+
+
+async def reached(connector: Connector, point: Point) -> None:
+    """Returns as soon as the point is met, on any partition."""
+    admin = connector.admin()
+    reader = connector.reader("chaos-points", committed=False)
+    try:
+        described = (await admin.describe_topics([point.topic]))[point.topic]
+        partitions = [TopicPartition(point.topic, it) for it in range(described.partition_count)]
+        ends = await admin.end_offsets(partitions)
+        await reader.assign({data: Offset(end) for data, end in ends.items()})
+        while True:
+            if any(isinstance(it, Record) and point.is_it(it) for it in await reader.read()):
+                return
+    finally:
+        await reader.close()
+        await admin.close()

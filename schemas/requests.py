@@ -3,6 +3,8 @@
 *Source*: protocols.md C. Values are framed batches (A); the key is the client id.
 """
 
+from collections.abc import Callable
+
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from schemas.errors import DecodeError
@@ -20,6 +22,7 @@ from schemas.transactions import (
     Opened,
     Refused,
     Registered,
+    Release,
     Request,
     RequestBody,
     Response,
@@ -49,6 +52,8 @@ def encode_request(request: Request) -> bytes:
             message.add_subscriptions.subscriptions.extend(map(_subscription_pb, subscriptions))
         case End():
             message.end.CopyFrom(_end_pb(request.body))
+        case Release(sequences):
+            message.release.sequences.extend(sequences)
         case Describe(sequence):
             message.describe.sequence = sequence
         case ListTransactions():
@@ -78,23 +83,10 @@ def request_of(message: pb.Request) -> Request:
 
 
 def _body_of(message: pb.Request) -> RequestBody:
-    match message.WhichOneof("body"):
-        case "open":
-            return _open(message.open)
-        case "add_partitions":
-            add = message.add_partitions
-            return AddPartitions(add.sequence, tuple(map(_registered, add.partitions)))
-        case "add_subscriptions":
-            added = message.add_subscriptions
-            return AddSubscriptions(added.sequence, tuple(map(_subscription, added.subscriptions)))
-        case "end":
-            return _end(message.end)
-        case "describe":
-            return Describe(message.describe.sequence)
-        case "list":
-            return ListTransactions()
-        case _:
-            raise DecodeError("a request that this program does not know")
+    reader = _BODIES.get(message.WhichOneof("body") or "")
+    if reader is None:
+        raise DecodeError("a request that this program does not know")
+    return reader(message)
 
 
 def _open_pb(body: Open) -> pb.Open:
@@ -168,6 +160,25 @@ def _end(end: pb.End) -> End:
         for one in end.written
     )
     return End(end.sequence, end.outcome == pb.OUTCOME_COMMIT, written, end.wait_visible)
+
+
+def _add_partitions(added: pb.AddPartitions) -> AddPartitions:
+    return AddPartitions(added.sequence, tuple(map(_registered, added.partitions)))
+
+
+def _add_subscriptions(added: pb.AddSubscriptions) -> AddSubscriptions:
+    return AddSubscriptions(added.sequence, tuple(map(_subscription, added.subscriptions)))
+
+
+_BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
+    "open": lambda message: _open(message.open),
+    "add_partitions": lambda message: _add_partitions(message.add_partitions),
+    "end": lambda message: _end(message.end),
+    "describe": lambda message: Describe(message.describe.sequence),
+    "list": lambda _: ListTransactions(),
+    "add_subscriptions": lambda message: _add_subscriptions(message.add_subscriptions),
+    "release": lambda message: Release(tuple(message.release.sequences)),
+}
 
 
 def encode_response(response: Response) -> bytes:

@@ -58,6 +58,12 @@ class End(NamedTuple):
     wait_visible: bool
 
 
+class Release(NamedTuple):
+    """End open transactions that nothing was written by: without markers, at once (C9)."""
+
+    sequences: tuple[int, ...]
+
+
 class Describe(NamedTuple):
     """Ask for one transaction."""
 
@@ -68,7 +74,7 @@ class ListTransactions(NamedTuple):
     """Ask for those that have not ended."""
 
 
-Change = Open | AddPartitions | AddSubscriptions | End
+Change = Open | AddPartitions | AddSubscriptions | End | Release
 """Requests that change state: they are written to the log."""
 
 RequestBody = Change | Describe | ListTransactions

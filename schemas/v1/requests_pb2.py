@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19schemas/v1/requests.proto\x12\x0cstilltide.v1\"_\n\x13RegisteredPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x04\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\"I\n\x16RegisteredSubscription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\t\"t\n\x10WrittenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x04\x12\x14\n\x0crecord_count\x18\x05 \x01(\x04\"\x9d\x01\n\x04Open\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x35\n\npartitions\x18\x03 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x04 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"X\n\rAddPartitions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\"a\n\x10\x41\x64\x64Subscriptions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12;\n\rsubscriptions\x18\x02 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"\x86\x01\n\x03\x45nd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12&\n\x07outcome\x18\x02 \x01(\x0e\x32\x15.stilltide.v1.Outcome\x12/\n\x07written\x18\x03 \x03(\x0b\x32\x1e.stilltide.v1.WrittenPartition\x12\x14\n\x0cwait_visible\x18\x04 \x01(\x08\"\x1c\n\x08\x44\x65scribe\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\x06\n\x04List\"\xee\x02\n\x07Request\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x15\n\racked_through\x18\x03 \x01(\x04\x12\x17\n\x0freply_partition\x18\x04 \x01(\r\x12\"\n\x04open\x18\x05 \x01(\x0b\x32\x12.stilltide.v1.OpenH\x00\x12\x35\n\x0e\x61\x64\x64_partitions\x18\x06 \x01(\x0b\x32\x1b.stilltide.v1.AddPartitionsH\x00\x12 \n\x03\x65nd\x18\x07 \x01(\x0b\x32\x11.stilltide.v1.EndH\x00\x12*\n\x08\x64\x65scribe\x18\x08 \x01(\x0b\x32\x16.stilltide.v1.DescribeH\x00\x12\"\n\x04list\x18\t \x01(\x0b\x32\x12.stilltide.v1.ListH\x00\x12;\n\x11\x61\x64\x64_subscriptions\x18\n \x01(\x0b\x32\x1e.stilltide.v1.AddSubscriptionsH\x00\x42\x06\n\x04\x62ody\"/\n\x06Opened\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\x06\n\x04\x44one\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\t\n\x07Unknown\"\xd7\x01\n\x16TransactionDescription\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05state\x18\x02 \x01(\t\x12\x14\n\x0copened_at_ms\x18\x03 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x04\x12\x35\n\npartitions\x18\x05 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x06 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"[\n\x06Listed\x12:\n\x0ctransactions\x18\x01 \x03(\x0b\x32$.stilltide.v1.TransactionDescription\x12\x15\n\rlow_watermark\x18\x02 \x01(\x04\"\xba\x02\n\x08Response\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\r\x12&\n\x06opened\x18\x03 \x01(\x0b\x32\x14.stilltide.v1.OpenedH\x00\x12\"\n\x04\x64one\x18\x04 \x01(\x0b\x32\x12.stilltide.v1.DoneH\x00\x12(\n\x07refused\x18\x05 \x01(\x0b\x32\x15.stilltide.v1.RefusedH\x00\x12(\n\x07unknown\x18\x06 \x01(\x0b\x32\x15.stilltide.v1.UnknownH\x00\x12\x39\n\tdescribed\x18\x07 \x01(\x0b\x32$.stilltide.v1.TransactionDescriptionH\x00\x12&\n\x06listed\x18\x08 \x01(\x0b\x32\x14.stilltide.v1.ListedH\x00\x42\x06\n\x04\x62ody*I\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eOUTCOME_COMMIT\x10\x01\x12\x11\n\rOUTCOME_ABORT\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19schemas/v1/requests.proto\x12\x0cstilltide.v1\"_\n\x13RegisteredPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x04\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\"I\n\x16RegisteredSubscription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\t\"t\n\x10WrittenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x04\x12\x14\n\x0crecord_count\x18\x05 \x01(\x04\"\x9d\x01\n\x04Open\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x35\n\npartitions\x18\x03 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x04 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"X\n\rAddPartitions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\"a\n\x10\x41\x64\x64Subscriptions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12;\n\rsubscriptions\x18\x02 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"\x86\x01\n\x03\x45nd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12&\n\x07outcome\x18\x02 \x01(\x0e\x32\x15.stilltide.v1.Outcome\x12/\n\x07written\x18\x03 \x03(\x0b\x32\x1e.stilltide.v1.WrittenPartition\x12\x14\n\x0cwait_visible\x18\x04 \x01(\x08\"\x1c\n\x07Release\x12\x11\n\tsequences\x18\x01 \x03(\x04\"\x1c\n\x08\x44\x65scribe\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\x06\n\x04List\"\x98\x03\n\x07Request\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x15\n\racked_through\x18\x03 \x01(\x04\x12\x17\n\x0freply_partition\x18\x04 \x01(\r\x12\"\n\x04open\x18\x05 \x01(\x0b\x32\x12.stilltide.v1.OpenH\x00\x12\x35\n\x0e\x61\x64\x64_partitions\x18\x06 \x01(\x0b\x32\x1b.stilltide.v1.AddPartitionsH\x00\x12 \n\x03\x65nd\x18\x07 \x01(\x0b\x32\x11.stilltide.v1.EndH\x00\x12*\n\x08\x64\x65scribe\x18\x08 \x01(\x0b\x32\x16.stilltide.v1.DescribeH\x00\x12\"\n\x04list\x18\t \x01(\x0b\x32\x12.stilltide.v1.ListH\x00\x12;\n\x11\x61\x64\x64_subscriptions\x18\n \x01(\x0b\x32\x1e.stilltide.v1.AddSubscriptionsH\x00\x12(\n\x07release\x18\x0b \x01(\x0b\x32\x15.stilltide.v1.ReleaseH\x00\x42\x06\n\x04\x62ody\"/\n\x06Opened\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\x06\n\x04\x44one\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\t\n\x07Unknown\"\xd7\x01\n\x16TransactionDescription\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05state\x18\x02 \x01(\t\x12\x14\n\x0copened_at_ms\x18\x03 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x04\x12\x35\n\npartitions\x18\x05 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x06 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"[\n\x06Listed\x12:\n\x0ctransactions\x18\x01 \x03(\x0b\x32$.stilltide.v1.TransactionDescription\x12\x15\n\rlow_watermark\x18\x02 \x01(\x04\"\xba\x02\n\x08Response\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\r\x12&\n\x06opened\x18\x03 \x01(\x0b\x32\x14.stilltide.v1.OpenedH\x00\x12\"\n\x04\x64one\x18\x04 \x01(\x0b\x32\x12.stilltide.v1.DoneH\x00\x12(\n\x07refused\x18\x05 \x01(\x0b\x32\x15.stilltide.v1.RefusedH\x00\x12(\n\x07unknown\x18\x06 \x01(\x0b\x32\x15.stilltide.v1.UnknownH\x00\x12\x39\n\tdescribed\x18\x07 \x01(\x0b\x32$.stilltide.v1.TransactionDescriptionH\x00\x12&\n\x06listed\x18\x08 \x01(\x0b\x32\x14.stilltide.v1.ListedH\x00\x42\x06\n\x04\x62ody*I\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eOUTCOME_COMMIT\x10\x01\x12\x11\n\rOUTCOME_ABORT\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'schemas.v1.requests_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=1949
-  _globals['_OUTCOME']._serialized_end=2022
+  _globals['_OUTCOME']._serialized_start=2021
+  _globals['_OUTCOME']._serialized_end=2094
   _globals['_REGISTEREDPARTITION']._serialized_start=43
   _globals['_REGISTEREDPARTITION']._serialized_end=138
   _globals['_REGISTEREDSUBSCRIPTION']._serialized_start=140
@@ -47,24 +47,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADDSUBSCRIPTIONS']._serialized_end=680
   _globals['_END']._serialized_start=683
   _globals['_END']._serialized_end=817
-  _globals['_DESCRIBE']._serialized_start=819
-  _globals['_DESCRIBE']._serialized_end=847
-  _globals['_LIST']._serialized_start=849
-  _globals['_LIST']._serialized_end=855
-  _globals['_REQUEST']._serialized_start=858
-  _globals['_REQUEST']._serialized_end=1224
-  _globals['_OPENED']._serialized_start=1226
-  _globals['_OPENED']._serialized_end=1273
-  _globals['_DONE']._serialized_start=1275
-  _globals['_DONE']._serialized_end=1281
-  _globals['_REFUSED']._serialized_start=1283
-  _globals['_REFUSED']._serialized_end=1308
-  _globals['_UNKNOWN']._serialized_start=1310
-  _globals['_UNKNOWN']._serialized_end=1319
-  _globals['_TRANSACTIONDESCRIPTION']._serialized_start=1322
-  _globals['_TRANSACTIONDESCRIPTION']._serialized_end=1537
-  _globals['_LISTED']._serialized_start=1539
-  _globals['_LISTED']._serialized_end=1630
-  _globals['_RESPONSE']._serialized_start=1633
-  _globals['_RESPONSE']._serialized_end=1947
+  _globals['_RELEASE']._serialized_start=819
+  _globals['_RELEASE']._serialized_end=847
+  _globals['_DESCRIBE']._serialized_start=849
+  _globals['_DESCRIBE']._serialized_end=877
+  _globals['_LIST']._serialized_start=879
+  _globals['_LIST']._serialized_end=885
+  _globals['_REQUEST']._serialized_start=888
+  _globals['_REQUEST']._serialized_end=1296
+  _globals['_OPENED']._serialized_start=1298
+  _globals['_OPENED']._serialized_end=1345
+  _globals['_DONE']._serialized_start=1347
+  _globals['_DONE']._serialized_end=1353
+  _globals['_REFUSED']._serialized_start=1355
+  _globals['_REFUSED']._serialized_end=1380
+  _globals['_UNKNOWN']._serialized_start=1382
+  _globals['_UNKNOWN']._serialized_end=1391
+  _globals['_TRANSACTIONDESCRIPTION']._serialized_start=1394
+  _globals['_TRANSACTIONDESCRIPTION']._serialized_end=1609
+  _globals['_LISTED']._serialized_start=1611
+  _globals['_LISTED']._serialized_end=1702
+  _globals['_RESPONSE']._serialized_start=1705
+  _globals['_RESPONSE']._serialized_end=2019
 # @@protoc_insertion_point(module_scope)

@@ -23,6 +23,7 @@ from schemas.transactions import (
     ListTransactions,
     Open,
     Opened,
+    Release,
     Written,
 )
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
@@ -112,6 +113,14 @@ class Coordinated(RuleBasedStateMachine):
     def abort(self, pick: int, *, wait_visible: bool):
         """C3: whatever was written."""
         self.world.ask(pick, End(self.any_sequence(pick), False, (), wait_visible))
+
+    @rule(picks=st.lists(PICK, min_size=1, max_size=3))
+    def release(self, picks: list[int]):
+        """C9: some of them open, or released already, some ended otherwise, or never opened."""
+        sequences = tuple(map(self.any_sequence, picks))
+        for sequence in sequences:
+            self.world.records.pop(sequence, None)
+        self.world.ask(picks[0], Release(sequences))
 
     @rule(pick=PICK, everything=st.booleans())
     def inquire(self, pick: int, *, everything: bool):

@@ -20,6 +20,7 @@ from schemas.transactions import (
     Opened,
     Refused,
     Registered,
+    Release,
     Request,
     TimedOut,
     TxnLogRecord,
@@ -84,6 +85,8 @@ class Judge:
     def missing_markers(self, sequence: int) -> list[TopicPartition]:
         """Partitions of a transaction without the marker that its outcome asks for (C4)."""
         fate = self.fates[sequence]
+        if fate.committed is None and fate.ended:  # released
+            return []
         found = {data: self._markers.get((data, TxnId(0, sequence))) for data in fate.registered}
         return [
             data
@@ -115,6 +118,8 @@ class Judge:
                 self._register(len(self.fates) - 1, body.partitions)
                 self.fates[-1].subscriptions |= set(body.subscriptions)
             return Opened(first, body.transaction_count)
+        if isinstance(body, Release):
+            return self._release(body)
         assert isinstance(body, AddPartitions | AddSubscriptions | End)
         if body.sequence >= len(self.fates) or not self._legal(self.fates[body.sequence], body):
             return Refused("")
@@ -128,10 +133,18 @@ class Judge:
             self._decide(body.sequence, committed=body.committed)
         return Done()
 
+    def _release(self, body: Release) -> Answer:
+        """C9: those that are open end here and now."""
+        if max(body.sequences, default=0) >= len(self.fates):
+            return Refused("")
+        for sequence in body.sequences:
+            self.fates[sequence].ended |= self.fates[sequence].committed is None
+        return Done()
+
     def _legal(self, fate: Fate, body: AddPartitions | AddSubscriptions | End) -> bool:
         if not isinstance(body, End):
-            return fate.committed is None
-        if fate.committed is not None:
+            return fate.committed is None and not fate.ended
+        if fate.committed is not None or fate.ended:
             return not fate.ended and fate.committed == body.committed
         return not body.committed or self._true_counts(fate, body.written)
 
@@ -150,7 +163,7 @@ class Judge:
 
     def _decide(self, sequence: int, *, committed: bool) -> None:
         fate = self.fates[sequence]
-        if fate.committed is None:
+        if fate.committed is None and not fate.ended:
             fate.committed = committed
             fate.ends_when_decided = dict(self._ends)
 

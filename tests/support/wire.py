@@ -21,6 +21,7 @@ from schemas.transactions import (
     Opened,
     Refused,
     Registered,
+    Release,
     Request,
     RequestBody,
     Response,
@@ -57,6 +58,7 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(AddPartitions, U64, REGISTRATIONS),
     st.builds(AddSubscriptions, U64, SUBSCRIPTIONS),
     st.builds(End, U64, st.booleans(), WRITINGS, st.booleans()),
+    st.builds(Release, st.lists(U64, max_size=3).map(tuple)),
     st.builds(Describe, U64),
     st.builds(ListTransactions),
 )

@@ -23,6 +23,7 @@ from schemas.transactions import (
     Opened,
     Refused,
     Registered,
+    Release,
     Request,
     TimedOut,
     TxnLogRecord,
@@ -171,6 +172,8 @@ class CoordinatorState:
             return self._end(body)
         if isinstance(body, AddPartitions | AddSubscriptions):
             return self._register(body)
+        if isinstance(body, Release):
+            return self._release(body)
         raise AssertionError(f"{type(body).__name__} changes nothing and is never logged")
 
     def _open(self, body: Open, at_ms: int) -> Answer:
@@ -208,6 +211,19 @@ class CoordinatorState:
                 return Refused(wrong)
             txn.written = body.written
         txn.state = target
+        return Done()
+
+    def _release(self, body: Release) -> Answer:
+        """Only the client knows that nothing was written; what it ended otherwise stays (C9)."""
+        if len(body.sequences) > TRANSACTIONS_PER_OPEN_MAX:
+            return Refused(f"release of {len(body.sequences)} transactions at once")
+        unopened = [sequence for sequence in body.sequences if sequence >= self.next_sequence]
+        if unopened:
+            return self._not_open(unopened[0], None)
+        for sequence in body.sequences:
+            txn = self.transactions.get(sequence)
+            if txn is not None and txn.state is TxnState.OPEN:
+                del self.transactions[sequence]
         return Done()
 
     def _not_open(self, sequence: int, txn: Transaction | None) -> Refused:

@@ -26,6 +26,7 @@ from schemas.transactions import (
     Opened,
     Refused,
     Registered,
+    Release,
     Request,
     TimedOut,
     TxnLogRecord,
@@ -80,7 +81,7 @@ def log(*bodies: object) -> Log:
     """A log with these requests and records, one after the other."""
     made = Log()
     for body in bodies:
-        if isinstance(body, Open | AddPartitions | AddSubscriptions | End):
+        if isinstance(body, Open | AddPartitions | AddSubscriptions | End | Release):
             made.ask(body)
         else:
             made.apply(body)
@@ -110,11 +111,40 @@ def test_c9_open_of_none_or_too_many_is_refused(count: int):
     assert one.ask(Open(500, TRANSACTIONS_PER_OPEN_MAX, ())) == Opened(0, TRANSACTIONS_PER_OPEN_MAX)
 
 
+def test_c9_a_release_with_one_that_was_never_opened_releases_none():
+    """C9: the client has mistaken its coordinator, so nothing it says of the others is taken."""
+    one = log(OPEN)
+    assert one.ask(Release((0, 1))) == Refused("transaction 1 was never opened")
+    assert one.known == {0: (TxnState.OPEN, {P})}
+
+
+def test_c9_released_transactions_no_longer_hold_the_watermark_back():
+    """C7, C9: an unused one counts as ended at once, and leaves nothing to be driven."""
+    one = log(Open(500, 3, OPEN.partitions), Release((0, 2)))
+    assert (one.state.low_watermark, list(one.known)) == (1, [1])
+
+
+def test_c9_a_release_of_too_many_is_refused():
+    """C9: one record must not release without bound."""
+    one = log(OPEN)
+    answer = one.ask(Release((0,) * (TRANSACTIONS_PER_OPEN_MAX + 1)))
+    assert answer == Refused("release of 1001 transactions at once")
+    assert one.known == {0: (TxnState.OPEN, {P})}
+
+
 MOVES: list[tuple[str, tuple[object, ...], Change | TimedOut | Ended, str | None, str | None]] = [
     ("OPEN", (), COMMIT, "COMMITTING", "done"),
     ("OPEN", (), ABORT, "ABORTING", "done"),
     ("OPEN", (), TimedOut(0), "ABORTING", None),
     ("OPEN", (), Ended(0), "OPEN", None),
+    ("OPEN", (), Release((0,)), None, "done"),
+    ("COMMITTING", (COMMIT,), Release((0,)), "COMMITTING", "done"),
+    ("ABORTING", (ABORT,), Release((0,)), "ABORTING", "done"),
+    ("ended", (COMMIT, Ended(0)), Release((0,)), None, "done"),
+    ("released", (Release((0,)),), Release((0, 0)), None, "done"),
+    ("released", (Release((0,)),), COMMIT, None, "refused"),
+    ("released", (Release((0,)),), ADD_NONE, None, "refused"),
+    ("released", (Release((0,)),), TimedOut(0), None, None),
     ("COMMITTING", (COMMIT,), COMMIT, "COMMITTING", "done"),
     ("COMMITTING", (COMMIT,), ABORT, "COMMITTING", "refused"),
     ("COMMITTING", (COMMIT,), TimedOut(0), "COMMITTING", None),
@@ -147,7 +177,7 @@ def test_c0_every_move(
     one = log(OPEN, *before)
     given = (
         one.ask(body)
-        if isinstance(body, AddPartitions | AddSubscriptions | End)
+        if isinstance(body, AddPartitions | AddSubscriptions | End | Release)
         else one.apply(body)
     )
     assert type(given) is {"done": Done, "refused": Refused, None: type(None)}[answer]

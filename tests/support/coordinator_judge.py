@@ -82,12 +82,20 @@ class Judge:
         assert given == expected, f"C0, C1b: answered {given}, expected {expected} to {body}"
         self._compare()
 
+    def marked_partitions(self, sequence: int) -> set[TopicPartition]:
+        """Where readers need the outcome: where records may lie (C4, C6)."""
+        fate = self.fates[sequence]
+        if fate.committed is None:  # released, when it has ended
+            return set()
+        return {one.data for one in fate.written} if fate.committed else set(fate.registered)
+
     def missing_markers(self, sequence: int) -> list[TopicPartition]:
         """Partitions of a transaction without the marker that its outcome asks for (C4)."""
         fate = self.fates[sequence]
-        if fate.committed is None and fate.ended:  # released
-            return []
-        found = {data: self._markers.get((data, TxnId(0, sequence))) for data in fate.registered}
+        found = {
+            data: self._markers.get((data, TxnId(0, sequence)))
+            for data in self.marked_partitions(sequence)
+        }
         return [
             data
             for data, marker in found.items()

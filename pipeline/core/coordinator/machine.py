@@ -213,9 +213,8 @@ class Coordinator:
         if txn.state is TxnState.ABORTING and txn.partitions:
             effects.append(ReadEnds(sequence, tuple(txn.partitions)))
             return
+        # No record lies where a commit counts none (C6), so nobody waits for an outcome there.
         written = {one.data: (one.end_offset, one.record_count) for one in txn.written}
-        for data, registered in txn.partitions.items():
-            written.setdefault(data, (registered.start_offset, 0))
         effects.append(self._participants(txn, written))
 
     def _participants(
@@ -227,8 +226,9 @@ class Coordinator:
             txn.sequence,
             committed,
             [
-                Marker(data, txn_id, committed, one.start_offset, *ends[data], one.topic_id)
-                for data, one in txn.partitions.items()
+                Marker(data, txn_id, committed, one.start_offset, *end, one.topic_id)
+                for data, end in ends.items()
+                for one in (txn.partitions[data],)
             ],
             txn.subscriptions,
         )

@@ -122,7 +122,6 @@ class CoordinatorDriver:
                 submit=self._submit,
                 applied=self._applied,
                 serving=self._serve,
-                caught_up=self._send_replies,
                 patience_s=self._broker_away_s_max,
             )
             try:
@@ -148,6 +147,7 @@ class CoordinatorDriver:
             self._held.append(received)
 
     def _take(self, received: list[tuple[bytes, Request]]) -> None:
+        self._run(self._machine.appending())
         for data, request in received:
             self._request_received(data, request)
 
@@ -177,7 +177,6 @@ class CoordinatorDriver:
     def _serve(self) -> None:
         log.info("coordinator_serving", coordinator=self.coordinator)
         self._run(self._machine.serve(self._clock.now_ms()))
-        self._arm()
         while self._held:
             self._take(self._held.popleft())
 
@@ -190,7 +189,6 @@ class CoordinatorDriver:
     def _applied(self, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         decoded = [txn_log.decode(record) for record in records]
         self._run(self._machine.applied(decoded, own=own, now_ms=self._clock.now_ms()))
-        self._arm()  # for the time-out of what was opened
 
     def _run(self, effects: Sequence[CoordinatorEffect]) -> None:
         for effect in effects:
@@ -203,6 +201,7 @@ class CoordinatorDriver:
                     self._ends.read(partitions, self._ends_reader(sequence))
                 case Propose():
                     self._propose(effect)
+        self._arm()
 
     def _propose(self, effect: Propose) -> None:
         body = effect.body
@@ -244,10 +243,10 @@ class CoordinatorDriver:
             if failed:
                 self._lost(sequence, "writing markers")
             else:
-                self._run(machine.participants_ended(sequence))
+                self._run(machine.participants_ended(sequence, self._clock.now_ms()))
 
         if not missing:
-            self._run(machine.participants_ended(sequence))
+            self._run(machine.participants_ended(sequence, self._clock.now_ms()))
         for marker in effect.markers:
             partition = system_partition(marker.data, self._marker_partition_count)
             try:
@@ -283,11 +282,12 @@ class CoordinatorDriver:
         self._timer = None
         if self.serving:
             self._run(self._machine.tick(self._clock.now_ms()))
-            self._arm()
 
     def _reply(self, request: Request, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
         to = (request.client_id, request.reply_partition)
+        if not self._replies:  # all answers of one turn of the loop go together
+            asyncio.get_running_loop().call_soon(self._send_replies)
         self._replies.setdefault(to, []).append(data)
 
     def _send_replies(self) -> None:

@@ -87,7 +87,6 @@ class OwnedLog:
         submit: Callable[["OwnedLog", WriteEntry], None],
         applied: Callable[[Sequence[bytes], bool], None],
         serving: Callable[[], None],
-        caught_up: Callable[[], None] = lambda: None,
         patience_s: float = 60.0,
     ) -> None:
         self.partition = partition
@@ -97,7 +96,6 @@ class OwnedLog:
         self._submit = submit
         self._applied = applied
         self._serving = serving
-        self._caught_up = caught_up
         self._patience_s = patience_s
         self._batcher = Batcher(limits, self._entry_made)
         self._owner: LogOwner | None = None
@@ -238,7 +236,6 @@ class OwnedLog:
             for item in await read():
                 if isinstance(item, Record):
                     self._entry_read(item)
-            self._caught_up()
             if self._ended is not None:
                 raise self._ended
 

@@ -241,6 +241,7 @@ class CoordinatorWorld:
 
     def arrive(self, request: Request):
         """What the driver does with a request: a no-op stands in for a question (C1)."""
+        self.run(self.owner, self.owner.machine.appending())
         if isinstance(request.body, Describe | ListTransactions):
             self.append(self.owner, Noop(), question=request, known=dict(self.outcomes))
         else:
@@ -292,7 +293,9 @@ class CoordinatorWorld:
                     batch = MarkerSet(owner, sequence, len(markers))
                     self.marker_flights += [(batch, marker) for marker in markers]
                     if not markers:
-                        self.run(owner, owner.machine.participants_ended(sequence))
+                        self.run(
+                            owner, owner.machine.participants_ended(sequence, self.clock(owner))
+                        )
 
     def check_reply(self, owner: Owner, request: Request, answer: Answer):
         """C1, C5: an answer leaves behind the entry that makes it true."""
@@ -305,7 +308,7 @@ class CoordinatorWorld:
         assert type(answer) is type(known)
         assert isinstance(answer, Refused) or answer == known
         if isinstance(body, End) and body.wait_visible and isinstance(answer, Done):
-            assert self.judge.fates[body.sequence].ended
+            assert not self.judge.missing_markers(body.sequence)
 
     def check_markers(self, sequence: int, markers: list[Marker]):
         """C2, C3, C4: a marker wherever records may lie, saying what the log says."""
@@ -336,7 +339,9 @@ class CoordinatorWorld:
         if batch.failed:
             batch.owner.machine.lost(batch.sequence, self.clock(batch.owner))
         else:
-            self.run(batch.owner, batch.owner.machine.participants_ended(batch.sequence))
+            machine = batch.owner.machine
+            ended = machine.participants_ended(batch.sequence, self.clock(batch.owner))
+            self.run(batch.owner, ended)
 
     def ends_done(self, pick: int, *, fails: bool):
         """One read of end offsets; a dead process hears nothing."""

@@ -30,6 +30,10 @@ from schemas.transactions import (
 from schemas.values import EndOffset, SubscriptionId, TopicPartition, TxnId
 
 RETRY_MS = 1000
+
+ENDED_DELAY_MS = 100
+"""Nobody waits for `Ended`, so it joins the next entry; this long it waits for one."""
+
 FORGET_EVERY_MS = 60 * 1000
 
 
@@ -85,6 +89,8 @@ class Coordinator:
         self._due: list[tuple[int, int]] = []  # (when_ms, sequence), a heap
         self._driving: set[int] = set()  # sequences whose participants are being told
         self._waiting: dict[int, list[Request]] = {}
+        self._ending: dict[int, None] = {}  # sequences whose `Ended` waits for an entry to join
+        self._ending_ms = 0
         self._forget_ms = 0
 
     @property
@@ -92,7 +98,8 @@ class Coordinator:
         """When `tick` is due next; None before `serve`."""
         if not self._serving:
             return None
-        return min(self._due[0][0], self._forget_ms) if self._due else self._forget_ms
+        due_ms = min(self._due[0][0], self._forget_ms) if self._due else self._forget_ms
+        return min(due_ms, self._ending_ms) if self._ending else due_ms
 
     def applied(
         self, records: Sequence[TxnLogRecord], *, own: bool, now_ms: int
@@ -115,8 +122,7 @@ class Coordinator:
                 self._drive(body.sequence, now_ms, effects)
             elif isinstance(body, Ended):
                 self._driving.discard(body.sequence)
-                waiting = self._waiting.pop(body.sequence, ())
-                effects += [Reply(request, Done()) for request in waiting]
+                effects += self._visible(body.sequence)
         return effects
 
     def serve(self, now_ms: int) -> list[CoordinatorEffect]:
@@ -147,9 +153,19 @@ class Coordinator:
             return []
         return [self._participants(txn, {data: (ends.get(data), 0) for data in txn.partitions})]
 
-    def participants_ended(self, sequence: int) -> list[CoordinatorEffect]:
+    def participants_ended(self, sequence: int, now_ms: int) -> list[CoordinatorEffect]:
         """Every marker is durable, every subscription settled; the transaction may end (C4)."""
-        return [Propose(Ended(sequence))] if sequence in self.state.transactions else []
+        if sequence not in self.state.transactions:
+            return []
+        if not self._ending:
+            self._ending_ms = now_ms + ENDED_DELAY_MS
+        self._ending[sequence] = None
+        return self._visible(sequence)
+
+    def appending(self) -> list[CoordinatorEffect]:
+        """Records are about to be appended: what waits for an entry to join goes first."""
+        ending, self._ending = self._ending, {}
+        return [Propose(Ended(sequence)) for sequence in ending]
 
     def lost(self, sequence: int, now_ms: int) -> None:
         """Something on the way to this transaction's end failed; it is done again later."""
@@ -162,6 +178,8 @@ class Coordinator:
         while self._due and self._due[0][0] <= now_ms:
             _, sequence = heapq.heappop(self._due)
             self._drive(sequence, now_ms, effects)
+        if self._ending and self._ending_ms <= now_ms:
+            effects += self.appending()
         if self._serving and self._forget_ms <= now_ms:
             self._forget_ms = now_ms + FORGET_EVERY_MS
             silent = tuple(
@@ -192,6 +210,10 @@ class Coordinator:
             self._waiting.setdefault(body.sequence, []).append(request)
         else:
             effects.append(Reply(request, answer))
+
+    def _visible(self, sequence: int) -> list[CoordinatorEffect]:
+        """Readers can know the outcome: answers those who wait for that (C5)."""
+        return [Reply(request, Done()) for request in self._waiting.pop(sequence, ())]
 
     def _arm(self, when_ms: int, sequence: int) -> None:
         held = self.state.transactions

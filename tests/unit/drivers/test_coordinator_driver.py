@@ -7,6 +7,7 @@ import pytest
 
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
+from pipeline.core.coordinator import machine
 from pipeline.errors import UnavailableError
 from schemas import markers, txn_log
 from schemas.errors import DecodeError, UnknownVersionError
@@ -22,6 +23,7 @@ from schemas.transactions import (
     Description,
     Done,
     End,
+    Ended,
     Listed,
     ListTransactions,
     Noop,
@@ -149,7 +151,20 @@ async def test_a_commit_writes_a_marker_for_each_partition(
     (orders,), (payments,) = (marker_of(broker, it, FIRST) for it in (ORDERS, PAYMENTS))
     assert (orders.committed, orders.end_offset, orders.record_count) == (True, 9, 3)
     assert (payments.start_offset, payments.end_offset, payments.record_count) == (5, 6, 1)
-    assert logged(broker) == ["Fence", "Request", "Request", "Request", "Ended"]
+    await until(lambda: logged(broker) == ["Fence", "Request", "Request", "Request", "Ended"])
+
+
+async def test_ended_joins_the_entry_of_the_next_request(
+    broker: MemoryBroker, worker: MemoryWorker, client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    """C4: under load it costs no entry of its own."""
+    monkeypatch.setattr(machine, "ENDED_DELAY_MS", 60_000)
+    await client.ask(opening(ORDERS))
+    wrote = Written(ORDERS, Offset(0), EndOffset(1), 1)
+    await client.ask(committing(0, wrote, wait_visible=True))
+    assert await client.ask(opening(ORDERS)) == Opened(1, 1)
+    last = decode_value(broker.records(LOG)[-1].value)
+    assert [type(txn_log.decode(it).body) for it in last] == [Ended, Request]
 
 
 async def test_an_abort_reads_the_end_offset_afterwards(

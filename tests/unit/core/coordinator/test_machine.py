@@ -1,6 +1,7 @@
 import pytest
 
 from pipeline.core.coordinator.machine import (
+    ENDED_DELAY_MS,
     FORGET_EVERY_MS,
     RETRY_MS,
     Coordinator,
@@ -138,10 +139,25 @@ def test_c4_ended_is_proposed_only_after_the_markers():
     """C4: nothing ends before every marker is acknowledged."""
     log = opened(COMMIT)
     assert log.coordinator.tick(NOW_MS + 4999) == []
-    assert log.coordinator.participants_ended(0) == [Propose(Ended(0))]
+    assert log.coordinator.appending() == []
+    assert log.coordinator.participants_ended(0, NOW_MS) == []
+    assert log.coordinator.appending() == [Propose(Ended(0))]
+    assert log.coordinator.appending() == []
     assert log.add(Ended(0)) == []
-    assert log.coordinator.participants_ended(0) == []
+    assert log.coordinator.participants_ended(0, NOW_MS) == []
+    assert log.coordinator.appending() == []
     assert log.coordinator.state.transactions == {}
+
+
+def test_c4_ended_waits_for_an_entry_to_join_but_not_for_ever():
+    """C4: nobody waits for it, so it costs no entry of its own unless nothing else is appended."""
+    log = opened(COMMIT)
+    log.coordinator.participants_ended(0, NOW_MS)
+    log.coordinator.participants_ended(0, NOW_MS + 1)
+    assert log.coordinator.deadline_ms == NOW_MS + ENDED_DELAY_MS
+    assert log.coordinator.tick(NOW_MS + ENDED_DELAY_MS - 1) == []
+    assert log.coordinator.tick(NOW_MS + ENDED_DELAY_MS) == [Propose(Ended(0))]
+    assert log.coordinator.deadline_ms == NOW_MS + 5000
 
 
 def test_c3_an_abort_reads_the_ends_first():
@@ -197,15 +213,24 @@ def test_c4_every_registered_subscription_is_settled_before_the_end(end: End):
     ]
 
 
-def test_c5_wait_visible_answers_when_the_transaction_has_ended():
-    """C5: that is, when every marker is durable; a repeat meanwhile waits too."""
+def test_c5_wait_visible_answers_when_every_marker_is_durable():
+    """C5: `Ended` is not waited for; a repeat meanwhile waits too."""
     log = opened()
     waiting = log.request(End(0, True, WRITTEN, True))
     assert log.add(waiting) == [EndParticipants(0, True, MARKERS_OF_COMMIT)]
     assert log.add(waiting) == []
-    effects = log.add(Ended(0))
-    assert set(effects) == {Reply(waiting, Done())}
+    assert set(log.coordinator.participants_ended(0, NOW_MS)) == {Reply(waiting, Done())}
+    log.add(Ended(0))
     assert log.add(waiting) == [Reply(waiting, Done())]
+
+
+def test_c5_a_repeat_behind_the_markers_is_answered_with_the_end():
+    """C5: the first answer was lost; the repeat waits for `Ended`, which is on its way."""
+    log = opened(COMMIT)
+    log.coordinator.participants_ended(0, NOW_MS)
+    waiting = log.request(End(0, True, WRITTEN, True))
+    assert log.add(waiting) == []
+    assert log.add(Ended(0)) == [Reply(waiting, Done())]
 
 
 def test_c5_wait_visible_does_not_delay_a_refusal():
@@ -319,3 +344,4 @@ def test_ended_transactions_leave_nothing_behind():
     assert len(log.coordinator._due) <= 1002
     assert not log.coordinator._driving
     assert not log.coordinator._waiting
+    assert not log.coordinator._ending

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
 from connectors.errors import FatalError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.drivers.pool import PoolDriver
 from pipeline.drivers.requests import Requests
 from pipeline.errors import RefusedError
 from schemas import topics
@@ -30,6 +31,7 @@ class ClientCluster:
         self._requests = requests
         self._topics: dict[str, TopicDescription] = {}
         self._lock = asyncio.Lock()
+        self.pool = PoolDriver(requests, self.registration)
 
     @property
     def coordinator(self) -> int:
@@ -89,7 +91,8 @@ class ClientCluster:
         return answer
 
     async def close(self) -> None:
-        """Releases the connections."""
+        """Releases the connections, and the transactions that were opened ahead."""
+        self.pool.close()
         await self._requests.close()
         await self.writer.close()
         await self._admin.close()

@@ -5,14 +5,15 @@ its partition is registered with its transaction.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 import structlog
 
-from connectors.errors import ConnectorError, FatalError, RetriableError
+from connectors.errors import FatalError, RetriableError
 from pipeline.client.cluster import ClientCluster
+from pipeline.client.partition_writes import PartitionWrites
 from pipeline.client.partitioner import partition_for
 from pipeline.errors import (
     OutcomeUnknownError,
@@ -47,37 +48,6 @@ class _Outgoing(NamedTuple):
     headers: list[tuple[str, bytes]]
 
 
-class _PartitionWrites:
-    """What one transaction wrote to one partition, from the delivery reports (C6)."""
-
-    __slots__ = ("_reported", "count", "data", "end", "error", "first", "sent", "start", "unplaced")
-
-    def __init__(self, registered: Registered, reported: Callable[[], None]) -> None:
-        self.data = registered.data
-        self.start = registered.start_offset
-        self.sent = 0
-        self.count = 0
-        self.first = -1
-        self.end = 0
-        self.unplaced = False
-        self.error: ConnectorError | None = None
-        self._reported = reported
-
-    def delivered(self, error: ConnectorError | None, offset: int) -> None:
-        """The producer's report on one record; its offset is -1 where a retry hid it."""
-        if error is not None:
-            self.error = error
-        else:
-            self.count += 1
-            if offset < 0:
-                self.unplaced = True
-            else:
-                if self.first < 0:
-                    self.first = offset
-                self.end = max(self.end, offset + 1)
-        self._reported()
-
-
 class Transaction:
     """One transaction; made by `TransactionClient.transaction`, used as a context manager.
 
@@ -90,7 +60,8 @@ class Transaction:
         self._timeout_ms = timeout_ms
         self._id: TxnId | None = None
         self._header: list[tuple[str, bytes]] = []
-        self._writes: dict[TopicPartition, _PartitionWrites] = {}
+        self._ahead: Mapping[TopicPartition, Registered] = {}  # registered before it began (C9)
+        self._writes: dict[TopicPartition, PartitionWrites] = {}
         self._held: dict[TopicPartition, list[_Outgoing]] = {}
         self._held_count = 0
         self._registrar: asyncio.Task[None] | None = None
@@ -160,7 +131,7 @@ class Transaction:
                 raise TransactionStateError(f"the header `{TXN}` belongs to Stilltide", topic=topic)
         data = TopicPartition(topic, partition)
         record = _Outgoing(value, key, [*headers])
-        writes = self._writes.get(data)
+        writes = self._writes.get(data) or self._registered_ahead(data)
         if writes is not None:
             await self._append(writes, record)
         else:
@@ -203,6 +174,7 @@ class Transaction:
             raise
         self._state = "unknown"
         if self._id is not None:
+            self._cluster.pool.ending(self._timeout_ms, self._writes)
             body = End(
                 self._id.sequence, committed=True, written=written, wait_visible=wait_visible
             )
@@ -230,6 +202,7 @@ class Transaction:
         if self._registrar is not None:
             await asyncio.gather(self._registrar, return_exceptions=True)
         if self._id is not None:
+            self._cluster.pool.ending(self._timeout_ms, self._writes)
             body = End(self._id.sequence, committed=False, written=(), wait_visible=False)
             await self._cluster.ask(self._id.coordinator, body)
 
@@ -250,6 +223,23 @@ class Transaction:
             detail=detail,
             hint="read it back, or ask its coordinator, before you do the work again",
         )
+
+    def _registered_ahead(self, data: TopicPartition) -> PartitionWrites | None:
+        """Where the partition is registered already, as with a transaction from stock (C9)."""
+        if self._id is None and self._registrar is None:
+            pooled = self._cluster.pool.take(self._timeout_ms, data)
+            if pooled is not None:
+                self._begun(TxnId(self._cluster.coordinator, pooled.sequence))
+                self._ahead = pooled.registered
+        registered = self._ahead.get(data)
+        if registered is None:
+            return None
+        writes = self._writes[data] = PartitionWrites(registered, self._reported)
+        return writes
+
+    def _begun(self, txn_id: TxnId) -> None:
+        self._id = txn_id
+        self._header = [(TXN, txn_id.to_bytes())]
 
     async def _hold(self, data: TopicPartition, record: _Outgoing) -> None:
         """Keeps a record until its partition is registered (C2)."""
@@ -272,8 +262,7 @@ class Transaction:
             if self._id is None:
                 coordinator = self._cluster.coordinator
                 opened = await self._ask(coordinator, Open(self._timeout_ms, 1, partitions), Opened)
-                self._id = TxnId(coordinator, opened.first_sequence)
-                self._header = [(TXN, self._id.to_bytes())]
+                self._begun(TxnId(coordinator, opened.first_sequence))
             else:
                 body = AddPartitions(self._id.sequence, partitions)
                 await self._ask(self._id.coordinator, body, Done)
@@ -291,7 +280,7 @@ class Transaction:
 
     async def _let_go(self, registered: Registered) -> None:
         data = registered.data
-        writes = _PartitionWrites(registered, self._reported)
+        writes = PartitionWrites(registered, self._reported)
         held = self._held.get(data, [])
         for record in held:  # grows while it is drained, so that order is kept
             await self._append(writes, record)
@@ -300,7 +289,7 @@ class Transaction:
         if self._state == "open":
             self._writes[data] = writes
 
-    async def _append(self, writes: _PartitionWrites, record: _Outgoing) -> None:
+    async def _append(self, writes: PartitionWrites, record: _Outgoing) -> None:
         writer = self._cluster.writer
         value, key, headers = record
         headers = [*self._header, *headers] if headers else self._header
@@ -320,7 +309,7 @@ class Transaction:
         if not self._unreported and waiting is not None and not waiting.done():
             waiting.set_result(None)
 
-    async def _counted(self, writes: _PartitionWrites) -> Written:
+    async def _counted(self, writes: PartitionWrites) -> Written:
         """What the commit says of one partition (C6)."""
         assert writes.count == writes.sent, "a delivery report is missing"
         data, first, end = writes.data, writes.first, writes.end

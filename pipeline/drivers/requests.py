@@ -6,7 +6,7 @@
 import asyncio
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -25,6 +25,9 @@ from schemas.values import Offset, TopicPartition
 log = structlog.get_logger(__name__)
 
 TICK_S = 0.1
+
+Settle = Callable[[Answer | StilltideError], None]
+"""Called once per request, with its answer or why there is none."""
 
 
 class Requests:
@@ -57,7 +60,7 @@ class Requests:
         self._loop = asyncio.get_running_loop()
         self._sessions: list[ClientSession] = []
         self._batchers: list[Batcher] = []
-        self._futures: dict[tuple[int, int], asyncio.Future[Answer]] = {}
+        self._settles: dict[tuple[int, int], Settle] = {}
         self._client_id = b""
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._tasks: list[asyncio.Task[None]] = []
@@ -108,14 +111,28 @@ class Requests:
         Raises:
             RequestTimeoutError: no answer in time; whether it took effect is unknown.
         """
+        future: asyncio.Future[Answer] = self._loop.create_future()
+
+        def settle(answer: Answer | StilltideError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, StilltideError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self.tell(coordinator, body, settle)
+        return await future
+
+    def tell(self, coordinator: int, body: RequestBody, settle: Settle) -> None:
+        """One request; `settle` is called once, before anybody hears who asks by `ask`."""
         if self._failure is not None:
-            raise self._failure
+            settle(self._failure)
+            return
         now_ms = self._loop.time() * 1000
         send = self._sessions[coordinator].made(body, now_ms, self._timeout_ms)
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        self._futures[coordinator, send.request.number] = future
+        self._settles[coordinator, send.request.number] = settle
         self._batchers[coordinator].append(requests.encode_request(send.request))
-        return await future
 
     def _batcher(self, coordinator: int) -> Batcher:
         data = TopicPartition(topics.TXN_REQUESTS, coordinator)
@@ -166,9 +183,7 @@ class Requests:
             if coordinator >= len(self._sessions):
                 raise DecodeError(f"an answer of coordinator {coordinator}, which there is not")
             if self._sessions[coordinator].answered(number, answer) is not None:
-                future = self._futures.pop((coordinator, number))
-                if not future.done():
-                    future.set_result(answer)
+                self._settles.pop((coordinator, number))(answer)
 
     async def _tick(self) -> None:
         while True:
@@ -185,9 +200,7 @@ class Requests:
                 case Send(request):
                     self._batchers[coordinator].append(requests.encode_request(request))
                 case GiveUp(number):
-                    future = self._futures.pop((coordinator, number))
-                    if not future.done():
-                        future.set_exception(self._timed_out(coordinator))
+                    self._settles.pop((coordinator, number))(self._timed_out(coordinator))
 
     def _timed_out(self, coordinator: int) -> RequestTimeoutError:
         return RequestTimeoutError(
@@ -198,7 +211,6 @@ class Requests:
 
     def _fail_all(self, error: StilltideError) -> None:
         self._failure = error
-        futures, self._futures = self._futures, {}
-        for future in futures.values():
-            if not future.done():
-                future.set_exception(error)
+        settles, self._settles = self._settles, {}
+        for settle in settles.values():
+            settle(error)

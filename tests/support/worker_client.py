@@ -41,8 +41,8 @@ def requests_in(broker: MemoryBroker) -> list[Request]:
     """Everything that coordinators were asked."""
     return [
         decode_request(data)
-        for number in range(2)
-        for it in broker.records(TopicPartition(TXN_REQUESTS, number))
+        for requests in broker.partitions([TXN_REQUESTS])
+        for it in broker.records(requests)
         for data in decode_value(it.value)
     ]
 

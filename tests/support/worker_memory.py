@@ -64,7 +64,7 @@ class MemoryWorker:
         coordinators: int = 1,
         partitions: int = PARTITIONS,
         limits: BatchLimits | None = None,
-        txn_timeout_ms_max: int = 60_000,
+        txn_timeout_ms_max: int = 120_000,
         broker_away_s_max: float = 60.0,
     ) -> None:
         self._connector = connector

@@ -1,0 +1,192 @@
+"""A client's stock of transactions opened ahead, so that a transaction costs one round trip.
+
+*Source*: protocols.md C9. Each transaction that ends asks for its successor: the answers come
+together, so callers that go round and round find one in stock each, and a burst leaves no more
+behind than it used itself. What demand does not reach grows old and is released.
+
+*Invariants*:
+- a transaction is taken at most once, and never once it was released,
+- one that is taken has its whole time-out before it: the coordinator is asked for
+  `POOLED_MS_MAX` more, and after that time, counted from the asking, it is not taken any more,
+- it is registered with the partition of its first record,
+- at most `POOLED_MAX` are in stock and on their way, each for at most `POOLED_MS_MAX`.
+
+Refuses to pool for a client that begins a transaction less often than every `POOLED_MS_MAX`, that
+writes to more than `PARTITIONS_MAX` partitions, or whose time-outs leave no room.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from schemas.transactions import Registered
+from schemas.values import TopicPartition
+
+POOLED_MAX = 1000
+"""As many as one request may open, and one may release."""
+
+POOLED_MS_MAX = 1000
+
+PARTITIONS_MAX = 16
+"""A transaction is listed, and on an abort marked, on every partition it is registered with."""
+
+USED_MS = 10_000
+"""A partition not written to for so long is not expected to be written to next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """Effect: open so many transactions on these partitions; report `refilled` or `not_refilled`.
+
+    The coordinator is to be asked for `timeout_ms + POOLED_MS_MAX`.
+    """
+
+    number: int
+    timeout_ms: int
+    count: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseUnused:
+    """Effect: release these transactions; best effort, their time-out ends them as well."""
+
+    sequences: tuple[int, ...]
+
+
+PoolEffect = Refill | ReleaseUnused
+
+
+class Pooled(NamedTuple):
+    """A transaction in stock: usable before `until_ms`, registered with these partitions."""
+
+    until_ms: float
+    sequence: int
+    registered: Mapping[TopicPartition, Registered]
+
+
+class TransactionPool:
+    """The stock of one client at one coordinator; it is the only opener it knows of."""
+
+    def __init__(self) -> None:
+        self._stock: dict[int, list[Pooled]] = {}  # by time-out; the oldest first
+        self._on_the_way: dict[int, tuple[Refill, float]] = {}  # and when it was asked for
+        self._wanted: dict[int, int] = {}  # successors by time-out
+        self._held = 0  # in stock, on the way and wanted
+        self._number = 0
+        self._used: dict[TopicPartition, float] = {}  # when last; the least recently used first
+        self._began_ms = -math.inf
+        self._busy = False
+        self._timeout_ms_max = math.inf
+        self._closed = False
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """When `tick` is due; a successor is wanted at once."""
+        if self._wanted:
+            return -math.inf
+        return min((stock[0].until_ms for stock in self._stock.values()), default=None)
+
+    def take(self, timeout_ms: int, data: TopicPartition, now_ms: float) -> Pooled | None:
+        """A transaction begins with a record to `data`: one in stock, or None: open one.
+
+        The newest is given, so that what demand does not reach grows old.
+        """
+        self._busy = now_ms - self._began_ms <= POOLED_MS_MAX
+        self._began_ms = now_ms
+        stock = self._stock.get(timeout_ms)
+        if stock is None or stock[-1].until_ms <= now_ms or data not in stock[-1].registered:
+            return None
+        taken = stock.pop()
+        if not stock:
+            del self._stock[timeout_ms]
+        self._held -= 1
+        return taken
+
+    def ending(self, timeout_ms: int, partitions: Iterable[TopicPartition], now_ms: float) -> None:
+        """A transaction that wrote to these partitions is about to end: its successor is wanted."""
+        for data in partitions:
+            self._used.pop(data, None)
+            self._used[data] = now_ms
+        while len(self._used) > PARTITIONS_MAX + 1:
+            del self._used[next(iter(self._used))]
+        if (
+            self._busy
+            and not self._closed
+            and timeout_ms < self._timeout_ms_max
+            and self._held < POOLED_MAX
+        ):
+            self._wanted[timeout_ms] = self._wanted.get(timeout_ms, 0) + 1
+            self._held += 1
+
+    def refilled(
+        self, number: int, first_sequence: int, registered: Mapping[TopicPartition, Registered]
+    ) -> list[PoolEffect]:
+        """A refill's transactions are open; the next `tick` sorts out what came too late."""
+        asked = self._on_the_way.pop(number, None)
+        if asked is None:
+            return []
+        refill, asked_ms = asked
+        sequences = range(first_sequence, first_sequence + refill.count)
+        if self._closed:
+            self._held -= refill.count
+            return [ReleaseUnused(tuple(sequences))]
+        until_ms = asked_ms + POOLED_MS_MAX
+        stock = self._stock.setdefault(refill.timeout_ms, [])
+        stock.extend(Pooled(until_ms, sequence, registered) for sequence in sequences)
+        stock.sort(key=_age)
+        return []
+
+    def not_refilled(self, number: int, *, refused: bool) -> None:
+        """A refill failed; where it was refused, the time-out leaves no room for pooling."""
+        asked = self._on_the_way.pop(number, None)
+        if asked is None:
+            return
+        refill, _ = asked
+        self._held -= refill.count
+        if refused:
+            self._timeout_ms_max = min(self._timeout_ms_max, refill.timeout_ms)
+
+    def tick(self, now_ms: float) -> list[PoolEffect]:
+        """Asks for the successors wanted, releases what has grown old."""
+        effects = self._refills(now_ms)
+        old: list[int] = []
+        for timeout_ms, stock in list(self._stock.items()):
+            kept = [one for one in stock if one.until_ms > now_ms]
+            old += [one.sequence for one in stock[: len(stock) - len(kept)]]
+            if kept:
+                self._stock[timeout_ms] = kept
+            else:
+                del self._stock[timeout_ms]
+        return effects + self._release(old)
+
+    def close(self) -> list[PoolEffect]:
+        """Releases everything; nothing is wanted any more."""
+        self._closed = True
+        self._held -= sum(self._wanted.values())
+        self._wanted.clear()
+        stocks, self._stock = self._stock.values(), {}
+        return self._release([one.sequence for stock in stocks for one in stock])
+
+    def _refills(self, now_ms: float) -> list[PoolEffect]:
+        wanted, self._wanted = self._wanted, {}
+        partitions = tuple(data for data, at in self._used.items() if at + USED_MS > now_ms)
+        if not 1 <= len(partitions) <= PARTITIONS_MAX:
+            self._held -= sum(wanted.values())
+            return []
+        effects: list[PoolEffect] = []
+        for timeout_ms, count in wanted.items():
+            self._number += 1
+            refill = Refill(self._number, timeout_ms, count, partitions)
+            self._on_the_way[refill.number] = refill, now_ms
+            effects.append(refill)
+        return effects
+
+    def _release(self, sequences: list[int]) -> list[PoolEffect]:
+        self._held -= len(sequences)
+        return [ReleaseUnused(tuple(sequences))] if sequences else []
+
+
+def _age(one: Pooled) -> float:
+    return one.until_ms

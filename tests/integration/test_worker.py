@@ -14,6 +14,7 @@ from connectors.local.cluster import LocalCluster
 from pipeline.client import TransactionClient
 from tests.support.worker_process import (
     COORDINATORS,
+    PARTITIONS,
     Load,
     WorkerProcess,
     await_all_ended,
@@ -24,6 +25,9 @@ SESSION_S = 2.0
 """After this a killed worker's coordinators go to the others."""
 
 STOP_S = 15.0
+
+CLIENT_TIMEOUT_S = 20.0
+"""Of transactions."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,7 @@ def worker(bootstrap: str, log_path: Path, *options: str) -> WorkerProcess:
 @pytest.fixture
 async def client(bootstrap: str) -> TransactionClient:
     """A client; made by the test once a worker has made the system topics."""
-    return TransactionClient(bootstrap, resend_s=0.5, transaction_timeout_s=20)
+    return TransactionClient(bootstrap, resend_s=0.5, transaction_timeout_s=CLIENT_TIMEOUT_S)
 
 
 async def test_a_worker_serves_transactions(
@@ -150,3 +154,26 @@ async def test_a_terminated_worker_stops_in_good_order(
         await running
         assert len(load.outcomes.committed) == 480
         await load.check(bootstrap, "stops")
+
+
+async def test_a_stock_of_transactions_outlives_the_worker_that_opened_it(
+    bootstrap: str, client: TransactionClient, load: Load, log_path: Path
+):
+    """C9: what was opened ahead commits at the next owner; the unused ones are released."""
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(worker(bootstrap, log_path, "--instance-id", "one"))
+        await first.serving()
+        await stack.enter_async_context(client)
+        await load.run(client, lambda _: None)
+        async with client.transaction() as txn:
+            for partition in range(PARTITIONS):
+                await txn.send(load.topics[0], b"ahead", partition=partition)
+            assert txn.id is not None, "none was in stock"
+            await first.kill()
+            second = await stack.enter_async_context(
+                worker(bootstrap, log_path, "--instance-id", "one")
+            )
+            await second.serving()
+        assert txn.state == "committed"
+        async with asyncio.timeout(CLIENT_TIMEOUT_S / 2):
+            await await_all_ended(client)

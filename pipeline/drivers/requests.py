@@ -6,6 +6,7 @@
 import asyncio
 import secrets
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -25,6 +26,10 @@ from schemas.values import Offset, TopicPartition
 log = structlog.get_logger(__name__)
 
 TICK_S = 0.1
+
+WAKES_PER_TURN = 64
+"""Callers of one batch of answers go on in groups: what the first ones ask is on its way while the
+others still work. Else client and coordinator would take turns, and one of two cores rest."""
 
 Settle = Callable[[Answer | StilltideError], None]
 """Called once per request, with its answer or why there is none."""
@@ -60,6 +65,7 @@ class Requests:
         self._loop = asyncio.get_running_loop()
         self._sessions: list[ClientSession] = []
         self._batchers: list[Batcher] = []
+        self._waking: deque[tuple[asyncio.Future[Answer], Answer | StilltideError]] = deque()
         self._settles: dict[tuple[int, int], Settle] = {}
         self._client_id = b""
         self._reader = connector.reader(f"{name}-responses", committed=False)
@@ -114,12 +120,9 @@ class Requests:
         future: asyncio.Future[Answer] = self._loop.create_future()
 
         def settle(answer: Answer | StilltideError) -> None:
-            if future.done():
-                return
-            if isinstance(answer, StilltideError):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            if not self._waking:
+                self._loop.call_soon(self._wake)
+            self._waking.append((future, answer))
 
         self.tell(coordinator, body, settle)
         return await future
@@ -133,6 +136,20 @@ class Requests:
         send = self._sessions[coordinator].made(body, now_ms, self._timeout_ms)
         self._settles[coordinator, send.request.number] = settle
         self._batchers[coordinator].append(requests.encode_request(send.request))
+
+    def _wake(self) -> None:
+        """Wakes callers, some in each turn of the loop."""
+        waking = self._waking
+        for _ in range(min(len(waking), WAKES_PER_TURN)):
+            future, answer = waking.popleft()
+            if future.done():
+                continue
+            if isinstance(answer, StilltideError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+        if waking:
+            self._loop.call_soon(self._wake)
 
     def _batcher(self, coordinator: int) -> Batcher:
         data = TopicPartition(topics.TXN_REQUESTS, coordinator)

@@ -11,6 +11,7 @@ import faust
 from faust.app.base import BootStrategy
 from mode import CrashingSupervisor
 
+from pipeline.agents.transport import PromptTransport
 from pipeline.config import Settings
 
 MAX_POLL_INTERVAL_S = 300.0
@@ -31,6 +32,11 @@ class _KafkalessApp(faust.App):
         self.flow_control.resume()
 
 
+class _ClusterApp(faust.App):
+    def _new_transport(self) -> PromptTransport:
+        return PromptTransport(self.conf.broker_consumer, self)
+
+
 def writer_app(settings: Settings, data_dir: Path) -> faust.App:
     """The App of the buffered writers."""
     return _KafkalessApp(
@@ -48,7 +54,7 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
     """The App that takes part in the worker group: ownership is its assignment."""
     servers = [f"kafka://{server.strip()}" for server in settings.bootstrap_servers.split(",")]
     session_s = settings.session_timeout_s
-    return faust.App(
+    return _ClusterApp(
         f"stilltide-{settings.cluster}",
         broker=servers,
         autodiscover=False,

@@ -24,6 +24,9 @@ from schemas.values import EndOffset, TopicPartition
 PICK = st.integers(0, 10**6)
 PARTITIONS = [TopicPartition("orders", number) for number in range(PARTITIONS_MAX + 4)]
 TIMEOUTS_MS = st.sampled_from([500, 60_000])
+MANY = 12
+"""Transactions opened, before something happens that ends the play of refilling and taking."""
+
 FEW = st.lists(st.sampled_from(PARTITIONS[:3]), min_size=1, max_size=3)
 
 
@@ -53,7 +56,7 @@ class Pooling(RuleBasedStateMachine):
 
     # -- callers
 
-    @rule(timeout_ms=TIMEOUTS_MS, data=st.sampled_from(PARTITIONS), count=st.integers(1, 3))
+    @rule(timeout_ms=TIMEOUTS_MS, data=st.sampled_from(PARTITIONS[:4]), count=st.integers(1, 3))
     def begin(self, timeout_ms: int, data: TopicPartition, count: int):
         """Some transactions begin; each that is taken is whole, and nobody else's."""
         for _ in range(count):
@@ -69,6 +72,14 @@ class Pooling(RuleBasedStateMachine):
             assert data in taken.registered
             opened.taken = True
 
+    @rule(timeout_ms=TIMEOUTS_MS, wrote=FEW, count=st.integers(1, 5))
+    def fill(self, timeout_ms: int, wrote: list[TopicPartition], count: int):
+        """Transactions go round, and what they ask for is on its way."""
+        for _ in range(count):
+            self.begin(timeout_ms, wrote[0], 1)
+            self.end(wrote, 1)
+        self.wait(0)
+
     @precondition(lambda self: self.running)
     @rule(wrote=FEW, count=st.integers(1, 3))
     def end(self, wrote: list[TopicPartition], count: int):
@@ -77,12 +88,13 @@ class Pooling(RuleBasedStateMachine):
             self.pool.ending(timeout_ms, wrote, self.now_ms)
         del self.running[:count]
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.running and len(self.opened) > MANY)
     @rule()
     def end_having_written_everywhere(self):
         """More partitions than a transaction opened ahead is registered with."""
         self.pool.ending(self.running.pop(), PARTITIONS, self.now_ms)
 
+    @precondition(lambda self: len(self.opened) > MANY)
     @rule(timeout_ms=TIMEOUTS_MS)
     def burst(self, timeout_ms: int):
         """More transactions at once than are ever pooled."""
@@ -90,6 +102,7 @@ class Pooling(RuleBasedStateMachine):
             self.pool.take(timeout_ms, PARTITIONS[-1], self.now_ms)
             self.pool.ending(timeout_ms, PARTITIONS[:1], self.now_ms)
 
+    @precondition(lambda self: len(self.opened) > MANY)
     @rule()
     def close(self):
         """The client is closed; transactions that run may still end."""

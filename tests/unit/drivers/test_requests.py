@@ -10,9 +10,9 @@ from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.requests import Requests
+from pipeline.drivers.requests import WAKES_PER_TURN, Requests
 from pipeline.errors import RequestTimeoutError
-from schemas.errors import DecodeError
+from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
 from schemas.requests import decode_request, encode_response
 from schemas.topics import TXN_REQUESTS, TXN_RESPONSES, system_topics
@@ -263,3 +263,41 @@ async def test_a_batch_of_answers_is_read_in_one(broker: MemoryBroker, client: R
     answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
     broker.append(RESPONSES, requests[0].client_id, encode_batch(answers), None)
     assert await asyncio.gather(*asking) == [Opened(1, 1), Opened(2, 1)]
+
+
+async def test_who_is_told_hears_before_who_asks(broker: MemoryBroker, client: Requests):
+    """C9: a caller that wakes up finds settled what was answered behind its own request."""
+    heard: list[object] = []
+    asking = asyncio.create_task(client.ask(0, OPEN))
+    asking.add_done_callback(lambda _: heard.append("asked"))
+    await asyncio.sleep(0)
+    client.tell(0, OPEN, heard.append)
+    await until(lambda: sent(broker))
+    (requests,) = sent(broker)
+    answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
+    broker.append(RESPONSES, requests[0].client_id, encode_batch(answers), None)
+    assert await asking == Opened(1, 1)
+    await until(lambda: len(heard) == 2)
+    assert heard == [Opened(2, 1), "asked"]
+
+
+async def test_every_caller_of_a_large_batch_wakes_up(broker: MemoryBroker, client: Requests):
+    """They go on in groups, none is forgotten, and one that was cancelled holds nobody up."""
+    count = 2 * WAKES_PER_TURN + 1
+    asking = [asyncio.create_task(client.ask(0, OPEN)) for _ in range(count)]
+    await until(lambda: sent(broker))
+    (requests,) = sent(broker)
+    asking[0].cancel()
+    answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
+    broker.append(RESPONSES, requests[0].client_id, encode_batch(answers), None)
+    assert await asyncio.gather(*asking[1:]) == [Opened(it, 1) for it in range(2, count + 1)]
+
+
+async def test_what_is_told_to_a_closed_client_is_settled(broker: MemoryBroker, writer: LogWriter):
+    """Nobody waits for it, and nothing is sent."""
+    client = await opened(broker, writer)
+    await client.close()
+    settled: list[Answer | StilltideError] = []
+    client.tell(0, OPEN, settled.append)
+    assert isinstance(settled[0], RequestTimeoutError)
+    assert sent(broker) == []

@@ -18,7 +18,8 @@ class TransactionClient:
         bootstrap_servers: brokers, as for any Kafka client; or give a ready `connector`.
         connector: instead of `bootstrap_servers`.
         name: in client ids and logs.
-        transaction_timeout_s: a transaction that is open for longer is aborted (C7).
+        transaction_timeout_s: a transaction that is open for longer is aborted (C7); one that was
+            opened ahead up to a second later (C9).
         request_timeout_s: how long a coordinator may take to answer, repeats included; at most
             600.
         resend_s: an unanswered request is sent again after this, then ever more rarely.

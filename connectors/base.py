@@ -99,8 +99,9 @@ class LogReader(Protocol):
 
         Raises:
             RetriableError: the broker is away; call again.
-            FatalError: position out of range, topic gone, not authorised: until the next
-                `assign`, by every call; or the reader is closed.
+            OffsetOutOfRangeError: a position is outside its log, at once or because records
+                were deleted meanwhile: until the next `assign`, by every call.
+            FatalError: topic gone, not authorised: likewise; or the reader is closed.
         """
         ...
 
@@ -182,6 +183,18 @@ class LogAdmin(Protocol):
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Offset]:
         """Log start offsets; a partition that does not exist is not in the answer."""
+        ...
+
+    async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
+        """Moves each log's start up to an offset; one at or below the start changes nothing.
+
+        Once it returns, `start_offsets` says so. After an error some may have been moved.
+
+        Raises:
+            OffsetOutOfRangeError: an offset above the end of its log.
+            FatalError: a partition does not exist, or its topic has no delete policy.
+            RetriableError: the broker is away; it may have been done.
+        """
         ...
 
     async def close(self) -> None:

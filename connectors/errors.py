@@ -20,3 +20,7 @@ class FencedError(ConnectorError):
 
 class FatalError(ConnectorError):
     """It will not succeed when tried again: refused, misconfigured, missing."""
+
+
+class OffsetOutOfRangeError(FatalError):
+    """The log does not hold this offset: it was trimmed away, or never written."""

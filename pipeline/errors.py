@@ -45,3 +45,7 @@ class NotAssignedError(PipelineError):
 
 class MarkerConflictError(PipelineError):
     """Two markers of one transaction and partition say different things."""
+
+
+class LogTrimmedError(PipelineError):
+    """A log lacks records that its meaning depends on, and nothing that stands for them (C8)."""

@@ -46,10 +46,10 @@ def encode_request(request: Request) -> bytes:
             message.open.CopyFrom(_open_pb(request.body))
         case AddPartitions(sequence, partitions):
             message.add_partitions.sequence = sequence
-            message.add_partitions.partitions.extend(map(_registered_pb, partitions))
+            message.add_partitions.partitions.extend(map(registered_pb, partitions))
         case AddSubscriptions(sequence, subscriptions):
             message.add_subscriptions.sequence = sequence
-            message.add_subscriptions.subscriptions.extend(map(_subscription_pb, subscriptions))
+            message.add_subscriptions.subscriptions.extend(map(subscription_pb, subscriptions))
         case End():
             message.end.CopyFrom(_end_pb(request.body))
         case Release(sequences):
@@ -93,8 +93,8 @@ def _open_pb(body: Open) -> pb.Open:
     return pb.Open(
         timeout_ms=body.timeout_ms,
         count=body.transaction_count,
-        partitions=map(_registered_pb, body.partitions),
-        subscriptions=map(_subscription_pb, body.subscriptions),
+        partitions=map(registered_pb, body.partitions),
+        subscriptions=map(subscription_pb, body.subscriptions),
     )
 
 
@@ -102,28 +102,32 @@ def _open(body: pb.Open) -> Open:
     return Open(
         body.timeout_ms,
         body.count or 1,
-        tuple(map(_registered, body.partitions)),
-        tuple(map(_subscription, body.subscriptions)),
+        tuple(map(registered_of, body.partitions)),
+        tuple(map(subscription_of, body.subscriptions)),
     )
 
 
-def _subscription_pb(one: SubscriptionId) -> pb.RegisteredSubscription:
+def subscription_pb(one: SubscriptionId) -> pb.RegisteredSubscription:
+    """The message for a registered subscription."""
     (topic, partition), group = one
     return pb.RegisteredSubscription(topic=topic, partition=partition, group=group)
 
 
-def _subscription(one: pb.RegisteredSubscription) -> SubscriptionId:
+def subscription_of(one: pb.RegisteredSubscription) -> SubscriptionId:
+    """What such a message says."""
     return SubscriptionId(TopicPartition(one.topic, one.partition), one.group)
 
 
-def _registered_pb(one: Registered) -> pb.RegisteredPartition:
+def registered_pb(one: Registered) -> pb.RegisteredPartition:
+    """The message for a registered partition."""
     (topic, partition), start_offset, topic_id = one
     return pb.RegisteredPartition(
         topic=topic, partition=partition, start_offset=start_offset, topic_id=topic_id
     )
 
 
-def _registered(one: pb.RegisteredPartition) -> Registered:
+def registered_of(one: pb.RegisteredPartition) -> Registered:
+    """What such a message says."""
     return Registered(
         TopicPartition(one.topic, one.partition), EndOffset(one.start_offset), one.topic_id
     )
@@ -134,40 +138,23 @@ def _end_pb(end: End) -> pb.End:
         sequence=end.sequence,
         outcome=pb.OUTCOME_COMMIT if end.committed else pb.OUTCOME_ABORT,
         wait_visible=end.wait_visible,
-        written=[
-            pb.WrittenPartition(
-                topic=topic,
-                partition=partition,
-                first_offset=first_offset,
-                end_offset=end_offset,
-                record_count=record_count,
-            )
-            for (topic, partition), first_offset, end_offset, record_count in end.written
-        ],
+        written=map(written_pb, end.written),
     )
 
 
 def _end(end: pb.End) -> End:
     if end.outcome not in (pb.OUTCOME_COMMIT, pb.OUTCOME_ABORT):
         raise DecodeError(f"outcome {end.outcome} is neither commit nor abort")
-    written = tuple(
-        Written(
-            TopicPartition(one.topic, one.partition),
-            Offset(one.first_offset),
-            EndOffset(one.end_offset),
-            one.record_count,
-        )
-        for one in end.written
-    )
+    written = tuple(map(written_of, end.written))
     return End(end.sequence, end.outcome == pb.OUTCOME_COMMIT, written, end.wait_visible)
 
 
 def _add_partitions(added: pb.AddPartitions) -> AddPartitions:
-    return AddPartitions(added.sequence, tuple(map(_registered, added.partitions)))
+    return AddPartitions(added.sequence, tuple(map(registered_of, added.partitions)))
 
 
 def _add_subscriptions(added: pb.AddSubscriptions) -> AddSubscriptions:
-    return AddSubscriptions(added.sequence, tuple(map(_subscription, added.subscriptions)))
+    return AddSubscriptions(added.sequence, tuple(map(subscription_of, added.subscriptions)))
 
 
 _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
@@ -181,8 +168,35 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
 }
 
 
+def written_pb(one: Written) -> pb.WrittenPartition:
+    """The message for what was written to a partition."""
+    (topic, partition), first_offset, end_offset, record_count = one
+    return pb.WrittenPartition(
+        topic=topic,
+        partition=partition,
+        first_offset=first_offset,
+        end_offset=end_offset,
+        record_count=record_count,
+    )
+
+
+def written_of(one: pb.WrittenPartition) -> Written:
+    """What such a message says."""
+    return Written(
+        TopicPartition(one.topic, one.partition),
+        Offset(one.first_offset),
+        EndOffset(one.end_offset),
+        one.record_count,
+    )
+
+
 def encode_response(response: Response) -> bytes:
     """Bytes of one answer, to be framed with others for the same client."""
+    return response_pb(response).SerializeToString()
+
+
+def response_pb(response: Response) -> pb.Response:
+    """The message for one answer."""
     message = pb.Response(number=response.number, coordinator=response.coordinator)
     match response.answer:
         case Opened(first_sequence, count):
@@ -199,7 +213,7 @@ def encode_response(response: Response) -> bytes:
         case Listed(transactions, low_watermark):
             message.listed.low_watermark = low_watermark
             message.listed.transactions.extend(map(_description_pb, transactions))
-    return message.SerializeToString()
+    return message
 
 
 def decode_response(data: bytes) -> Response:
@@ -210,10 +224,11 @@ def decode_response(data: bytes) -> Response:
         raise DecodeError("not an answer of a coordinator", detail=str(error)) from error
     if not message.number:
         raise DecodeError("an answer without a request's number")
-    return Response(message.number, message.coordinator, _answer_of(message))
+    return Response(message.number, message.coordinator, answer_of(message))
 
 
-def _answer_of(message: pb.Response) -> Answer:
+def answer_of(message: pb.Response) -> Answer:
+    """The answer a parsed message holds; raises `DecodeError` when it is none."""
     match message.WhichOneof("body"):
         case "opened":
             return Opened(message.opened.first_sequence, message.opened.count)
@@ -238,14 +253,14 @@ def _description_pb(one: Description) -> pb.TransactionDescription:
         state=one.state,
         opened_at_ms=one.opened_at_ms,
         timeout_ms=one.timeout_ms,
-        partitions=map(_registered_pb, one.partitions),
-        subscriptions=map(_subscription_pb, one.subscriptions),
+        partitions=map(registered_pb, one.partitions),
+        subscriptions=map(subscription_pb, one.subscriptions),
     )
 
 
 def _description(one: pb.TransactionDescription) -> Description:
-    partitions = tuple(map(_registered, one.partitions))
-    subscriptions = tuple(map(_subscription, one.subscriptions))
+    partitions = tuple(map(registered_of, one.partitions))
+    subscriptions = tuple(map(subscription_of, one.subscriptions))
     return Description(
         one.sequence, one.state, one.opened_at_ms, one.timeout_ms, partitions, subscriptions
     )

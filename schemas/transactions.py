@@ -6,6 +6,7 @@ the pure core works on.
 
 from typing import NamedTuple
 
+from schemas.bases import Base
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
@@ -168,7 +169,37 @@ class ForgetClients(NamedTuple):
     client_ids: tuple[bytes, ...]
 
 
-LogBody = Fence | Noop | Request | TimedOut | Ended | ForgetClients
+class BaseTransaction(NamedTuple):
+    """A transaction that has not ended; `state` is OPEN, COMMITTING or ABORTING."""
+
+    sequence: int
+    state: str
+    opened_at_ms: int
+    timeout_ms: int
+    partitions: tuple[Registered, ...]
+    subscriptions: tuple[SubscriptionId, ...]
+    written: tuple[Written, ...]
+
+
+class BaseClient(NamedTuple):
+    """What is remembered of a client: answers by number, above `acked_through` (C1b)."""
+
+    client_id: bytes
+    last_seen_ms: int
+    acked_through: int
+    unknown_through: int
+    answers: tuple[tuple[int, Answer], ...]
+
+
+class BaseState(NamedTuple):
+    """A coordinator's whole state (C8); the order of both tuples is part of it."""
+
+    next_sequence: int
+    transactions: tuple[BaseTransaction, ...]
+    clients: tuple[BaseClient, ...]
+
+
+LogBody = Fence | Noop | Request | TimedOut | Ended | ForgetClients | Base
 
 
 class TxnLogRecord(NamedTuple):

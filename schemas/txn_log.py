@@ -6,6 +6,7 @@ owner validates it in log order (C0) and never builds it anew.
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from schemas.bases import Base
 from schemas.errors import DecodeError
 from schemas.requests import request_of
 from schemas.transactions import (
@@ -19,8 +20,9 @@ from schemas.transactions import (
 )
 from schemas.v1 import txn_log_pb2 as pb
 from schemas.v1.framing_pb2 import Batch
+from schemas.values import EndOffset
 
-OwnBody = Fence | Noop | TimedOut | Ended | ForgetClients
+OwnBody = Fence | Noop | TimedOut | Ended | ForgetClients | Base
 """What an owner appends of its own accord."""
 
 _REQUEST_TAG = b"\x1a"  # field 3, length-delimited
@@ -41,6 +43,11 @@ def encode_own(body: OwnBody, at_ms: int) -> bytes:
             message.ended.sequence = sequence
         case ForgetClients(client_ids):
             message.forget_clients.client_ids.extend(client_ids)
+        case Base(as_of, piece_index, piece_count, state):
+            message.base.as_of = as_of
+            message.base.piece_index = piece_index
+            message.base.piece_count = piece_count
+            message.base.state = state
     return message.SerializeToString()
 
 
@@ -62,7 +69,7 @@ def decode(data: bytes) -> TxnLogRecord:
     return TxnLogRecord(_body_of(message), message.at_ms)
 
 
-def _body_of(message: pb.TxnLogRecord) -> LogBody:
+def _body_of(message: pb.TxnLogRecord) -> LogBody:  # noqa: PLR0911 - one for each kind
     match message.WhichOneof("body"):
         case "request":
             return request_of(message.request)
@@ -76,8 +83,18 @@ def _body_of(message: pb.TxnLogRecord) -> LogBody:
             return Fence(message.fence.nonce)
         case "forget_clients":
             return ForgetClients(tuple(message.forget_clients.client_ids))
+        case "base":
+            return _base_of(message.base)
         case _:
             raise DecodeError(
                 "a txn-log record that this program does not know",
                 hint="a newer Stilltide wrote it: upgrade this one",
             )
+
+
+def _base_of(message: pb.Base) -> Base:
+    if message.piece_index >= message.piece_count:
+        raise DecodeError(
+            f"piece {message.piece_index} of a base of {message.piece_count} pieces",
+        )
+    return Base(EndOffset(message.as_of), message.piece_index, message.piece_count, message.state)

@@ -10,7 +10,7 @@ the address. Nothing is ever changed on a topic that exists.
 import asyncio
 import base64
 import time
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,7 +22,7 @@ from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetS
 from confluent_kafka.cimpl import NewTopic
 
 from connectors.base import TopicDescription
-from connectors.errors import RetriableError
+from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, admin_options
 from connectors.kafka.errors import MISSING, error_of, translate
 from connectors.kafka.logs import ClientLog
@@ -103,6 +103,28 @@ class KafkaAdmin:
         level = IsolationLevel.READ_UNCOMMITTED
         found = await self._offsets(partitions, EarliestSpec(), level)
         return {data: Offset(offset) for data, offset in found}
+
+    async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
+        """Moves log starts up; see `LogAdmin.delete_records`."""
+        if not before:
+            return
+        assert min(before.values()) >= 0, "the client takes a negative offset for the end"
+        answers = self._open().delete_records(
+            [ClientPartition(data[0], data[1], offset) for data, offset in before.items()],
+            request_timeout=self._config.request_timeout_s,
+            operation_timeout=self._config.request_timeout_s,
+        )
+        for asked, answer in answers.items():
+            data = TopicPartition(asked.topic, asked.partition)
+            try:
+                await self._answer(answer)
+            except KafkaException as error:
+                if error_of(error).code() == _NO_LEADERS:
+                    await self._check_absent([data], _NoLeaderError(str(error)))
+                    missing = f"{data} does not exist at {self._address}"
+                    raise FatalError(missing, hint="create the topic") from error
+                action = f"cannot delete records before {data}@{before[data]}"
+                raise self._failure(error, action) from error
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""

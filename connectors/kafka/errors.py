@@ -10,7 +10,13 @@ import re
 
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
+from connectors.errors import (
+    ConnectorError,
+    FatalError,
+    FencedError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
 from schemas.values import TopicPartition
 
 _FENCED = frozenset(
@@ -127,6 +133,8 @@ def translate(
     code = cause.code()
     if code in _FENCED:
         kind = FencedError
+    elif code in _OUT_OF_RANGE:
+        kind = OffsetOutOfRangeError
     elif not cause.fatal() and (code in _RETRIABLE or cause.retriable()):
         kind = RetriableError
     else:

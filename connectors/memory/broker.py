@@ -17,7 +17,7 @@ from enum import Enum
 from operator import attrgetter
 
 from connectors.base import Record, TopicDescription
-from connectors.errors import FatalError, RetriableError
+from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from connectors.memory.group import Group
 from schemas.headers import Headers
 from schemas.topics import TopicSpec
@@ -135,14 +135,15 @@ class MemoryBroker:
 
         Raises:
             RetriableError: the broker is down.
-            FatalError: no such partition, or a position outside its log.
+            OffsetOutOfRangeError: a position outside the log.
+            FatalError: no such partition.
         """
         self.check_up()
         log = self.log(data)
         if log is None:
             raise FatalError(f"{data} does not exist", hint="create the topic")
         if not log.start <= position <= log.end:
-            raise FatalError(
+            raise OffsetOutOfRangeError(
                 f"position {position} of {data} is outside the log [{log.start}, {log.end})",
                 hint="choose a position in the log",
             )

@@ -3,9 +3,10 @@
 *Source*: architecture.md, The tree; the ports are in connectors.base.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from connectors.base import TopicDescription
+from connectors.errors import FatalError, OffsetOutOfRangeError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.reader import MemoryGroupReader, MemoryReader
 from connectors.memory.writer import MemoryWriter
@@ -87,6 +88,22 @@ class MemoryAdmin:
         self._broker.check_up()
         found = {data: self._broker.log(data) for data in partitions}
         return {data: log.start for data, log in found.items() if log is not None}
+
+    async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
+        """Moves log starts up; see `LogAdmin.delete_records`."""
+        self._broker.check_up()
+        for data, offset in before.items():
+            log, topic = self._broker.log(data), self._broker.describe(data.topic)
+            if log is None or topic is None:
+                raise FatalError(f"{data} does not exist", hint="create the topic")
+            if "delete" not in topic[1]["cleanup.policy"]:
+                raise FatalError(f"topic {data.topic} has no delete policy")
+            if offset > log.end:
+                raise OffsetOutOfRangeError(
+                    f"cannot delete records before {data}@{offset}",
+                    detail=f"the log ends at {log.end}",
+                )
+            self._broker.delete_records(data, offset)
 
     async def close(self) -> None:
         """Nothing to release."""

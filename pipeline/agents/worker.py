@@ -16,7 +16,7 @@ from typing import Any
 import faust
 import structlog
 
-from connectors.base import Connector
+from connectors.base import Connector, LogAdmin
 from connectors.clock import SystemClock
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
@@ -79,7 +79,7 @@ class Worker:
             await admin.ensure_topics(specs)
             ends = EndOffsets(admin)
             with tempfile.TemporaryDirectory(prefix="stilltide-worker-") as data_dir:
-                await self._serve(connector, ends, Path(data_dir))
+                await self._serve(connector, admin, ends, Path(data_dir))
         finally:
             await admin.close()
         if self._failure is not None:
@@ -91,7 +91,9 @@ class Worker:
             self._failure = error
         self._stop.set()
 
-    async def _serve(self, connector: Connector, ends: EndOffsets, data_dir: Path) -> None:
+    async def _serve(
+        self, connector: Connector, admin: LogAdmin, ends: EndOffsets, data_dir: Path
+    ) -> None:
         writers = writer_app(self._settings, data_dir)
         cluster = cluster_app(self._settings, data_dir)
         buffered_writer = BufferedWriter(writers)
@@ -103,6 +105,7 @@ class Worker:
                 connector,
                 writer=writer,
                 ends=ends,
+                admin=admin,
                 submit=buffered_writer.submit,
                 limits=batch_limits(self._settings),
                 marker_partition_count=self._settings.partitions,

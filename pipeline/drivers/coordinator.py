@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from connectors.base import Clock, Connector, LogWriter
+from connectors.base import Clock, Connector, LogAdmin, LogWriter
 from connectors.errors import ConnectorError, FencedError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from pipeline.core.buffered_log.bases import Trim
 from pipeline.core.coordinator.machine import (
     Coordinator,
     CoordinatorEffect,
@@ -21,8 +22,10 @@ from pipeline.core.coordinator.machine import (
     Propose,
     ReadEnds,
     Reply,
+    WriteBase,
 )
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
 from schemas import markers, requests, topics, txn_log
 from schemas.errors import DecodeError
@@ -40,7 +43,8 @@ from schemas.transactions import (
     Request,
     Response,
 )
-from schemas.values import BatchPosition, TopicPartition
+from schemas.txn_log_base import encode_state
+from schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +64,7 @@ class CoordinatorDriver:
         connector: the cluster.
         writer: appends entries, markers and answers; shared with other coordinators.
         ends: reads end offsets; shared with other coordinators.
+        admin: trims the log; shared with other coordinators.
         submit: hands log entries to the buffered-writer agent.
         limits: of the buffered writer.
         marker_partition_count: partitions of txn-markers.
@@ -75,6 +80,7 @@ class CoordinatorDriver:
         *,
         writer: LogWriter,
         ends: EndOffsets,
+        admin: LogAdmin,
         submit: Submit,
         limits: BatchLimits,
         marker_partition_count: int,
@@ -87,6 +93,7 @@ class CoordinatorDriver:
         self._connector = connector
         self._writer = writer
         self._ends = ends
+        self._admin = admin
         self._submit = submit
         self._limits = limits
         self._marker_partition_count = marker_partition_count
@@ -96,6 +103,7 @@ class CoordinatorDriver:
         self._held: deque[list[tuple[bytes, Request]]] = deque(maxlen=HELD_BATCHES_MAX)
         self._machine = Coordinator(coordinator)
         self._log: OwnedLog | None = None
+        self._bases: LogBases | None = None
         self._replies: dict[tuple[bytes, int], list[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -112,7 +120,6 @@ class CoordinatorDriver:
         late one of a dead process (B4).
         """
         while True:
-            self._machine = Coordinator(self.coordinator)
             self._log = OwnedLog(
                 self._connector,
                 TopicPartition(topics.TXN_LOG, self.coordinator),
@@ -120,9 +127,17 @@ class CoordinatorDriver:
                 self._limits,
                 writer=self._writer,
                 submit=self._submit,
+                replaying=self._replaying,
                 applied=self._applied,
                 serving=self._serve,
                 patience_s=self._broker_away_s_max,
+            )
+            self._bases = LogBases(
+                self._log,
+                self._admin,
+                encode=self._own,
+                lost=self._base_lost,
+                trimmed=self._trimmed,
             )
             try:
                 await self._log.run()
@@ -174,21 +189,29 @@ class CoordinatorDriver:
     def _own(self, body: txn_log.OwnBody) -> bytes:
         return txn_log.encode_own(body, self._clock.now_ms())
 
+    def _replaying(self, log_start: Offset) -> None:
+        self._machine = Coordinator(self.coordinator, log_start)
+
     def _serve(self) -> None:
+        assert self._log is not None
+        assert self._log.epoch is not None
+        effects = self._machine.serve(self._log.epoch, self._clock.now_ms())
         log.info("coordinator_serving", coordinator=self.coordinator)
-        self._run(self._machine.serve(self._clock.now_ms()))
+        self._run(effects)
         while self._held:
             self._take(self._held.popleft())
 
     def _stop_serving(self) -> None:
+        assert self._bases is not None
+        self._bases.close()
         self._replies.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _applied(self, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+    def _applied(self, offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         decoded = [txn_log.decode(record) for record in records]
-        self._run(self._machine.applied(decoded, own=own, now_ms=self._clock.now_ms()))
+        self._run(self._machine.applied(offset, decoded, own=own, now_ms=self._clock.now_ms()))
 
     def _run(self, effects: Sequence[CoordinatorEffect]) -> None:
         for effect in effects:
@@ -201,6 +224,12 @@ class CoordinatorDriver:
                     self._ends.read(partitions, self._ends_reader(sequence))
                 case Propose():
                     self._propose(effect)
+                case WriteBase(as_of, state):
+                    assert self._bases is not None
+                    self._bases.write(as_of, encode_state(state))
+                case Trim(offset):
+                    assert self._bases is not None
+                    self._bases.trim(offset)
         self._arm()
 
     def _propose(self, effect: Propose) -> None:
@@ -214,6 +243,18 @@ class CoordinatorDriver:
 
         assert log_now is not None
         log_now.append(self._own(body), settled)
+
+    def _base_lost(self, as_of: EndOffset) -> None:
+        if self.serving:
+            self._machine.base_lost(as_of, self._clock.now_ms())
+            self._arm()
+
+    def _trimmed(self, offset: Offset, done: bool) -> None:  # noqa: FBT001 - LogBases' call
+        if done:
+            self._machine.trimmed(offset)
+        else:
+            self._machine.trim_failed(offset, self._clock.now_ms())
+            self._arm()
 
     def _ends_reader(self, sequence: int) -> Callable[..., None]:
         machine = self._machine

@@ -12,8 +12,14 @@ from itertools import repeat
 
 import structlog
 
-from connectors.base import Connector, EndReached, LogAdmin, LogWriter, Record
-from connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
+from connectors.base import Connector, EndReached, LogAdmin, LogReader, LogWriter, Record
+from connectors.errors import (
+    ConnectorError,
+    FatalError,
+    FencedError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.core.buffered_log.effective import LogGapError
 from pipeline.core.buffered_log.owner import (
@@ -70,9 +76,12 @@ class OwnedLog:
         writer: appends entries; shared with others.
         submit: hands an entry to the buffered-writer agent, which awaits `write_entry`; entries
             must arrive there in order.
-        applied: called with the records of each effective entry in log order, and whether this
-            owner wrote them; during replay too.
+        replaying: called with the log start before a replay, and again when a trim has overtaken
+            it and it begins anew.
+        applied: called with offset and records of each effective entry in log order, and whether
+            this owner wrote them; during replay too.
         serving: called once, when replay is over.
+        caught_up: called after each round of entries.
         patience_s: how long the broker may be away, each time, before `run` gives up.
     """
 
@@ -85,7 +94,8 @@ class OwnedLog:
         *,
         writer: LogWriter,
         submit: Callable[["OwnedLog", WriteEntry], None],
-        applied: Callable[[Sequence[bytes], bool], None],
+        applied: Callable[[Offset, Sequence[bytes], bool], None],
+        replaying: Callable[[Offset], None] = lambda _: None,
         serving: Callable[[], None],
         patience_s: float = 60.0,
     ) -> None:
@@ -95,6 +105,7 @@ class OwnedLog:
         self._writer = writer
         self._submit = submit
         self._applied = applied
+        self._replaying = replaying
         self._serving = serving
         self._patience_s = patience_s
         self._batcher = Batcher(limits, self._entry_made)
@@ -127,13 +138,8 @@ class OwnedLog:
         admin = self._connector.admin()
         outages = OutageGuard(admin, timeout_s=self._patience_s, retry_delay_s=OUTAGE_RETRY_S)
         try:
-            starts = await outages.call(lambda: self._start_offset(admin))
-            await reader.assign({self.partition: starts})
-            # A fence whose report was lost may lie in the log, or come late; the next is another's.
-            nonce = await outages.call(self._append_fence)
-            self._owner = LogOwner(nonce, starts)
-            await self._follow(lambda: outages.call(reader.read, may_rest=True))
-        except LogGapError as error:
+            await self._replay_and_follow(reader, admin, outages)
+        except (LogGapError, OffsetOutOfRangeError) as error:
             raise FencedError(
                 "a trim overtook the owner of the log",
                 detail=str(error),
@@ -189,7 +195,7 @@ class OwnedLog:
                 return
             if error is not None:
                 log.warning("entry_unknown", log=str(self.partition), serial=entry.number)
-                self._run_effects(owner.write_failed(entry.number), ())
+                self._run_effects(owner.write_failed(entry.number))
             self._batcher.write_ended()
 
         while True:
@@ -203,6 +209,29 @@ class OwnedLog:
             else:
                 return
 
+    async def _replay_and_follow(
+        self, reader: LogReader, admin: LogAdmin, outages: OutageGuard
+    ) -> None:
+        """Follows the log from its start; a replay that a trim overtakes begins anew (B3)."""
+        start = await outages.call(lambda: self._start_offset(admin))
+        await reader.assign({self.partition: start})
+        # A fence whose report was lost may lie in the log, or come late; the next is another's.
+        nonce, fence_offset = await outages.call(self._append_fence)
+        while True:
+            self._owner = LogOwner(nonce, start)
+            self._replaying(start)
+            try:
+                await self._follow(lambda: outages.call(reader.read, may_rest=True))
+            except (LogGapError, OffsetOutOfRangeError) as error:
+                overtaken_at = start
+                start = await outages.call(lambda: self._start_offset(admin))
+                # Beyond its own fence a replay would wait for ever: another owner trimmed there.
+                replaying = self._owner.state is OwnerState.REPLAYING
+                if not replaying or not overtaken_at < start <= fence_offset:
+                    raise
+                log.warning("replay_begins_anew", log=str(self.partition), why=str(error))
+                await reader.assign({self.partition: start})
+
     async def _start_offset(self, admin: LogAdmin) -> Offset:
         starts = await admin.start_offsets([self.partition])
         if self.partition not in starts:
@@ -214,22 +243,21 @@ class OwnedLog:
             )
         return starts[self.partition]
 
-    async def _append_fence(self) -> bytes:
-        """Writes a fence; its nonce."""
+    async def _append_fence(self) -> tuple[bytes, int]:
+        """Writes a fence; its nonce, and its offset or -1."""
         nonce = secrets.token_bytes(16)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def delivered(error: ConnectorError | None, _offset: int) -> None:
+        def delivered(error: ConnectorError | None, offset: int) -> None:
             if done.done():
                 return
             if error is None:
-                done.set_result(None)
+                done.set_result(offset)
             else:
                 done.set_exception(error)
 
         self._writer.append(self.partition, self._codec.fence(nonce), delivered)
-        await done
-        return nonce
+        return nonce, await done
 
     async def _follow(self, read: Callable[[], Awaitable[Sequence[Record | EndReached]]]) -> None:
         while True:
@@ -249,15 +277,21 @@ class OwnedLog:
                 effects = self._owner.fence_read(record.offset, nonce)
             else:
                 effects = self._owner.entry_read(record.offset, stamp)
-            self._run_effects(effects, records)
+            self._run_effects(effects, record.offset, records)
         except DecodeError as error:
             raise error.at(record.topic, record.partition, record.offset) from error
 
-    def _run_effects(self, effects: Sequence[OwnerEffect], records: Sequence[bytes]) -> None:
+    def _run_effects(
+        self,
+        effects: Sequence[OwnerEffect],
+        read_at: Offset | None = None,
+        records: Sequence[bytes] = (),
+    ) -> None:
         for effect in effects:
             match effect:
                 case Apply(own):
-                    self._applied(records, own)
+                    assert read_at is not None
+                    self._applied(read_at, records, own)
                 case Settled(serial, offset):
                     self._settle(serial, offset)
                 case Serve():

@@ -90,7 +90,7 @@ async def _open_log(
         limits,
         writer=connector.writer(f"bench-{partition}", linger_ms=linger_ms),
         submit=agent.submit,
-        applied=lambda _records, _own: None,
+        applied=lambda _offset, _records, _own: None,
         serving=serving.set,
     )
     task = asyncio.create_task(log.run())

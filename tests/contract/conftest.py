@@ -3,14 +3,12 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
 
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.memory.broker import ADDRESS, MemoryBroker
 from connectors.memory.connector import MemoryConnector
-from schemas.values import Offset, TopicPartition
+from schemas.values import TopicPartition
 from tests.contract.rig import Rig, create
 
 
@@ -27,9 +25,6 @@ def _memory_rig() -> Rig:
     gone = MemoryBroker()
     gone.down()
 
-    async def delete_records(data: TopicPartition, before: Offset) -> None:
-        broker.delete_records(data, before)
-
     connector = MemoryConnector(broker)
     return Rig(
         address=ADDRESS,
@@ -37,18 +32,12 @@ def _memory_rig() -> Rig:
         helper=connector.writer("helper"),
         with_queue_of=lambda count: MemoryConnector(broker, writer_records_max=count),
         unreachable=lambda: MemoryConnector(gone),
-        delete_records=delete_records,
     )
 
 
 def _kafka_rig(bootstrap: str, dead_port: int) -> Rig:
     config = KafkaConfig(bootstrap, session_timeout_s=6)
     gone = KafkaConfig(f"127.0.0.1:{dead_port}", request_timeout_s=1, delivery_timeout_s=1)
-
-    async def delete_records(data: TopicPartition, before: Offset) -> None:
-        client = AdminClient({"bootstrap.servers": bootstrap})
-        asked = ClientPartition(data.topic, data.partition, before)
-        client.delete_records([asked])[asked].result(10)
 
     connector = KafkaConnector(config)
     return Rig(
@@ -57,7 +46,6 @@ def _kafka_rig(bootstrap: str, dead_port: int) -> Rig:
         helper=connector.writer("helper"),
         with_queue_of=lambda count: KafkaConnector(replace(config, writer_records_max=count)),
         unreachable=lambda: KafkaConnector(gone),
-        delete_records=delete_records,
     )
 
 

@@ -1,7 +1,7 @@
 """What a contract test holds: a connector under test, and hands to reach around it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connectors.base import Connector, EndReached, GroupReader, LogReader, LogWriter, Record
@@ -23,7 +23,6 @@ class Rig:
     """A connector of the same cluster whose writers queue so few records."""
     unreachable: Callable[[], Connector]
     """A connector of a cluster that does not answer, with time-outs of a second."""
-    delete_records: Callable[[TopicPartition, Offset], Awaitable[None]]
     helper: LogWriter
     """Writes what a test of something else needs; opened once, because that takes Kafka 0.5 s."""
 
@@ -63,6 +62,13 @@ async def create(rig: Rig, name: str, partitions: int = 2, **configs: str) -> No
     admin = rig.connector.admin()
     wanted = {key.replace("_", "."): value for key, value in configs.items()}
     await admin.ensure_topics([TopicSpec(name, partitions, wanted)])
+    await admin.close()
+
+
+async def trim(rig: Rig, data: TopicPartition, before: Offset) -> None:
+    """Deletes the records before an offset."""
+    admin = rig.connector.admin()
+    await admin.delete_records({data: before})
     await admin.close()
 
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from connectors.base import LogAdmin
-from connectors.errors import FatalError, RetriableError
+from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from schemas.topics import TopicSpec, system_topics
 from schemas.values import TopicPartition
-from tests.contract.rig import Rig, write
+from tests.contract.rig import Rig, trim, write
 
 POLICY = "cleanup.policy"
 
@@ -119,11 +119,65 @@ async def test_offsets_of_empty_written_and_trimmed_logs(
     assert await admin.end_offsets(asked) == {log: 0, other: 0}
     assert await admin.start_offsets(asked) == {log: 0, other: 0}
     await write(rig, log, b"a", b"b", b"c")
-    await rig.delete_records(log, 2)
+    await trim(rig, log, 2)
     for committed in (False, True):
         assert await admin.end_offsets(asked, committed=committed) == {log: 3, other: 0}
     assert await admin.start_offsets(asked) == {log: 2, other: 0}
     assert await admin.end_offsets([]) == {}
+
+
+async def test_deleted_records_are_gone_up_to_an_offset(
+    rig: Rig, admin: LogAdmin, log: TopicPartition
+):
+    """The log starts at the offset, also at its end; one below the start changes nothing."""
+    other = TopicPartition(log.topic, 1)
+    await write(rig, log, b"a", b"b", b"c")
+    await write(rig, other, b"d")
+    await admin.delete_records({})
+    for before, start in ((0, 0), (2, 2), (2, 2), (1, 2), (3, 3)):
+        await admin.delete_records({log: before, other: 1})
+        assert await admin.start_offsets([log, other]) == {log: start, other: 1}
+    assert await admin.end_offsets([log, other]) == {log: 3, other: 1}
+
+
+async def test_records_beyond_the_end_cannot_be_deleted(
+    rig: Rig, admin: LogAdmin, log: TopicPartition
+):
+    """The error names the partition, and the log stays as it is."""
+    await write(rig, log, b"a")
+    with pytest.raises(OffsetOutOfRangeError, match=f"{log.topic}/0"):
+        await admin.delete_records({log: 2})
+    assert await admin.start_offsets([log]) == {log: 0}
+
+
+@pytest.mark.parametrize(("suffix", "partition"), [("-absent", 0), ("", 7)])
+async def test_records_of_a_missing_partition_cannot_be_deleted(
+    admin: LogAdmin, log: TopicPartition, suffix: str, partition: int
+):
+    """Neither an unknown topic nor an unknown partition is passed over."""
+    absent = TopicPartition(log.topic + suffix, partition)
+    with pytest.raises(FatalError, match=f"{absent.topic}/{partition}"):
+        await admin.delete_records({absent: 0})
+
+
+async def test_records_of_a_compacted_topic_cannot_be_deleted(
+    rig: Rig, admin: LogAdmin, topic_name: str
+):
+    """Without a delete policy a broker refuses; with one beside compaction it does not."""
+    both = TopicPartition(f"{topic_name}-both", 0)
+    await admin.ensure_topics(
+        [
+            TopicSpec(topic_name, 1, {POLICY: "compact"}),
+            TopicSpec(both.topic, 1, {POLICY: "compact,delete"}),
+        ]
+    )
+    data = TopicPartition(topic_name, 0)
+    for one in (data, both):
+        await write(rig, one, b"a")
+    await admin.delete_records({both: 1})
+    with pytest.raises(FatalError, match=topic_name):
+        await admin.delete_records({data: 1})
+    assert await admin.start_offsets([data, both]) == {data: 0, both: 1}
 
 
 async def test_a_topic_shows_after_it_was_asked_for_in_vain(admin: LogAdmin, topic_name: str):
@@ -143,6 +197,7 @@ async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
         lambda: admin.describe_topics(["t"]),
         lambda: admin.end_offsets([data]),
         lambda: admin.start_offsets([data]),
+        lambda: admin.delete_records({data: 0}),
     ):
         with pytest.raises(RetriableError, match=rig.address):
             async with asyncio.timeout(5):

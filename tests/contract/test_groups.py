@@ -6,14 +6,14 @@ import pytest
 
 from connectors.errors import FatalError, FencedError, RetriableError
 from schemas.values import TopicPartition
-from tests.contract.rig import Membership, Rig, write
+from tests.contract.rig import Membership, Rig, trim, write
 
 
 async def test_a_new_group_starts_at_the_log_start(rig: Rig, log: TopicPartition):
     """`assigned` names real positions, before the first record."""
     other = TopicPartition(log.topic, 1)
     await write(rig, log, b"a", b"b", b"c")
-    await rig.delete_records(log, 1)
+    await trim(rig, log, 1)
     member = Membership(rig.connector.group_reader("m", log.topic))
     await member.join(log.topic)
     await member.until(lambda: len(member.records) == 2)

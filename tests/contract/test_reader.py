@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from connectors.base import EndReached, Record
-from connectors.errors import FatalError, RetriableError
+from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from schemas.values import TopicPartition
-from tests.contract.rig import Rig, read, read_records, read_to_ends, write
+from tests.contract.rig import Rig, read, read_records, read_to_ends, trim, write
 
 
 async def test_reads_in_offset_order_from_a_position(rig: Rig, log: TopicPartition):
@@ -111,26 +111,26 @@ async def test_a_cancelled_read_loses_nothing(rig: Rig, log: TopicPartition):
     await reader.close()
 
 
-async def test_a_position_below_the_log_start_is_fatal(rig: Rig, log: TopicPartition):
+async def test_a_position_below_the_log_start_is_out_of_range(rig: Rig, log: TopicPartition):
     """It is never moved silently; the error names the partition and stays until `assign`."""
     await write(rig, log, *(b"x" for _ in range(10)))
-    await rig.delete_records(log, 5)
+    await trim(rig, log, 5)
     reader = rig.connector.reader("r")
     await reader.assign({log: 2})
     for _ in range(2):
-        with pytest.raises(FatalError, match=log.topic):
+        with pytest.raises(OffsetOutOfRangeError, match=log.topic):
             await read(reader)
     await reader.assign({log: 5})
     assert [record.offset for record in await read_records(reader, 5)] == [5, 6, 7, 8, 9]
     await reader.close()
 
 
-async def test_a_position_beyond_the_end_is_fatal(rig: Rig, log: TopicPartition):
+async def test_a_position_beyond_the_end_is_out_of_range(rig: Rig, log: TopicPartition):
     """It is not taken for a partition that has nothing yet."""
     await write(rig, log, b"x")
     reader = rig.connector.reader("r")
     await reader.assign({log: 7})
-    with pytest.raises(FatalError, match=log.topic):
+    with pytest.raises(OffsetOutOfRangeError, match=log.topic):
         await read(reader)
     await reader.close()
 

@@ -1,8 +1,9 @@
 """A coordinator, its clients and its markers when everything that can go wrong does.
 
-*Source*: protocols.md C0-C7, P5 of issue 3: what was acknowledged is in the state for ever. The
+*Source*: protocols.md C0-C8, P5 of issue 3: what was acknowledged is in the state for ever. The
 request path loses, repeats and reorders; owners are replaced at any moment and linger as zombies
-whose appends count for nothing; markers and reads of end offsets fail.
+whose appends count for nothing; markers and reads of end offsets fail. The log is trimmed behind
+bases, so that what a new owner knows comes from one.
 """
 
 import hypothesis.strategies as st
@@ -15,6 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from pipeline.core.coordinator.base import state_of
 from schemas.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -218,6 +220,19 @@ class Coordinated(RuleBasedStateMachine):
         """C3: the end offsets as they are now."""
         self.world.ends_done(pick, fails=fails)
 
+    @precondition(lambda self: self.world.trims)
+    @rule(pick=PICK, lands=st.booleans(), fails=st.booleans())
+    def trim(self, pick: int, *, lands: bool, fails: bool):
+        """C8: an owner's trim is done or not, now or long after it was replaced."""
+        self.world.trim_done(pick, lands=lands or not fails, fails=fails)
+
+    @precondition(lambda self: self.readable_starts())
+    @rule(pick=PICK)
+    def trim_anywhere(self, pick: int):
+        """C8: any legal offset gives the state of the whole log."""
+        starts = self.readable_starts()
+        self.world.trim(starts[pick % len(starts)])
+
     @rule(elapsed_ms=st.sampled_from([1, 100, 600, 1000, 3000, 30_000, HOUR_MS]))
     def pass_time(self, elapsed_ms: int):
         """Time passes; copies of requests leave the path in the end."""
@@ -246,10 +261,14 @@ class Coordinated(RuleBasedStateMachine):
     def replays_to_the_same_state(self):
         """P5: an owner that has read everything holds what a fresh reader holds."""
         if self.world.owner.position == len(self.world.log):
-            assert (
-                self.world.owner.machine.state.transactions == self.world.judge.state.transactions
-            )
-            assert self.world.owner.machine.state.clients == self.world.judge.state.clients
+            held = self.world.owner.machine.state
+            assert state_of(held) == state_of(self.world.judge.state)
+
+    def readable_starts(self) -> list[int]:
+        """Legal log starts that the owner has read up to."""
+        read = self.world.log[: self.world.owner.position]
+        last = read[-1].offset if read else -1
+        return [one for one in self.world.legal_starts() if one <= last]
 
     def any_sequence(self, pick: int) -> int:
         """One that has not ended, mostly; else any, or the next one."""
@@ -265,10 +284,19 @@ class Coordinated(RuleBasedStateMachine):
         while self.world.now_ms <= until_ms:
             self.world.calm_round()
         assert all(number in client.ended for client, number in pending)
+        self.the_log_is_trimmed()
         assert not self.world.judge.state.transactions
         for sequence in range(len(self.world.judge.fates)):
             assert not self.world.judge.missing_markers(sequence)
         self.every_client_is_served()
+
+    def the_log_is_trimmed(self):
+        """C8: within 5 s after the last change the log holds its last entry alone."""
+        for _ in range(16):  # silent clients may be forgotten just now
+            if self.world.start == self.world.log[-1].offset:
+                break
+            self.world.calm_round()
+        assert self.world.start == self.world.log[-1].offset
 
     def every_client_is_served(self):
         """C1b: also one that gave up, or was forgotten, and heard `unknown` once."""

@@ -1,12 +1,15 @@
 """Clients, a request path, a log with changing owners and markers, all in one process.
 
-*Source*: protocols.md B4, C0-C7. It does what the drivers do and checks each effect when it comes;
+*Source*: protocols.md B4, C0-C8. It does what the drivers do and checks each effect when it comes;
 what happens next, and what goes wrong, is the test's to say.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import groupby
 
+from pipeline.core.buffered_log.bases import BaseLimits, Trim
+from pipeline.core.coordinator.base import state_of
 from pipeline.core.coordinator.machine import (
     Coordinator,
     CoordinatorEffect,
@@ -14,8 +17,11 @@ from pipeline.core.coordinator.machine import (
     Propose,
     ReadEnds,
     Reply,
+    WriteBase,
 )
 from pipeline.core.coordinator.session import ClientSession, GiveUp, Send
+from pipeline.core.coordinator.state import CoordinatorState
+from schemas.bases import Base
 from schemas.markers import Marker
 from schemas.transactions import (
     AddPartitions,
@@ -38,6 +44,7 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
+from schemas.txn_log_base import encode_state
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator_judge import Judge
 
@@ -46,6 +53,9 @@ RETENTION_MS = 10 * 60 * 1000
 """Of the request path: older copies are gone."""
 
 ASK_TIMEOUT_MS = 20_000
+
+BASE_LIMITS = BaseLimits(interval_ms=700, dead_floor=4, dead_factor=0)
+"""Bases in nearly every example."""
 
 
 @dataclass
@@ -77,6 +87,7 @@ class Append:
     owner: Owner
     record: TxnLogRecord
     question: Request | None = None
+    offset: int = -1  # of its entry; what lands together shares one
     known: dict[int, bool] = field(default_factory=dict)  # acknowledged when it was asked
 
 
@@ -99,6 +110,9 @@ class CoordinatorWorld:
         self.markers: dict[tuple[TopicPartition, TxnId], Marker] = {}
         self.judge = Judge(self.ends, self.markers)
         self.log: list[Append] = []
+        self.end = 0  # of the log's offsets; fences and a zombie's entries have theirs too
+        self.start = 0
+        self.trims: list[tuple[Owner, int]] = []
         self.requests: list[tuple[int, Request]] = []
         self.sent: list[tuple[int, Request]] = []  # the topic still holds them
         self.responses: list[tuple[bytes, int, Answer]] = []
@@ -198,22 +212,27 @@ class CoordinatorWorld:
 
     def replace_owner(self, ahead_ms: int):
         """B1, B4: what the old owner has on its way counts for nothing; it does not know yet."""
+        self.end += len(self.owner.queue) % 2  # it may land, and is not effective
         self.owner.until = len(self.log)
         self.owner.queue.clear()
         self.zombies = [self.owner]
         self.new_owner(ahead_ms)
 
     def land(self, count: int):
-        """The owner's oldest appends are effective."""
-        for _ in range(min(count, len(self.owner.queue))):
+        """The owner's oldest appends are effective, in one entry."""
+        for _ in range(landed := min(count, len(self.owner.queue))):
             append = self.owner.queue.popleft()
+            append.offset = self.end
             self.log.append(append)
             self.judge.read(append.record)
+        self.end += landed > 0
 
     def fail_append(self):
         """B5: the owner's oldest append will never be effective."""
         body = self.owner.queue.popleft().record.body
-        if not isinstance(body, Request | Noop | ForgetClients):
+        if isinstance(body, Base):
+            self.owner.machine.base_lost(body.as_of, self.clock(self.owner))
+        elif not isinstance(body, Request | Noop | ForgetClients):
             self.owner.machine.lost(body.sequence, self.clock(self.owner))
 
     def tick_owner(self, owner: Owner):
@@ -225,13 +244,23 @@ class CoordinatorWorld:
         return self.now_ms + owner.clock_ahead_ms
 
     def new_owner(self, ahead_ms: int):
-        """B1: replays the whole log, then serves."""
-        owner = Owner(Coordinator(0), ahead_ms, len(self.log))
-        for append in self.log:
-            effects = owner.machine.applied([append.record], own=False, now_ms=self.clock(owner))
-            assert not effects, "acts before it serves"
+        """B1: replays the log from its start, then serves."""
+        epoch = Offset(self.end)
+        self.end += 1
+        owner = Owner(self.replayed(ahead_ms), ahead_ms, len(self.log))
         self.owner = owner
-        self.run(owner, owner.machine.serve(self.clock(owner)))
+        self.run(owner, owner.machine.serve(epoch, self.clock(owner)))
+
+    def replayed(self, ahead_ms: int = 0) -> Coordinator:
+        """C8: a machine that has read everything the log still holds."""
+        machine = Coordinator(0, Offset(self.start), base_limits=BASE_LIMITS)
+        kept = [one for one in self.log if one.offset >= self.start]
+        for offset, group in groupby(kept, key=lambda one: one.offset):
+            records = [one.record for one in group]
+            now_ms = self.now_ms + ahead_ms
+            effects = machine.applied(Offset(offset), records, own=False, now_ms=now_ms)
+            assert not effects, "acts before it serves"
+        return machine
 
     def append(self, owner: Owner, body: object, **question: object):
         """A zombie's append goes nowhere."""
@@ -248,15 +277,20 @@ class CoordinatorWorld:
             self.append(self.owner, request)
 
     def read(self, owner: Owner, count: int):
-        """One entry: records of one owner, its questions answered behind it."""
+        """Some entries, their questions answered behind each."""
         until = len(self.log) if owner.until is None else owner.until
-        entry = self.log[owner.position : min(until, owner.position + count)]
-        entry = [one for one in entry if one.owner is entry[0].owner]
-        owner.position += len(entry)
-        if entry:
+        for _ in range(count):
+            if owner.position >= until:
+                return
+            offset = self.log[owner.position].offset
+            if offset < self.start:
+                owner.until = owner.position  # B3: overtaken by a trim
+                return
+            entry = [one for one in self.log[owner.position : until] if one.offset == offset]
+            owner.position += len(entry)
             own = entry[0].owner is owner
-            records = [one.record for one in entry]
-            self.run(owner, owner.machine.applied(records, own=own, now_ms=self.clock(owner)))
+            records, now_ms = [one.record for one in entry], self.clock(owner)
+            self.run(owner, owner.machine.applied(Offset(offset), records, own=own, now_ms=now_ms))
             for one in entry:
                 if own and one.question is not None:
                     self.inform(owner, one.question, one.known)
@@ -296,6 +330,57 @@ class CoordinatorWorld:
                         self.run(
                             owner, owner.machine.participants_ended(sequence, self.clock(owner))
                         )
+                case WriteBase():
+                    self.write_base(owner, effect)
+                case Trim(offset):
+                    assert offset in self.legal_starts()
+                    self.trims.append((owner, offset))
+
+    # -- bases and trims
+
+    def write_base(self, owner: Owner, effect: WriteBase):
+        """C8: what is effective below the offset, and nothing else; in one to three pieces."""
+        if owner is not self.owner:
+            return
+        state = CoordinatorState()
+        for one in self.log:
+            if one.offset < effect.as_of:
+                state.apply(one.record)
+        assert effect.state == state_of(state)
+        data = b"".join(encode_state(effect.state))
+        size = max(1, -(-len(data) // (1 + len(self.log) % 3)))
+        starts = range(0, len(data) or 1, size)
+        for index, start in enumerate(starts):
+            piece = data[start : start + size]
+            self.append(owner, Base(effect.as_of, index, len(starts), piece))
+
+    def legal_starts(self) -> list[int]:
+        """C8: effective entries at or below the offset of a base that is effective as a whole."""
+        pieces: dict[tuple[int, int], set[int]] = {}
+        as_of = 0
+        for one in self.log:
+            base = one.record.body
+            if isinstance(base, Base):
+                seen = pieces.setdefault((id(one.owner), base.as_of), set())
+                seen.add(base.piece_index)
+                if len(seen) == base.piece_count:
+                    as_of = max(as_of, base.as_of)
+        return sorted({one.offset for one in self.log if one.offset <= as_of})
+
+    def trim(self, offset: int):
+        """The log begins there, and means what it meant."""
+        self.start = max(self.start, offset)
+        assert state_of(self.replayed().state) == state_of(self.judge.state)
+
+    def trim_done(self, pick: int, *, lands: bool, fails: bool):
+        """One trim's fate; a dead process hears nothing."""
+        owner, offset = self.trims.pop(pick % len(self.trims))
+        if lands:
+            self.trim(offset)
+        if owner in self.processes and fails:
+            owner.machine.trim_failed(Offset(offset), self.clock(owner))
+        elif owner in self.processes:
+            owner.machine.trimmed(Offset(offset))
 
     def check_reply(self, owner: Owner, request: Request, answer: Answer):
         """C1, C5: an answer leaves behind the entry that makes it true."""
@@ -376,8 +461,10 @@ class CoordinatorWorld:
 
     def drive_calmly(self):
         """Every marker is written, every end offset read, until nothing is under way."""
-        while self.owner.queue or self.marker_flights or self.end_reads:
+        while self.owner.queue or self.marker_flights or self.end_reads or self.trims:
             self.log_calmly()
+            while self.trims:
+                self.trim_done(0, lands=True, fails=False)
             while self.marker_flights:
                 self.marker_done(0, lands=True, fails=False)
             while self.end_reads:

@@ -90,6 +90,7 @@ class MemoryWorker:
                 self._connector,
                 writer=writer,
                 ends=ends,
+                admin=admin,
                 submit=queue.submit,
                 limits=self._limits,
                 marker_partition_count=self._partitions,

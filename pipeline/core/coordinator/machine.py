@@ -1,6 +1,6 @@
 """One owner's coordinator: answers, drives ending transactions to their end, times out.
 
-*Source*: protocols.md C0-C5, C7.
+*Source*: protocols.md C0-C5, C7, C8.
 *Invariants*: C1 an answer leaves only after the request's own entry, or a no-op appended after
 it arrived, is effective; C3 on abort the end offset is read after ABORTING is effective; C4 Ended
 is proposed only after every marker of the transaction is acknowledged and every subscription
@@ -12,22 +12,31 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
+from pipeline.core.coordinator.base import base_of, install, item_count, live_keys, state_of
 from pipeline.core.coordinator.state import CoordinatorState, Transaction, TxnState
+from schemas.bases import Base
 from schemas.markers import Marker
+from schemas.topics import TXN_LOG
 from schemas.transactions import (
     Answer,
+    BaseState,
     Describe,
     Done,
     End,
     Ended,
     ForgetClients,
     ListTransactions,
+    LogBody,
+    Noop,
     Opened,
+    Release,
     Request,
     TimedOut,
     TxnLogRecord,
 )
-from schemas.values import EndOffset, SubscriptionId, TopicPartition, TxnId
+from schemas.txn_log_base import decode_state
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 RETRY_MS = 1000
 
@@ -73,18 +82,41 @@ class EndParticipants:
     subscriptions: Sequence[SubscriptionId] = ()
 
 
-CoordinatorEffect = Reply | Propose | ReadEnds | EndParticipants
+@dataclass(frozen=True, slots=True)
+class WriteBase:
+    """Effect: append this state in pieces, in order; report `base_lost` if one is lost (C8)."""
+
+    as_of: EndOffset
+    state: BaseState
+
+
+CoordinatorEffect = Reply | Propose | ReadEnds | EndParticipants | WriteBase | Trim
 
 
 class Coordinator:
     """The owner's side of C for one ownership of coordinator `coordinator`.
 
     Records are applied from the log start on; nothing is answered or driven before `serve`.
+
+    Args:
+        coordinator: partition of txn-log.
+        log_start: offset of the first entry that will be applied, or lower; above 0 the log was
+            trimmed, and the state comes from its first base (C8).
+        base_limits: when a base is due.
     """
 
-    def __init__(self, coordinator: int) -> None:
+    def __init__(
+        self,
+        coordinator: int,
+        log_start: Offset = Offset(0),  # noqa: B008 - an int with a type's name
+        *,
+        base_limits: BaseLimits | None = None,
+    ) -> None:
         self.coordinator = coordinator
         self.state = CoordinatorState()
+        self.bases = BaseKeeper(log_start, base_limits or BaseLimits())
+        partition = TopicPartition(TXN_LOG, coordinator)
+        self._recovery = Recovery(partition, log_start, base_of)
         self._serving = False
         self._due: list[tuple[int, int]] = []  # (when_ms, sequence), a heap
         self._driving: set[int] = set()  # sequences whose participants are being told
@@ -98,36 +130,44 @@ class Coordinator:
         """When `tick` is due next; None before `serve`."""
         if not self._serving:
             return None
-        due_ms = min(self._due[0][0], self._forget_ms) if self._due else self._forget_ms
-        return min(due_ms, self._ending_ms) if self._ending else due_ms
+        times = [self._forget_ms]
+        if self._due:
+            times.append(self._due[0][0])
+        if self._ending:
+            times.append(self._ending_ms)
+        base_ms = self.bases.deadline_ms(idle=not self.state.transactions)
+        if base_ms is not None:
+            times.append(base_ms)
+        return min(times)
 
     def applied(
-        self, records: Sequence[TxnLogRecord], *, own: bool, now_ms: int
+        self, offset: Offset, records: Sequence[TxnLogRecord], *, own: bool, now_ms: int
     ) -> list[CoordinatorEffect]:
-        """The records of one effective entry, in order; `own`: appended by this owner."""
+        """The records of the next effective entry, in order; `own`: appended by this owner.
+
+        Raises:
+            DecodeError: the base of a trimmed log cannot be understood.
+            LogTrimmedError: a trimmed log goes on and on without a base.
+        """
         effects: list[CoordinatorEffect] = []
-        for record in records:
-            answer = self.state.apply(record)
-            if not self._serving:
-                continue
-            body = record.body
-            if isinstance(body, Request):
-                if answer is not None and own:
-                    self._answer(body, answer, effects)
-                if isinstance(answer, Opened):
-                    self._opened(answer)
-                elif isinstance(body.body, End):
-                    self._drive(body.body.sequence, now_ms, effects)
-            elif isinstance(body, TimedOut):
-                self._drive(body.sequence, now_ms, effects)
-            elif isinstance(body, Ended):
-                self._driving.discard(body.sequence)
-                effects += self._visible(body.sequence)
+        base, entries = self._recovery.entry_read(Entry(offset, records))
+        if base is not None:
+            install(decode_state(base), self.state)
+        for entry in entries:
+            self.bases.entry_read(entry.offset, len(entry.records))
+            for index, record in enumerate(entry.records):
+                self._apply(index, record, own=own, now_ms=now_ms, effects=effects)
         return effects
 
-    def serve(self, now_ms: int) -> list[CoordinatorEffect]:
-        """Replay is over: arms every open transaction, drives every ending one (C4)."""
+    def serve(self, epoch: Offset, now_ms: int) -> list[CoordinatorEffect]:
+        """Replay is over: arms every open transaction, drives every ending one (C4).
+
+        Raises:
+            LogTrimmedError: the log was trimmed, and no base was found in it.
+        """
+        self._recovery.check_complete()
         self._serving = True
+        self.bases.served(epoch, now_ms)
         self._forget_ms = now_ms + FORGET_EVERY_MS
         effects: list[CoordinatorEffect] = []
         for txn in self.state.transactions.values():
@@ -189,7 +229,80 @@ class Coordinator:
             )
             if silent:
                 effects.append(Propose(ForgetClients(silent)))
+        effects += self.bases.tick(now_ms)
+        idle = not self.state.transactions
+        as_of = self.bases.due(now_ms, idle=idle, held=lambda: item_count(self.state))
+        if as_of is not None:
+            effects.append(WriteBase(as_of, state_of(self.state)))
         return effects
+
+    def base_lost(self, as_of: EndOffset, now_ms: int) -> None:
+        """A piece of a base will never be effective; another base follows."""
+        self.bases.lost(as_of, now_ms)
+
+    def trimmed(self, offset: Offset) -> None:
+        """The log begins at `offset` now."""
+        self.bases.trimmed(offset)
+
+    def trim_failed(self, offset: Offset, now_ms: int) -> None:
+        """Whether the log was trimmed is unknown; nobody but the disk minds."""
+        self.bases.trim_failed(offset, now_ms)
+
+    def _apply(
+        self,
+        index: int,
+        record: TxnLogRecord,
+        *,
+        own: bool,
+        now_ms: int,
+        effects: list[CoordinatorEffect],
+    ) -> None:
+        """One record of the entry just read."""
+        answer = self.state.apply(record)
+        body = record.body
+        if isinstance(body, Request):
+            self.bases.liveness.record_live(index, live_keys(body, answer, self.state))
+            if isinstance(body.body, Release):
+                self._released(body.body)
+        elif isinstance(body, Ended):
+            if body.sequence not in self.state.transactions:
+                self.bases.liveness.ended(body.sequence)
+        elif isinstance(body, Base):
+            effects += self.bases.piece_read(body)
+            return
+        elif isinstance(body, Noop):
+            return
+        self.bases.changed(now_ms)
+        if self._serving:
+            self._follow(record.body, answer, own=own, now_ms=now_ms, effects=effects)
+
+    def _released(self, body: Release) -> None:
+        for sequence in body.sequences:
+            if sequence not in self.state.transactions:
+                self.bases.liveness.ended(sequence)
+
+    def _follow(
+        self,
+        body: LogBody,
+        answer: Answer | None,
+        *,
+        own: bool,
+        now_ms: int,
+        effects: list[CoordinatorEffect],
+    ) -> None:
+        """What an applied record asks of an owner that serves."""
+        if isinstance(body, Request):
+            if answer is not None and own:
+                self._answer(body, answer, effects)
+            if isinstance(answer, Opened):
+                self._opened(answer)
+            elif isinstance(body.body, End):
+                self._drive(body.body.sequence, now_ms, effects)
+        elif isinstance(body, TimedOut):
+            self._drive(body.sequence, now_ms, effects)
+        elif isinstance(body, Ended):
+            self._driving.discard(body.sequence)
+            effects += self._visible(body.sequence)
 
     def _opened(self, opened: Opened) -> None:
         for sequence in range(

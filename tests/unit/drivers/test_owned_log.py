@@ -89,7 +89,7 @@ class Owner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.writer.close()
 
-    def _apply(self, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+    def _apply(self, _offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         self.applied.append((list(records), own))
 
 

@@ -1,7 +1,13 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
+from connectors.errors import (
+    ConnectorError,
+    FatalError,
+    FencedError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
 from connectors.kafka.errors import place_of, translate
 from schemas.values import TopicPartition
 
@@ -20,7 +26,8 @@ from schemas.values import TopicPartition
         (KafkaError.ILLEGAL_GENERATION, FencedError),
         (KafkaError.UNKNOWN_MEMBER_ID, FencedError),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, FatalError),
-        (KafkaError._AUTO_OFFSET_RESET, FatalError),
+        (KafkaError._AUTO_OFFSET_RESET, OffsetOutOfRangeError),
+        (KafkaError.OFFSET_OUT_OF_RANGE, OffsetOutOfRangeError),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, FatalError),
         (KafkaError.MSG_SIZE_TOO_LARGE, FatalError),
         (KafkaError._FATAL, FatalError),

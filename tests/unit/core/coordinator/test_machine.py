@@ -10,6 +10,7 @@ from pipeline.core.coordinator.machine import (
     Propose,
     ReadEnds,
     Reply,
+    WriteBase,
 )
 from pipeline.core.coordinator.state import FORGET_AFTER_MS
 from schemas.markers import Marker
@@ -57,7 +58,7 @@ class Log:
         self.records: list[TxnLogRecord] = []
         self.number = 0
         self.coordinator = Coordinator(3)
-        self.coordinator.serve(NOW_MS)
+        self.coordinator.serve(Offset(0), NOW_MS)
 
     def request(self, body: Change) -> Request:
         """The client's next request."""
@@ -71,7 +72,8 @@ class Log:
         if isinstance(body, Open | AddPartitions | AddSubscriptions | End):
             body = self.request(body)
         self.records.append(TxnLogRecord(body, now_ms))
-        return self.coordinator.applied(self.records[-1:], own=own, now_ms=now_ms)
+        offset = Offset(len(self.records))  # behind the fence at 0
+        return self.coordinator.applied(offset, self.records[-1:], own=own, now_ms=now_ms)
 
     def last_request(self) -> Request:
         """What an answer refers to."""
@@ -85,9 +87,10 @@ class Log:
         """Another owner replays the log, silently, and serves."""
         self.coordinator = Coordinator(3)
         assert self.coordinator.deadline_ms is None
-        for record in self.records:
-            assert self.coordinator.applied([record], own=False, now_ms=now_ms) == []
-        return self.coordinator.serve(now_ms)
+        for number, record in enumerate(self.records, 1):
+            applied = self.coordinator.applied(Offset(number), [record], own=False, now_ms=now_ms)
+            assert applied == []
+        return self.coordinator.serve(Offset(len(self.records) + 1), now_ms)
 
 
 def opened(*bodies: LogBody | Change) -> Log:
@@ -251,7 +254,8 @@ def test_c7_a_transaction_times_out():
 def test_c7_an_ended_transaction_does_not_time_out():
     """C7: its time comes and nothing happens."""
     log = opened(COMMIT, Ended(0))
-    assert log.coordinator.tick(NOW_MS + 5000) == []
+    (base,) = log.coordinator.tick(NOW_MS + 5000)
+    assert isinstance(base, WriteBase)
 
 
 def test_c7_a_commit_in_front_of_the_time_out_wins():

@@ -1,0 +1,105 @@
+"""A coordinator's state as a base holds it.
+
+*Source*: protocols.md C8.
+*Invariants*: what is installed equals what was copied, the order of transactions, partitions,
+clients and answers included: the same history then has the same effects.
+"""
+
+from collections.abc import Iterable
+
+from pipeline.core.coordinator.state import ClientMemory, CoordinatorState, Transaction, TxnState
+from schemas.bases import Base
+from schemas.transactions import (
+    AddPartitions,
+    AddSubscriptions,
+    Answer,
+    BaseClient,
+    BaseState,
+    BaseTransaction,
+    End,
+    Opened,
+    Refused,
+    Request,
+    TxnLogRecord,
+)
+
+
+def state_of(state: CoordinatorState) -> BaseState:
+    """A copy of the whole state; takes microseconds for each transaction and answer."""
+    return BaseState(
+        state.next_sequence,
+        tuple(map(_transaction_of, state.transactions.values())),
+        tuple(_client_of(client_id, client) for client_id, client in state.clients.items()),
+    )
+
+
+def item_count(state: CoordinatorState) -> int:
+    """How many transactions and answers a base would hold."""
+    answers = sum(len(client.answers) for client in state.clients.values())
+    return len(state.transactions) + len(state.clients) + answers
+
+
+def install(base: BaseState, state: CoordinatorState) -> None:
+    """Makes `state` what the base says."""
+    state.next_sequence = base.next_sequence
+    state.transactions = {one.sequence: _transaction(one) for one in base.transactions}
+    state.clients = {one.client_id: _client(one) for one in base.clients}
+
+
+def base_of(record: TxnLogRecord) -> Base | None:
+    """The piece of a base that a record is; None for any other."""
+    return record.body if isinstance(record.body, Base) else None
+
+
+def live_keys(request: Request, answer: Answer | None, state: CoordinatorState) -> Iterable[int]:
+    """Sequences of the transactions that have not ended which an applied request belongs to."""
+    held = state.transactions
+    if answer is None or isinstance(answer, Refused):
+        return ()
+    body = request.body
+    if isinstance(answer, Opened):
+        first, count = answer
+        if count == 1:
+            return (first,) if first in held else ()
+        return [sequence for sequence in range(first, first + count) if sequence in held]
+    if isinstance(body, AddPartitions | AddSubscriptions | End) and body.sequence in held:
+        return (body.sequence,)
+    return ()
+
+
+def _transaction_of(txn: Transaction) -> BaseTransaction:
+    return BaseTransaction(
+        txn.sequence,
+        txn.state.value,
+        txn.opened_at_ms,
+        txn.timeout_ms,
+        tuple(txn.partitions.values()),
+        txn.subscriptions,
+        txn.written,
+    )
+
+
+def _transaction(one: BaseTransaction) -> Transaction:
+    return Transaction(
+        one.sequence,
+        one.opened_at_ms,
+        one.timeout_ms,
+        {registered.data: registered for registered in one.partitions},
+        one.subscriptions,
+        TxnState(one.state),
+        one.written,
+    )
+
+
+def _client_of(client_id: bytes, client: ClientMemory) -> BaseClient:
+    return BaseClient(
+        client_id,
+        client.last_seen_ms,
+        client.acked_through,
+        client.unknown_through,
+        tuple(client.answers.items()),
+    )
+
+
+def _client(one: BaseClient) -> ClientMemory:
+    return ClientMemory(one.last_seen_ms, one.acked_through, one.unknown_through, dict(one.answers))

@@ -107,6 +107,7 @@ class CoordinatorDriver:
         self._replies: dict[tuple[bytes, int], list[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._began_s = 0.0
 
     @property
     def serving(self) -> bool:
@@ -120,6 +121,7 @@ class CoordinatorDriver:
         late one of a dead process (B4).
         """
         while True:
+            self._began_s = asyncio.get_running_loop().time()
             self._log = OwnedLog(
                 self._connector,
                 TopicPartition(topics.TXN_LOG, self.coordinator),
@@ -196,7 +198,8 @@ class CoordinatorDriver:
         assert self._log is not None
         assert self._log.epoch is not None
         effects = self._machine.serve(self._log.epoch, self._clock.now_ms())
-        log.info("coordinator_serving", coordinator=self.coordinator)
+        replayed_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
+        log.info("coordinator_serving", coordinator=self.coordinator, replayed_ms=replayed_ms)
         self._run(effects)
         while self._held:
             self._take(self._held.popleft())

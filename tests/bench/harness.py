@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -80,6 +81,12 @@ def cpu_s(pid: int) -> float:
     """Processor time a process has used so far, all its threads together."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    """Memory a process holds just now."""
+    (line,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) / 1024
 
 
 def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:

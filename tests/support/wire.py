@@ -3,10 +3,14 @@
 import hypothesis.strategies as st
 from hypothesis import settings
 
+from schemas.bases import Base
 from schemas.markers import Marker
 from schemas.transactions import (
     AddPartitions,
     AddSubscriptions,
+    BaseClient,
+    BaseState,
+    BaseTransaction,
     Describe,
     Description,
     Done,
@@ -81,6 +85,37 @@ OWN_BODIES = st.one_of(
     st.builds(TimedOut, U64),
     st.builds(Ended, U64),
     st.builds(ForgetClients, st.lists(st.binary(max_size=20), max_size=3).map(tuple)),
+    st.builds(
+        Base, U64.map(EndOffset), st.integers(0, 6), st.integers(7, 9), st.binary(max_size=20)
+    ),
+)
+BASE_STATES = st.builds(
+    BaseState,
+    U64,
+    st.lists(
+        st.builds(
+            BaseTransaction,
+            U64,
+            st.sampled_from(["OPEN", "COMMITTING", "ABORTING"]),
+            U64,
+            U64,
+            REGISTRATIONS,
+            SUBSCRIPTIONS,
+            WRITINGS,
+        ),
+        max_size=2,
+    ).map(tuple),
+    st.lists(
+        st.builds(
+            BaseClient,
+            st.binary(max_size=20),
+            U64,
+            U64,
+            U64,
+            st.lists(st.tuples(st.integers(1, 2**64 - 1), ANSWERS), max_size=2).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 MARKERS = st.builds(
     Marker,

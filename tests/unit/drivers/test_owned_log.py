@@ -49,6 +49,7 @@ class Owner:
         self, connector: Connector, limits: BatchLimits = BATCHED, patience_s: float = 60.0
     ) -> None:
         self.applied: list[tuple[list[bytes], bool]] = []
+        self.began: list[int] = []
         self.writer = connector.writer("owner")
         self._serving = asyncio.Event()
         self._queue = EntryQueue()
@@ -61,6 +62,7 @@ class Owner:
             writer=self.writer,
             submit=self._queue.submit,
             applied=self._apply,
+            replaying=self.began.append,
             serving=self._serving.set,
             patience_s=patience_s,
         )
@@ -311,6 +313,69 @@ async def test_a_trimmed_log_begins_with_an_effective_entry(
     broker.delete_records(LOG, Offset(2))
     await successor.serving()
     assert successor.applied == [([b"b"], False), ([b"c"], False)]
+
+
+async def test_a_replay_that_a_trim_overtakes_begins_anew(
+    connector: MemoryConnector, broker: MemoryBroker, owner: Owner, successor: Owner
+):
+    """B3: before its fence was read, a gap costs a second look from the new log start."""
+    await owner.serving()
+    for record in (b"a", b"b", b"c"):
+        await owner.log.append_and_wait(record)
+    broker.hold(TXN_LOG)
+    task = successor.run()
+    await successor.held_back()
+    broker.delete_records(LOG, Offset(3))
+    broker.release()
+    await until(lambda: successor.log.epoch is not None)
+    assert successor.began == [0, 3]
+    assert successor.applied == [([b"c"], False)]
+    assert not task.done()
+
+
+async def test_a_replay_does_not_wait_for_a_fence_that_was_trimmed(
+    broker: MemoryBroker, connector: MemoryConnector
+):
+    """B3, B4: who trims beyond an owner's fence has replaced it."""
+    successor = Owner(connector)
+    broker.hold(TXN_LOG)
+    task = successor.run()
+    await successor.held_back()
+
+    def overtake() -> None:
+        if broker.records(LOG):
+            unwatch()
+            broker.append(LOG, None, CODEC.fence(b"n" * 16), None)
+            broker.append(LOG, None, NOOP, EntryStamp(Offset(1), 1).to_headers())
+            broker.delete_records(LOG, Offset(2))
+
+    unwatch = broker.watch(overtake)
+    broker.release()
+    error = await raised(task)
+    assert isinstance(error, FencedError)
+    assert "trim" in error.primary
+    await successor.close()
+
+
+async def test_an_owner_that_a_trim_overtakes_is_fenced(
+    broker: MemoryBroker, connector: MemoryConnector, owner: Owner
+):
+    """B3: whoever deletes what a serving owner has not read is another owner."""
+    task = await owner.serving()
+    writer = connector.writer("stranger")
+    landed: list[int] = []
+
+    def delivered(_error: ConnectorError | None, offset: int) -> None:
+        landed.append(offset)
+        if len(landed) == 2:
+            broker.delete_records(LOG, Offset(2))  # before the owner's reader wakes
+
+    for serial in (1, 2):
+        writer.append(LOG, NOOP, delivered, headers=EntryStamp(Offset(7), serial).to_headers())
+    error = await raised(task)
+    assert isinstance(error, FencedError)
+    assert "outside the log [2, 3)" in error.detail
+    await writer.close()
 
 
 async def test_a_gap_in_the_offsets_counts_as_fenced(

@@ -4,6 +4,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 
+from schemas.bases import Base
 from schemas.errors import DecodeError
 from schemas.framing import decode_value, encode_batch
 from schemas.requests import encode_request
@@ -20,6 +21,7 @@ from schemas.transactions import (
 )
 from schemas.txn_log import OwnBody, decode, encode_own, encode_request_record
 from schemas.v1 import requests_pb2, txn_log_pb2
+from schemas.values import EndOffset
 from tests.support.wire import OWN_BODIES, REGISTERED, REQUESTS, ROUND_TRIPS, TOPIC_ID, U64, request
 
 AT_MS = 1_700_000_000_000
@@ -31,6 +33,7 @@ OWN: dict[str, tuple[OwnBody, str]] = {
     "timed out": (TimedOut(7), "2202 0807"),
     "ended": (Ended(7), "2a02 0807"),
     "sequence 0 ended": (Ended(0), "2a00"),
+    "base": (Base(EndOffset(9), 1, 2, b"ab"), "3a0a 0809 1001 1802 22026162"),
     "forget clients": (ForgetClients((b"a", b"bc")), "3207 0a0161 0a026263"),
 }
 REQUEST = "1a0d 0a0163 1002 1801 2004 4202 0807"
@@ -147,9 +150,19 @@ def _pip_160_batch():  # noqa: ANN202 - a class that protobuf makes at run time
         (AT, "a txn-log record that this program does not know"),
         ("7200" + AT, "a txn-log record that this program does not know"),
         ("1a00" + AT, "a request without client id or number"),
+        ("3a06 0809 1002 1802" + AT, "piece 2 of a base of 2 pieces"),
         ("1a05 0a0163 1002" + AT, "a request that this program does not know"),
     ],
-    ids=["garbage", "truncated", "empty", "no body", "later kind", "empty request", "no request"],
+    ids=[
+        "garbage",
+        "truncated",
+        "empty",
+        "no body",
+        "later kind",
+        "empty request",
+        "no such piece",
+        "no request",
+    ],
 )
 def test_what_is_no_record_is_an_error(hex_bytes: str, primary: str):
     """Bytes that are not a complete, known record are refused with the reason."""

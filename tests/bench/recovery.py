@@ -1,0 +1,166 @@
+"""What history leaves behind: recovery, the log on the broker, and the worker's memory.
+
+One coordinator finishes a million transactions, registered on one partition each, then holds 10 000
+open ones; its worker is killed and started anew, and the open ones end. Requests go to the
+coordinator in bulk, as pools of clients send them; every `End` is answered when it is visible.
+"""
+
+import asyncio
+import re
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from connectors.base import LogAdmin
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from connectors.local.cluster import LocalCluster
+from pipeline.cli.output import say
+from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.demo.worker_process import WorkerProcess
+from pipeline.drivers.requests import Requests
+from schemas.topics import TXN_LOG, TopicSpec
+from schemas.transactions import Done, End, Open, Opened, Registered
+from schemas.values import EndOffset, TopicPartition
+from tests.bench.harness import report, rss_mib
+
+TOPIC = "bench"
+COORDINATORS = PARTITIONS = 4
+FIRST = 100_000
+FINISHED = 1_000_000
+OPEN = 10_000
+POOL = 1000
+AT_ONCE = 4
+"""Pools under way together."""
+
+TIMEOUT_MS = 15 * 60 * 1000
+RECOVERY_S_MAX = 5.0
+TRIM_S_MAX = 5.0
+GROWTH_MAX = 1.2
+DEADLINE_S = 60.0
+
+
+class Pools:
+    """Opens and ends transactions at one coordinator, a pool at a time."""
+
+    def __init__(self, requests: Requests, registered: Registered) -> None:
+        self._requests = requests
+        self._open = Open(TIMEOUT_MS, POOL, (registered,))
+
+    async def open(self) -> list[int]:
+        """One pool; its sequences."""
+        answer = await self._requests.ask(self._requests.home, self._open)
+        assert isinstance(answer, Opened)
+        return list(range(answer.first_sequence, sum(answer)))
+
+    async def end(self, sequences: list[int]) -> None:
+        """Commits them; returns when every marker is written."""
+        ask, home = self._requests.ask, self._requests.home
+        ends = [End(it, committed=True, written=(), wait_visible=True) for it in sequences]
+        answers = await asyncio.gather(*(ask(home, end) for end in ends))
+        assert all(isinstance(answer, Done) for answer in answers)
+
+    async def finish(self, count: int) -> None:
+        """Opens and ends so many."""
+        pools = iter(range(count // POOL))
+
+        async def work() -> None:
+            for number in pools:
+                await self.end(await self.open())
+                if number % 100 == 99:
+                    say(f"recovery: {(number + 1) * POOL} of {count} finished")
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+
+
+async def run() -> None:
+    """Measures, prints and writes the case."""
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
+        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
+        admin = connector.admin()
+        stack.push_async_callback(admin.close)
+        await admin.ensure_topics([TopicSpec(TOPIC, 1)])
+        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log")
+        stack.push_async_callback(worker.stop)
+        await worker.start()
+        writer = connector.writer("bench")
+        stack.push_async_callback(writer.close)
+        requests = Requests(
+            connector,
+            writer,
+            name="bench",
+            limits=BatchLimits(),
+            request_timeout_s=DEADLINE_S,
+            resend_s=10,
+        )
+        await requests.open(coordinator_count=COORDINATORS, response_partition_count=PARTITIONS)
+        stack.push_async_callback(requests.close)
+        topic_id = (await admin.describe_topics([TOPIC]))[TOPIC].topic_id
+        pools = Pools(requests, Registered(TopicPartition(TOPIC, 0), EndOffset(0), topic_id))
+        log = TopicPartition(TXN_LOG, requests.home)
+        rows, more = await _measure(pools, worker, admin, log)
+    report("recovery", rows, **more)
+    say(f"recovery: {more}")
+
+
+async def _measure(
+    pools: Pools, worker: WorkerProcess, admin: LogAdmin, log: TopicPartition
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    await pools.finish(FIRST)
+    early_mib = rss_mib(worker.pid)
+    began = time.perf_counter()
+    await pools.finish(FINISHED - FIRST)
+    per_s = (FINISHED - FIRST) / (time.perf_counter() - began)
+    late_mib = rss_mib(worker.pid)
+    held = [await pools.open() for _ in range(OPEN // POOL)]
+    worker.kill()
+    await worker.wait()
+    replayed = (await admin.end_offsets([log]))[log] - (await admin.start_offsets([log]))[log]
+    began = time.perf_counter()
+    await worker.start()
+    restart_s = time.perf_counter() - began
+    recovered_s = _recovered_s(worker.log_path, log.partition)
+    await asyncio.gather(*map(pools.end, held))
+    trimmed_s = await _trimmed_s(admin, log)
+    rows = [
+        _row("recovery", recovered_s, RECOVERY_S_MAX, "s"),
+        _row("trimmed to the last entry", trimmed_s, TRIM_S_MAX, "s"),
+        _row("worker RSS, late over early", late_mib / early_mib, GROWTH_MAX, "x"),
+    ]
+    return rows, {
+        "worker_restart_s": round(restart_s, 3),
+        "entries_replayed": replayed,
+        "worker_rss_early_mib": round(early_mib),
+        "worker_rss_late_mib": round(late_mib),
+        "transactions_per_s": round(per_s),
+    }
+
+
+def _recovered_s(log_path: Path, coordinator: int) -> float:
+    """What the worker said last about its coordinator's recovery."""
+    line = rf"coordinator_serving\s+.*coordinator={coordinator}\b.*replayed_ms=(\d+)"
+    return int(re.findall(line, log_path.read_text())[-1]) / 1000
+
+
+async def _trimmed_s(admin: LogAdmin, log: TopicPartition) -> float:
+    """How long until the log holds one entry."""
+    began = time.perf_counter()
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            start = (await admin.start_offsets([log]))[log]
+            if start == (await admin.end_offsets([log]))[log] - 1:
+                return time.perf_counter() - began
+
+
+def _row(setting: str, ours: float, limit: float, unit: str) -> dict[str, Any]:
+    return {
+        "setting": setting,
+        "ours": ours,
+        "baseline": limit,
+        "ratio": limit / ours,
+        "unit": unit,
+    }

@@ -8,7 +8,7 @@ import pytest
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.coordinator import machine
-from pipeline.errors import LogTrimmedError, UnavailableError
+from pipeline.errors import UnavailableError
 from schemas import markers, txn_log
 from schemas.errors import DecodeError, UnknownVersionError
 from schemas.framing import decode_value, encode_batch
@@ -459,58 +459,3 @@ async def test_an_answer_that_was_acknowledged_is_not_given_again(
     client.send(opening(ORDERS), number=1)
     await listed(client)
     assert client.answers(1) == [Opened(0, 1)]
-
-
-async def trimmed(broker: MemoryBroker) -> None:
-    """Returns when the log holds one entry."""
-    log = broker.log(LOG)
-    assert log is not None
-    await until(lambda: log.start == log.end - 1)
-
-
-async def test_a_log_without_open_transactions_is_trimmed_to_its_base(
-    broker: MemoryBroker, connector: MemoryConnector, worker: MemoryWorker, client: Client
-):
-    """C8: soon after the last transaction ended; sequences and answers outlive their records."""
-    for sequence in range(3):
-        await client.ask(opening(ORDERS))
-        await client.ask(aborting(sequence))
-    await trimmed(broker)
-    assert logged(broker) == ["Base"]
-    worker.drivers[0].assigned = False
-    async with MemoryWorker(connector) as successor:
-        assert await client.ask(opening(ORDERS), number=1) == Opened(0, 1)
-        assert await client.ask(opening(ORDERS)) == Opened(3, 1)
-        assert not successor.tasks[0].done()
-
-
-async def test_a_trimmed_log_without_a_base_is_refused(
-    broker: MemoryBroker, connector: MemoryConnector, client: Client
-):
-    """C8: records that others deleted end the coordinator, with the log's place."""
-    async with MemoryWorker(connector):
-        await client.ask(opening(ORDERS))
-        await client.ask(opening(ORDERS))
-    broker.delete_records(LOG, Offset(2))
-    async with MemoryWorker(connector) as worker:
-        error = worker.tasks[0].exception()
-    assert isinstance(error, LogTrimmedError)
-    assert error.place == f"{LOG}@2"
-
-
-async def test_a_large_base_is_written_in_pieces(
-    broker: MemoryBroker, connector: MemoryConnector, client: Client
-):
-    """C8: open transactions survive in a base of several entries, in their order."""
-    many = tuple(registered(TopicPartition("orders-of-a-long-name", it)) for it in range(50))
-    async with MemoryWorker(connector):
-        await client.ask(Open(TIMEOUT_MS, 300, many))
-        before = await listed(client)
-        for _ in range(1500):
-            client.send(Describe(10**6), number=9)
-        log = broker.log(LOG)
-        assert log is not None
-        await until(lambda: log.start > 0)
-        assert logged(broker).count("Base") > 1
-    async with MemoryWorker(connector):
-        assert await listed(client) == before

@@ -1,7 +1,7 @@
 """The owner of a log on the memory broker: fencing, read-back, and what it does when they fail."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,7 +11,6 @@ from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.coordinator import CODEC
-from pipeline.drivers.owned_log import OwnedLog
 from pipeline.errors import UnavailableError
 from schemas import txn_log
 from schemas.errors import DecodeError, UnknownVersionError
@@ -19,12 +18,11 @@ from schemas.framing import decode_value, encode_batch
 from schemas.headers import EntryStamp, entry_stamp
 from schemas.topics import TXN_LOG, TopicSpec
 from schemas.transactions import Fence, Noop
-from schemas.values import BatchPosition, Offset, TopicPartition
-from tests.support.worker_memory import WAIT_S, EntryQueue, until
+from schemas.values import BatchPosition, Offset
+from tests.support.log_owner import LOG, Owner, raised
+from tests.support.worker_memory import until
 
-LOG = TopicPartition(TXN_LOG, 0)
 NOOP = CODEC.noop()
-BATCHED = BatchLimits()
 UNBATCHED = BatchLimits(batching=False)
 
 
@@ -42,59 +40,6 @@ async def connector(broker: MemoryBroker) -> MemoryConnector:
     return MemoryConnector(broker)
 
 
-class Owner:
-    """An owner of the log, with what it was told."""
-
-    def __init__(
-        self, connector: Connector, limits: BatchLimits = BATCHED, patience_s: float = 60.0
-    ) -> None:
-        self.applied: list[tuple[list[bytes], bool]] = []
-        self.began: list[int] = []
-        self.writer = connector.writer("owner")
-        self._serving = asyncio.Event()
-        self._queue = EntryQueue()
-        self._tasks: list[asyncio.Task[None]] = []
-        self.log = OwnedLog(
-            connector,
-            LOG,
-            CODEC,
-            limits,
-            writer=self.writer,
-            submit=self._queue.submit,
-            applied=self._apply,
-            replaying=self.began.append,
-            serving=self._serving.set,
-            patience_s=patience_s,
-        )
-
-    def run(self) -> "asyncio.Task[None]":
-        """Begins; the task ends with what `run` raises."""
-        task = asyncio.create_task(self.log.run())
-        self._tasks = [task, asyncio.create_task(self._queue.run())]
-        return task
-
-    async def serving(self) -> "asyncio.Task[None]":
-        """Begins, and returns when it serves."""
-        task = self.run()
-        async with asyncio.timeout(WAIT_S):
-            await self._serving.wait()
-        return task
-
-    async def held_back(self) -> None:
-        """Returns when the broker holds back a write of this owner."""
-        await until(lambda: self.writer._waiting and not self.writer._due)
-
-    async def close(self) -> None:
-        """Stops it."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.writer.close()
-
-    def _apply(self, _offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
-        self.applied.append((list(records), own))
-
-
 @pytest.fixture
 async def owner(connector: MemoryConnector) -> AsyncIterator[Owner]:
     """One owner, not begun."""
@@ -109,15 +54,6 @@ async def successor(connector: MemoryConnector) -> AsyncIterator[Owner]:
     made = Owner(connector)
     yield made
     await made.close()
-
-
-async def raised(task: "asyncio.Task[None]") -> BaseException:
-    """What an ownership ended with."""
-    async with asyncio.timeout(WAIT_S):
-        await asyncio.wait([task])
-    error = task.exception()
-    assert error is not None
-    return error
 
 
 async def write(
@@ -301,102 +237,6 @@ async def test_entries_of_other_epochs_and_repeated_serials_do_not_count(
     await write(connector, b"b", EntryStamp(Offset(0), 3).to_headers())
     await successor.serving()
     assert successor.applied == [([b"a"], False), ([b"b"], False)]
-
-
-async def test_a_trimmed_log_begins_with_an_effective_entry(
-    connector: MemoryConnector, broker: MemoryBroker, owner: Owner, successor: Owner
-):
-    """B2: the first entry of a trimmed log counts, though its fence has gone."""
-    await owner.serving()
-    for record in (b"a", b"b", b"c"):
-        await owner.log.append_and_wait(record)
-    broker.delete_records(LOG, Offset(2))
-    await successor.serving()
-    assert successor.applied == [([b"b"], False), ([b"c"], False)]
-
-
-async def test_a_replay_that_a_trim_overtakes_begins_anew(
-    connector: MemoryConnector, broker: MemoryBroker, owner: Owner, successor: Owner
-):
-    """B3: before its fence was read, a gap costs a second look from the new log start."""
-    await owner.serving()
-    for record in (b"a", b"b", b"c"):
-        await owner.log.append_and_wait(record)
-    broker.hold(TXN_LOG)
-    task = successor.run()
-    await successor.held_back()
-    broker.delete_records(LOG, Offset(3))
-    broker.release()
-    await until(lambda: successor.log.epoch is not None)
-    assert successor.began == [0, 3]
-    assert successor.applied == [([b"c"], False)]
-    assert not task.done()
-
-
-async def test_a_replay_does_not_wait_for_a_fence_that_was_trimmed(
-    broker: MemoryBroker, connector: MemoryConnector
-):
-    """B3, B4: who trims beyond an owner's fence has replaced it."""
-    successor = Owner(connector)
-    broker.hold(TXN_LOG)
-    task = successor.run()
-    await successor.held_back()
-
-    def overtake() -> None:
-        if broker.records(LOG):
-            unwatch()
-            broker.append(LOG, None, CODEC.fence(b"n" * 16), None)
-            broker.append(LOG, None, NOOP, EntryStamp(Offset(1), 1).to_headers())
-            broker.delete_records(LOG, Offset(2))
-
-    unwatch = broker.watch(overtake)
-    broker.release()
-    error = await raised(task)
-    assert isinstance(error, FencedError)
-    assert "trim" in error.primary
-    await successor.close()
-
-
-async def test_an_owner_that_a_trim_overtakes_is_fenced(
-    broker: MemoryBroker, connector: MemoryConnector, owner: Owner
-):
-    """B3: whoever deletes what a serving owner has not read is another owner."""
-    task = await owner.serving()
-    writer = connector.writer("stranger")
-    landed: list[int] = []
-
-    def delivered(_error: ConnectorError | None, offset: int) -> None:
-        landed.append(offset)
-        if len(landed) == 2:
-            broker.delete_records(LOG, Offset(2))  # before the owner's reader wakes
-
-    for serial in (1, 2):
-        writer.append(LOG, NOOP, delivered, headers=EntryStamp(Offset(7), serial).to_headers())
-    error = await raised(task)
-    assert isinstance(error, FencedError)
-    assert "outside the log [2, 3)" in error.detail
-    await writer.close()
-
-
-async def test_a_gap_in_the_offsets_counts_as_fenced(
-    broker: MemoryBroker, connector: MemoryConnector, owner: Owner
-):
-    """B3: a reader that was overtaken by a trim may not go on."""
-    task = await owner.serving()
-    landed: list[int] = []
-
-    def delivered(_error: ConnectorError | None, offset: int) -> None:
-        landed.append(offset)
-        if len(landed) == 2:
-            broker.compact(TXN_LOG)  # takes the first before the owner's reader wakes
-
-    writer = connector.writer("stranger")
-    for value in (b"gone", b"there"):
-        writer.append(LOG, value, delivered, headers=EntryStamp(Offset(0), 1).to_headers())
-    error = await raised(task)
-    assert isinstance(error, FencedError)
-    assert error.detail == "expected offset 1, read 2"
-    await writer.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""An owner of a log on the memory broker, and what it was told."""
+
+import asyncio
+from collections.abc import Sequence
+
+from connectors.base import Connector
+from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.drivers.coordinator import CODEC
+from pipeline.drivers.owned_log import OwnedLog
+from schemas.topics import TXN_LOG
+from schemas.values import Offset, TopicPartition
+from tests.support.worker_memory import WAIT_S, EntryQueue, until
+
+LOG = TopicPartition(TXN_LOG, 0)
+BATCHED = BatchLimits()
+
+
+class Owner:
+    """An owner of the log, with what it was told."""
+
+    def __init__(
+        self, connector: Connector, limits: BatchLimits = BATCHED, patience_s: float = 60.0
+    ) -> None:
+        self.applied: list[tuple[list[bytes], bool]] = []
+        self.began: list[int] = []
+        self.writer = connector.writer("owner")
+        self._serving = asyncio.Event()
+        self._queue = EntryQueue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.log = OwnedLog(
+            connector,
+            LOG,
+            CODEC,
+            limits,
+            writer=self.writer,
+            submit=self._queue.submit,
+            applied=self._apply,
+            replaying=self.began.append,
+            serving=self._serving.set,
+            patience_s=patience_s,
+        )
+
+    def run(self) -> "asyncio.Task[None]":
+        """Begins; the task ends with what `run` raises."""
+        task = asyncio.create_task(self.log.run())
+        self._tasks = [task, asyncio.create_task(self._queue.run())]
+        return task
+
+    async def serving(self) -> "asyncio.Task[None]":
+        """Begins, and returns when it serves."""
+        task = self.run()
+        async with asyncio.timeout(WAIT_S):
+            await self._serving.wait()
+        return task
+
+    async def held_back(self) -> None:
+        """Returns when the broker holds back a write of this owner."""
+        await until(lambda: self.writer._waiting and not self.writer._due)
+
+    async def close(self) -> None:
+        """Stops it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.writer.close()
+
+    def _apply(self, _offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+        self.applied.append((list(records), own))
+
+
+async def raised(task: "asyncio.Task[None]") -> BaseException:
+    """What an ownership ended with."""
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.wait([task])
+    error = task.exception()
+    assert error is not None
+    return error

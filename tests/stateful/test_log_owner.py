@@ -105,7 +105,7 @@ class LogOwners(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule(pick=PICK, count=st.integers(1, 8))
     def read(self, pick: int, count: int):
-        """A process reads on; one that a trim has overtaken meets the gap."""
+        """A process reads on; one that a trim has overtaken meets the gap, or begins anew."""
         process = self.processes[pick % len(self.processes)]
         for _ in range(count):
             self.read_one(process)
@@ -174,11 +174,20 @@ class LogOwners(RuleBasedStateMachine):
         if offset > process.position:
             with pytest.raises(LogGapError):
                 self.feed(process, offset)
-            process.owner.replaced()
-            process.stopped = True
+            if process.owner.state is OwnerState.REPLAYING and self.may_begin_anew(process):
+                process.owner = LogOwner(process.nonce, Offset(self.start))
+                process.start = process.position = self.start
+                process.applied.clear()
+            else:
+                process.owner.replaced()
+                process.stopped = True
             return
         process.position += 1
         self.run(process, self.feed(process, offset), offset)
+
+    def may_begin_anew(self, process: Process) -> bool:
+        """B3: from the log start, unless its fence was trimmed or will never be known to land."""
+        return process.nonce in self.history[self.start :]
 
     def feed(self, process: Process, offset: int) -> list[OwnerEffect]:
         """Hands the entry at `offset` to the owner."""

@@ -1,7 +1,7 @@
 """What history leaves behind: recovery, the log on the broker, and the worker's memory.
 
-One coordinator finishes a million transactions, registered on one partition each, then holds 10 000
-open ones; its worker is killed and started anew, and the open ones end. Requests go to the
+One coordinator finishes a million transactions, with a marker on one partition each, then holds
+10 000 open ones; its worker is killed and started anew, and the open ones end. Requests go to the
 coordinator in bulk, as pools of clients send them; every `End` is answered when it is visible.
 """
 
@@ -22,8 +22,8 @@ from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.demo.worker_process import WorkerProcess
 from pipeline.drivers.requests import Requests
 from schemas.topics import TXN_LOG, TopicSpec
-from schemas.transactions import Done, End, Open, Opened, Registered
-from schemas.values import EndOffset, TopicPartition
+from schemas.transactions import Done, End, Open, Opened, Registered, Written
+from schemas.values import EndOffset, Offset, TopicPartition
 from tests.bench.harness import report, rss_mib
 
 TOPIC = "bench"
@@ -48,6 +48,7 @@ class Pools:
     def __init__(self, requests: Requests, registered: Registered) -> None:
         self._requests = requests
         self._open = Open(TIMEOUT_MS, POOL, (registered,))
+        self._written = (Written(registered.data, Offset(0), EndOffset(1), 1),)
 
     async def open(self) -> list[int]:
         """One pool; its sequences."""
@@ -58,7 +59,7 @@ class Pools:
     async def end(self, sequences: list[int]) -> None:
         """Commits them; returns when every marker is written."""
         ask, home = self._requests.ask, self._requests.home
-        ends = [End(it, committed=True, written=(), wait_visible=True) for it in sequences]
+        ends = [End(it, True, self._written, wait_visible=True) for it in sequences]
         answers = await asyncio.gather(*(ask(home, end) for end in ends))
         assert all(isinstance(answer, Done) for answer in answers)
 

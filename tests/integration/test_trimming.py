@@ -98,7 +98,8 @@ async def test_a_log_is_trimmed_and_recovered_from(bootstrap: str, admin: LogAdm
         await second.serving()
         listed = await requests.ask(COORDINATOR, ListTransactions())
         assert isinstance(listed, Listed)
-        assert [it.sequence for it in listed.transactions] == list(held)
+        left_open = [it.sequence for it in listed.transactions if it.state == "OPEN"]
+        assert left_open == list(held)
         assert await open_pool(requests) == range(POOL + ended, 2 * POOL + ended)
         late = await requests.ask(COORDINATOR, End(POOL, True, (), False))
         assert late == Refused(f"transaction {POOL} has ended")

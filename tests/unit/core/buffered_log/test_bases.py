@@ -142,6 +142,14 @@ def test_an_owner_trims_what_its_predecessors_left():
     assert made(bases, as_of, at=10) == [Trim(Offset(10))]
 
 
+def test_a_log_that_begins_there_already_is_not_trimmed():
+    """C8: the base came in behind something that is not effective, and frees nothing yet."""
+    bases = BaseKeeper(Offset(4), LIMITS)
+    read(bases, 4)
+    bases.served(Offset(9), NOW_MS)
+    assert made(bases, due(bases, NOW_MS + IDLE_MS), at=11) == []
+
+
 def test_a_failed_trim_is_tried_again():
     """C8: later, or by the next base, whichever comes first; late reports do no harm."""
     bases = keeper()

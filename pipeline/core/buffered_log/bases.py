@@ -81,6 +81,7 @@ class BaseKeeper:
         self._limits = limits
         self._epoch: Offset | None = None
         self._next_ms = 0
+        self._weigh_ms = 0  # when the dead are weighed against the live again
         self._changed_ms: int | None = None  # the last change that no base holds
         self._making: EndOffset | None = None  # as-of offset of the base on its way
         self._pieces_read = 0
@@ -99,7 +100,7 @@ class BaseKeeper:
         times = [] if self._trim_ms is None else [self._trim_ms]
         if self._making is None:
             if self.liveness.dead_count >= self._limits.dead_floor:
-                times.append(self._next_ms)
+                times.append(max(self._next_ms, self._weigh_ms))
             if idle and self._changed_ms is not None:
                 times.append(max(self._next_ms, self._changed_ms + IDLE_MS))
         return min(times, default=None)
@@ -125,8 +126,10 @@ class BaseKeeper:
         if self._epoch is None or self._making is not None or now_ms < self._next_ms:
             return None
         dead, limits = self.liveness.dead_count, self._limits
-        if dead >= limits.dead_floor and dead >= limits.dead_factor * held():
-            return self._make(now_ms)
+        if dead >= limits.dead_floor and now_ms >= self._weigh_ms:
+            if dead >= limits.dead_factor * held():
+                return self._make(now_ms)
+            self._weigh_ms = now_ms + limits.interval_ms  # then, not at every tick
         if idle and self._changed_ms is not None and now_ms >= self._changed_ms + IDLE_MS:
             return self._make(now_ms)
         if dead >= limits.dead_floor:

@@ -100,6 +100,8 @@ def test_bases_keep_their_distance():
     assert due(bases, NOW_MS + 1999, idle=False) is None
     assert due(bases, NOW_MS + 2000, idle=False, held=100) is None
     assert bases.deadline_ms(idle=False) == NOW_MS + 4000
+    assert due(bases, NOW_MS + 2001, idle=False, held=0) is None
+    assert due(bases, NOW_MS + 2001, idle=True, held=100) == 4
 
 
 def test_what_is_read_behind_its_offset_is_not_trimmed():

@@ -132,8 +132,6 @@ class BaseKeeper:
             self._weigh_ms = now_ms + limits.interval_ms  # then, not at every tick
         if idle and self._changed_ms is not None and now_ms >= self._changed_ms + IDLE_MS:
             return self._make(now_ms)
-        if dead >= limits.dead_floor:
-            self._next_ms = now_ms + self._limits.interval_ms  # ask again then, not at every tick
         return None
 
     def piece_read(self, piece: Base) -> list[Trim]:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from schemas.coordinator_stats import stats_message, stats_of
 from schemas.errors import DecodeError
 from schemas.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,
+    CoordinatorStats,
     Describe,
+    DescribeCoordinator,
     Description,
     Done,
     End,
@@ -58,6 +61,8 @@ def encode_request(request: Request) -> bytes:
             message.describe.sequence = sequence
         case ListTransactions():
             message.list.SetInParent()
+        case DescribeCoordinator():
+            message.describe_coordinator.SetInParent()
     return message.SerializeToString()
 
 
@@ -165,6 +170,7 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "list": lambda _: ListTransactions(),
     "add_subscriptions": lambda message: _add_subscriptions(message.add_subscriptions),
     "release": lambda message: Release(tuple(message.release.sequences)),
+    "describe_coordinator": lambda _: DescribeCoordinator(),
 }
 
 
@@ -213,6 +219,8 @@ def response_pb(response: Response) -> pb.Response:
         case Listed(transactions, low_watermark):
             message.listed.low_watermark = low_watermark
             message.listed.transactions.extend(map(_description_pb, transactions))
+        case CoordinatorStats():
+            message.coordinator_stats.CopyFrom(stats_message(response.answer))
     return message
 
 
@@ -227,7 +235,7 @@ def decode_response(data: bytes) -> Response:
     return Response(message.number, message.coordinator, answer_of(message))
 
 
-def answer_of(message: pb.Response) -> Answer:
+def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each kind
     """The answer a parsed message holds; raises `DecodeError` when it is none."""
     match message.WhichOneof("body"):
         case "opened":
@@ -243,6 +251,8 @@ def answer_of(message: pb.Response) -> Answer:
         case "listed":
             listed = message.listed
             return Listed(tuple(map(_description, listed.transactions)), listed.low_watermark)
+        case "coordinator_stats":
+            return stats_of(message.coordinator_stats)
         case _:
             raise DecodeError("an answer that this program does not know")
 

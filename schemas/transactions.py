@@ -75,10 +75,14 @@ class ListTransactions(NamedTuple):
     """Ask for those that have not ended."""
 
 
+class DescribeCoordinator(NamedTuple):
+    """Ask for the coordinator's figures."""
+
+
 Change = Open | AddPartitions | AddSubscriptions | End | Release
 """Requests that change state: they are written to the log."""
 
-RequestBody = Change | Describe | ListTransactions
+RequestBody = Change | Describe | ListTransactions | DescribeCoordinator
 
 
 class Request(NamedTuple):
@@ -130,7 +134,74 @@ class Listed(NamedTuple):
     low_watermark: int
 
 
-Answer = Opened | Done | Refused | Unknown | Description | Listed
+class LiveEntry(NamedTuple):
+    """A log entry with records that are still needed: `live` holds their indexes in its batch."""
+
+    offset: Offset
+    batch_size: int
+    live: tuple[int, ...]
+
+
+class LogLiveness(NamedTuple):
+    """Which part of a log transactions that have not ended still need.
+
+    Attributes:
+        first_live_offset: of the first entry with a live record; None when there is none.
+        live_records: records that are needed.
+        dead_records: records that are not, from the log start on.
+        entries: the first entries with live records, in log order.
+    """
+
+    first_live_offset: Offset | None
+    live_records: int
+    dead_records: int
+    entries: tuple[LiveEntry, ...]
+
+
+class CoordinatorStats(NamedTuple):
+    """Answer: a coordinator's figures; counts begin with its owner's fence.
+
+    Attributes:
+        epoch: offset of the owner's fence (B1).
+        next_sequence: of the next transaction.
+        low_watermark: every sequence below it has ended (C7).
+        open_count: transactions that are OPEN; likewise `committing_count`, `aborting_count`.
+        has_served: the owner has applied a client's request.
+        batching_enabled: records share entries (A7), as in force now.
+        batch_records_max: records of an entry at most; likewise `batch_bytes_max`.
+        batch_delay_us_max: how long the oldest record waits at most, in microseconds.
+        flush_eager: entries also leave as soon as none is in flight (A3).
+        entries_written: entries written and read back; `records_written` are in them.
+        appends_in_flight: records appended and not read back yet.
+        markers_pending: outcome markers on their way.
+        recovery_ms: from the fence's append until it served.
+        client_count: clients that may ask for an old answer, of `answer_count` (C1b).
+        liveness: None when the owner does not track it.
+    """
+
+    epoch: Offset
+    next_sequence: int
+    low_watermark: int
+    open_count: int
+    committing_count: int
+    aborting_count: int
+    has_served: bool
+    batching_enabled: bool
+    batch_records_max: int
+    batch_bytes_max: int
+    batch_delay_us_max: int
+    flush_eager: bool
+    entries_written: int
+    records_written: int
+    appends_in_flight: int
+    markers_pending: int
+    recovery_ms: int
+    client_count: int
+    answer_count: int
+    liveness: LogLiveness | None
+
+
+Answer = Opened | Done | Refused | Unknown | Description | Listed | CoordinatorStats
 
 
 class Response(NamedTuple):

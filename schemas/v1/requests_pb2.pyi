@@ -108,8 +108,12 @@ class List(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class DescribeCoordinator(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Request(_message.Message):
-    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release")
+    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +125,7 @@ class Request(_message.Message):
     LIST_FIELD_NUMBER: _ClassVar[int]
     ADD_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     number: int
     acked_through: int
@@ -132,7 +137,8 @@ class Request(_message.Message):
     list: List
     add_subscriptions: AddSubscriptions
     release: Release
-    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
+    describe_coordinator: DescribeCoordinator
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("first_sequence", "count")
@@ -180,8 +186,74 @@ class Listed(_message.Message):
     low_watermark: int
     def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ...) -> None: ...
 
+class LiveEntry(_message.Message):
+    __slots__ = ("offset", "batch_size", "live")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    batch_size: int
+    live: bytes
+    def __init__(self, offset: _Optional[int] = ..., batch_size: _Optional[int] = ..., live: _Optional[bytes] = ...) -> None: ...
+
+class LogLiveness(_message.Message):
+    __slots__ = ("first_live_offset", "live_records", "dead_records", "entries")
+    FIRST_LIVE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIVE_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    first_live_offset: int
+    live_records: int
+    dead_records: int
+    entries: _containers.RepeatedCompositeFieldContainer[LiveEntry]
+    def __init__(self, first_live_offset: _Optional[int] = ..., live_records: _Optional[int] = ..., dead_records: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LiveEntry, _Mapping]]] = ...) -> None: ...
+
+class CoordinatorStats(_message.Message):
+    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    OPEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ABORTING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HAS_SERVED_FIELD_NUMBER: _ClassVar[int]
+    BATCHING_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_RECORDS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BATCH_DELAY_US_MAX_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_EAGER_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    APPENDS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    MARKERS_PENDING_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LIVENESS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    next_sequence: int
+    low_watermark: int
+    open_count: int
+    committing_count: int
+    aborting_count: int
+    has_served: bool
+    batching_enabled: bool
+    batch_records_max: int
+    batch_bytes_max: int
+    batch_delay_us_max: int
+    flush_eager: bool
+    entries_written: int
+    records_written: int
+    appends_in_flight: int
+    markers_pending: int
+    recovery_ms: int
+    client_count: int
+    answer_count: int
+    liveness: LogLiveness
+    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ...) -> None: ...
+
 class Response(_message.Message):
-    __slots__ = ("number", "coordinator", "opened", "done", "refused", "unknown", "described", "listed")
+    __slots__ = ("number", "coordinator", "opened", "done", "refused", "unknown", "described", "listed", "coordinator_stats")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +262,7 @@ class Response(_message.Message):
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     LISTED_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_STATS_FIELD_NUMBER: _ClassVar[int]
     number: int
     coordinator: int
     opened: Opened
@@ -198,4 +271,5 @@ class Response(_message.Message):
     unknown: Unknown
     described: TransactionDescription
     listed: Listed
-    def __init__(self, number: _Optional[int] = ..., coordinator: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., described: _Optional[_Union[TransactionDescription, _Mapping]] = ..., listed: _Optional[_Union[Listed, _Mapping]] = ...) -> None: ...
+    coordinator_stats: CoordinatorStats
+    def __init__(self, number: _Optional[int] = ..., coordinator: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., described: _Optional[_Union[TransactionDescription, _Mapping]] = ..., listed: _Optional[_Union[Listed, _Mapping]] = ..., coordinator_stats: _Optional[_Union[CoordinatorStats, _Mapping]] = ...) -> None: ...

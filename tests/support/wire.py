@@ -11,7 +11,9 @@ from schemas.transactions import (
     BaseClient,
     BaseState,
     BaseTransaction,
+    CoordinatorStats,
     Describe,
+    DescribeCoordinator,
     Description,
     Done,
     End,
@@ -20,6 +22,8 @@ from schemas.transactions import (
     ForgetClients,
     Listed,
     ListTransactions,
+    LiveEntry,
+    LogLiveness,
     Noop,
     Open,
     Opened,
@@ -65,11 +69,50 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(Release, st.lists(U64, max_size=3).map(tuple)),
     st.builds(Describe, U64),
     st.builds(ListTransactions),
+    st.builds(DescribeCoordinator),
 )
 REQUESTS = st.builds(
     Request, st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U64, U32, BODIES
 )
 DESCRIPTIONS = st.builds(Description, U64, TEXT, U64, U64, REGISTRATIONS, SUBSCRIPTIONS)
+LIVE_ENTRIES = st.integers(1, 40).flatmap(
+    lambda size: st.builds(
+        LiveEntry,
+        U64.map(Offset),
+        st.just(size),
+        st.sets(st.integers(0, size - 1)).map(lambda live: tuple(sorted(live))),
+    )
+)
+LIVENESS = st.builds(
+    LogLiveness,
+    st.none() | U64.map(Offset),
+    U64,
+    U64,
+    st.lists(LIVE_ENTRIES, max_size=3).map(tuple),
+)
+STATS = st.builds(
+    CoordinatorStats,
+    epoch=U64.map(Offset),
+    next_sequence=U64,
+    low_watermark=U64,
+    open_count=U64,
+    committing_count=U64,
+    aborting_count=U64,
+    has_served=st.booleans(),
+    batching_enabled=st.booleans(),
+    batch_records_max=U32,
+    batch_bytes_max=U64,
+    batch_delay_us_max=U64,
+    flush_eager=st.booleans(),
+    entries_written=U64,
+    records_written=U64,
+    appends_in_flight=U64,
+    markers_pending=U64,
+    recovery_ms=U64,
+    client_count=U64,
+    answer_count=U64,
+    liveness=st.none() | LIVENESS,
+)
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),
     st.builds(Done),
@@ -77,6 +120,7 @@ ANSWERS = st.one_of(
     st.builds(Unknown),
     DESCRIPTIONS,
     st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64),
+    STATS,
 )
 RESPONSES = st.builds(Response, st.integers(1, 2**64 - 1), U32, ANSWERS)
 OWN_BODIES = st.one_of(

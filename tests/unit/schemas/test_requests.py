@@ -9,12 +9,16 @@ from schemas.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,
+    CoordinatorStats,
     Describe,
+    DescribeCoordinator,
     Description,
     Done,
     End,
     Listed,
     ListTransactions,
+    LiveEntry,
+    LogLiveness,
     Open,
     Opened,
     Refused,
@@ -25,7 +29,7 @@ from schemas.transactions import (
     Response,
     Unknown,
 )
-from schemas.values import EndOffset, TopicPartition
+from schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.wire import READ, REGISTERED, REQUESTS, RESPONSES, ROUND_TRIPS, WRITTEN, request
 
 # client_id "c", number 2, acked_through 1, reply_partition 4
@@ -51,7 +55,36 @@ BODIES: dict[str, tuple[RequestBody, str]] = {
     "release": (Release((7, 300)), "5a05 0a03 07ac02"),
     "describe": (Describe(7), "4202 0807"),
     "list": (ListTransactions(), "4a00"),
+    "describe the coordinator": (DescribeCoordinator(), "6200"),
 }
+STATS = CoordinatorStats(
+    epoch=Offset(1),
+    next_sequence=2,
+    low_watermark=3,
+    open_count=4,
+    committing_count=5,
+    aborting_count=6,
+    has_served=True,
+    batching_enabled=True,
+    batch_records_max=9,
+    batch_bytes_max=10,
+    batch_delay_us_max=11,
+    flush_eager=True,
+    entries_written=13,
+    records_written=14,
+    appends_in_flight=15,
+    markers_pending=16,
+    recovery_ms=17,
+    client_count=18,
+    answer_count=19,
+    liveness=None,
+)
+STATS_HEAD = (
+    "0801 1002 1803 2004 2805 3006 3801 4001 4809 500a 580b 6001 680d 700e 780f "
+    "800110 880111 900112 980113 "
+)
+LIVE = (LiveEntry(Offset(5), 10, (0, 9)), LiveEntry(Offset(7), 1, (0,)))
+
 ANSWERS: dict[str, tuple[Answer, str]] = {
     "opened": (Opened(5, 2), "1a04 0805 1002"),
     "opened sequence 0": (Opened(0, 1), "1a02 1001"),
@@ -71,6 +104,17 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         "4214 0a10 0807 120841424f5254494e47 1801 2002 1007",
     ),
     "nothing to list": (Listed((), 0), "4200"),
+    "figures": (STATS, "4a2a " + STATS_HEAD),
+    "figures without a live record": (
+        STATS._replace(liveness=LogLiveness(None, 0, 6, ())),
+        "4a2f " + STATS_HEAD + "a20102 1806",
+    ),
+    "figures with live records": (
+        STATS._replace(liveness=LogLiveness(Offset(5), 3, 8, LIVE)),
+        "4a46 "
+        + STATS_HEAD
+        + "a20119 0805 1003 1808 2208 0805 100a 1a020102 2207 0807 1001 1a0101",
+    ),
 }
 
 
@@ -150,8 +194,16 @@ def test_what_is_no_request_is_an_error(hex_bytes: str, primary: str):
         ("0802 1001", "an answer that this program does not know"),
         ("0802 1001 7a00", "an answer that this program does not know"),
         ("1001 2200", "an answer without a request's number"),
+        ("0802 4a0a a20107 2205 1002 1a0104", "record 2 of a batch of 2 records"),
     ],
-    ids=["garbage", "truncated", "no body", "body of a later version", "no number"],
+    ids=[
+        "garbage",
+        "truncated",
+        "no body",
+        "body of a later version",
+        "no number",
+        "live record outside its batch",
+    ],
 )
 def test_what_is_no_answer_is_an_error(hex_bytes: str, primary: str):
     """Bytes that are not a complete, known answer are refused with the reason."""

@@ -1,0 +1,61 @@
+"""The part of the answers' codec that carries a coordinator's figures.
+
+*Source*: protocols.md B1, C1, C7; PIP-160 (seed 003): batch index of live records.
+"""
+
+from schemas.errors import DecodeError
+from schemas.transactions import CoordinatorStats, LiveEntry, LogLiveness
+from schemas.v1 import requests_pb2 as pb
+from schemas.values import Offset
+
+
+def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
+    """The message that holds the figures."""
+    fields = stats._asdict()
+    liveness: LogLiveness | None = fields.pop("liveness")
+    message = pb.CoordinatorStats(**fields)
+    if liveness is not None:
+        message.liveness.CopyFrom(_liveness_message(liveness))
+    return message
+
+
+def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
+    """The figures a message holds; raises `DecodeError` when a live record is outside its batch."""
+    fields = {
+        name: getattr(message, name) for name in CoordinatorStats._fields if name != "liveness"
+    }
+    liveness = _liveness_of(message.liveness) if message.HasField("liveness") else None
+    return CoordinatorStats(**fields, liveness=liveness)
+
+
+def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:
+    return pb.LogLiveness(
+        first_live_offset=liveness.first_live_offset,
+        live_records=liveness.live_records,
+        dead_records=liveness.dead_records,
+        entries=[
+            pb.LiveEntry(offset=one.offset, batch_size=one.batch_size, live=_bits(one))
+            for one in liveness.entries
+        ],
+    )
+
+
+def _liveness_of(message: pb.LogLiveness) -> LogLiveness:
+    first = Offset(message.first_live_offset) if message.HasField("first_live_offset") else None
+    entries = tuple(map(_live_entry_of, message.entries))
+    return LogLiveness(first, message.live_records, message.dead_records, entries)
+
+
+def _bits(entry: LiveEntry) -> bytes:
+    bits = sum(1 << index for index in entry.live)
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def _live_entry_of(message: pb.LiveEntry) -> LiveEntry:
+    bits = int.from_bytes(message.live, "little")
+    if bits.bit_length() > message.batch_size:
+        raise DecodeError(
+            f"record {bits.bit_length() - 1} of a batch of {message.batch_size} records"
+        )
+    live = tuple(index for index in range(bits.bit_length()) if bits >> index & 1)
+    return LiveEntry(Offset(message.offset), message.batch_size, live)

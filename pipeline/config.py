@@ -59,6 +59,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             1, 3600, "a broker restart takes seconds, and a worker cut off for good must say so"
         ),
         "request_timeout_s": Bound(1, 300, "a broker away must be noticed, a slow one borne"),
+        "web_port": Bound(0, _PORT_MAX, "a TCP port, or 0 for a free one"),
     }
 )
 """The validation table: whole ranges, ends included."""
@@ -83,6 +84,8 @@ class Settings(BaseSettings):
         session_timeout_s: a worker silent for so long loses its partitions.
         broker_away_s_max: a worker whose cluster is away for longer gives up.
         request_timeout_s: a request to a broker without an answer for so long has failed.
+        web_host: the address that /metrics, /livez and /readyz of a worker are bound to.
+        web_port: their port; 0 takes a free one, which the worker names when it serves.
     """
 
     model_config = SettingsConfigDict(
@@ -103,6 +106,8 @@ class Settings(BaseSettings):
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0
     request_timeout_s: float = 10.0
+    web_host: str = "127.0.0.1"
+    web_port: int = 6066
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -3,6 +3,9 @@
 *Source*: system.md, Topics: `settings`, compacted, key = setting name.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from schemas.errors import DecodeError
@@ -10,6 +13,14 @@ from schemas.v1.settings_pb2 import Setting
 
 SettingValue = bool | int | str
 """What a dynamic setting may hold."""
+
+TXN_LOG_BATCHING_ENABLED = "txn_log_batching_enabled"
+PENDING_ACK_BATCHING_ENABLED = "pending_ack_batching_enabled"
+
+KINDS: Mapping[str, type[SettingValue]] = MappingProxyType(
+    {TXN_LOG_BATCHING_ENABLED: bool, PENDING_ACK_BATCHING_ENABLED: bool}
+)
+"""The dynamic settings there are, and what each holds; names are those of static settings."""
 
 
 def encode(name: str, value: SettingValue | None, *, at_ms: int) -> tuple[bytes, bytes | None]:

@@ -174,7 +174,7 @@ class CoordinatorStats(NamedTuple):
         entries_written: entries written and read back; `records_written` are in them.
         appends_in_flight: records appended and not read back yet.
         markers_pending: outcome markers on their way.
-        recovery_ms: from the fence's append until it served.
+        recovery_ms: from the beginning of the ownership until it served.
         client_count: clients that may ask for an old answer, of `answer_count` (C1b).
         liveness: None when the owner does not track it.
     """

@@ -26,6 +26,9 @@ class CoordinatorAgent:
         app: the App on the cluster.
         make_driver: makes the driver of one coordinator.
         failed: called with what a coordinator failed with; the worker cannot go on.
+
+    Attributes:
+        joined: the group has said which partitions are this worker's.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class CoordinatorAgent:
         make_driver: Callable[[int], CoordinatorDriver],
         failed: Callable[[BaseException], None],
     ) -> None:
+        self.joined = False
         self._make_driver = make_driver
         self._failed = failed
         self._drivers: dict[int, CoordinatorDriver] = {}
@@ -69,6 +73,7 @@ class CoordinatorAgent:
 
     async def _assigned(self, _app: Any, assigned: Any, *_: Any, **__: Any) -> None:
         owned = {data.partition for data in assigned if data.topic == topics.TXN_REQUESTS}
+        self.joined = True
         await self._keep(owned)
         for coordinator in sorted(owned):
             task = self._tasks.get(coordinator)

@@ -15,6 +15,7 @@ from typing import Any
 
 import faust
 import structlog
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from connectors.base import Connector, LogAdmin
 from connectors.clock import SystemClock
@@ -23,10 +24,14 @@ from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
 from pipeline.agents.coordinator import CoordinatorAgent
+from pipeline.agents.probes import Finding, Probes, broker_check
 from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
+from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.metrics import WorkerMetrics
+from schemas.settings import TXN_LOG_BATCHING_ENABLED
 from schemas.topics import system_topics
 
 log = structlog.get_logger(__name__)
@@ -43,12 +48,16 @@ class Worker:
 
     Args:
         settings: of this worker.
-        serving: called once with the coordinators, when every assigned one first serves.
+        serving: called once with the coordinators and the address of the web site, when every
+            assigned one first serves.
     """
 
-    def __init__(self, settings: Settings, serving: Callable[[list[int]], None]) -> None:
+    def __init__(self, settings: Settings, serving: Callable[[list[int], str], None]) -> None:
         self._settings = settings
         self._serving = serving
+        self._metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
+        self._agent: CoordinatorAgent | None = None
+        self._web = ""
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -59,9 +68,12 @@ class Worker:
             RetriableError, UnavailableError: the cluster cannot be reached, or stayed away; names
                 its address.
             FatalError: a system topic is not as it must be.
-            DecodeError: a log entry or request cannot be understood; names its place.
+            DecodeError: a log entry, request or dynamic setting cannot be understood; names its
+                place.
+            ConfigError: the port of the web site is taken.
         """
         sys.setswitchinterval(GIL_SWITCH_INTERVAL_S)
+        disable_created_metrics()  # a time stamp beside each sample tells nothing new
         settings = self._settings
         connector = KafkaConnector(
             KafkaConfig(
@@ -75,12 +87,21 @@ class Worker:
         threading.excepthook = _thread_failed
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        ready = {"broker": broker_check(admin), "coordinators": self._coordinators_serve}
+        probes = Probes(self._metrics.registry, ready)
+        dynamic = DynamicSettings(
+            connector, changed=self._settings_changed, patience_s=settings.broker_away_s_max
+        )
         try:
+            self._web = await probes.start(settings.web_host, settings.web_port)
+            log.info("web_listening", address=self._web)
             await admin.ensure_topics(specs)
-            ends = EndOffsets(admin)
+            await dynamic.open()
             with tempfile.TemporaryDirectory(prefix="stilltide-worker-") as data_dir:
-                await self._serve(connector, admin, ends, Path(data_dir))
+                await self._serve(connector, admin, dynamic, Path(data_dir))
         finally:
+            await dynamic.close()
+            await probes.close()
             await admin.close()
         if self._failure is not None:
             raise self._failure
@@ -92,8 +113,9 @@ class Worker:
         self._stop.set()
 
     async def _serve(
-        self, connector: Connector, admin: LogAdmin, ends: EndOffsets, data_dir: Path
+        self, connector: Connector, admin: LogAdmin, dynamic: DynamicSettings, data_dir: Path
     ) -> None:
+        ends = EndOffsets(admin)
         writers = writer_app(self._settings, data_dir)
         cluster = cluster_app(self._settings, data_dir)
         buffered_writer = BufferedWriter(writers)
@@ -107,15 +129,20 @@ class Worker:
                 ends=ends,
                 admin=admin,
                 submit=buffered_writer.submit,
-                limits=batch_limits(self._settings),
+                limits=txn_log_limits(self._settings, dynamic),
                 marker_partition_count=self._settings.partitions,
                 clock=SystemClock(),
+                metrics=self._metrics.coordinator(coordinator),
                 txn_timeout_ms_max=self._settings.txn_timeout_ms_max,
                 broker_away_s_max=self._settings.broker_away_s_max,
             )
 
-        agent = CoordinatorAgent(cluster, make_driver, self.fail)
+        agent = self._agent = CoordinatorAgent(cluster, make_driver, self.fail)
+        self._metrics.watch_coordinators(
+            lambda: {it: one.stats() for it, one in agent.drivers.items() if one.serving}
+        )
         tasks = [
+            self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
             self._task(buffered_writer.run(), "buffered-writer"),
             self._task(self._announce(agent), "announce"),
@@ -130,6 +157,22 @@ class Worker:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(_stop(cluster), _stop(writers))
             await writer.close()
+
+    def _settings_changed(self, dynamic: DynamicSettings) -> None:
+        assert self._agent is not None
+        limits = txn_log_limits(self._settings, dynamic)
+        for driver in self._agent.drivers.values():
+            driver.limits_changed(limits)
+
+    async def _coordinators_serve(self) -> Finding:
+        """Whether the group has assigned partitions, and those are recovered."""
+        if self._agent is None or not self._agent.joined:
+            return Finding(passed=False, text="the group has assigned none yet")
+        drivers = self._agent.drivers
+        recovering = sorted(it for it, driver in drivers.items() if not driver.serving)
+        if recovering:
+            return Finding(passed=False, text=f"recovering: {recovering}")
+        return Finding(passed=True, text=f"serving: {sorted(drivers)}")
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs `work`; what it fails with ends the worker."""
@@ -162,7 +205,7 @@ class Worker:
                 # walked again and again under load, at 50 ms a time.
                 gc.collect()
                 gc.freeze()
-                self._serving(sorted(drivers))
+                self._serving(sorted(drivers), self._web)
                 return
             await asyncio.sleep(SERVING_POLL_S)
 
@@ -182,12 +225,13 @@ async def _stop(app: faust.App) -> None:
         log.warning("app_not_stopped", app=app.conf.id, waited_s=STOP_TIMEOUT_S)
 
 
-def batch_limits(settings: Settings) -> BatchLimits:
-    """Thresholds of the transaction log (A)."""
+def txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
+    """Thresholds of the transaction log (A); a dynamic setting goes before a static one."""
+    batching = dynamic.flag(TXN_LOG_BATCHING_ENABLED)
     return BatchLimits(
         records_max=settings.txn_log_batch_records_max,
         bytes_max=settings.txn_log_batch_bytes_max,
         delay_ms_max=settings.txn_log_batch_delay_ms_max,
         eager=settings.txn_log_flush_mode == "eager",
-        batching=settings.txn_log_batching_enabled,
+        batching=settings.txn_log_batching_enabled if batching is None else batching,
     )

@@ -14,6 +14,7 @@ from pipeline.config import load_settings
 Examples:
   stilltide worker --bootstrap-servers 127.0.0.1:9092
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --instance-id worker-1
+  stilltide worker --bootstrap-servers 127.0.0.1:9092 --web-port 0
 """
 )
 @click.option("--cluster", help="Name of the cluster.  [default: a]")
@@ -29,16 +30,27 @@ Examples:
     type=float,
     help="A silent worker loses its coordinators after this.  [default: 10]",
 )
+@click.option(
+    "--web-port",
+    type=int,
+    help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: 6066]",
+)
 def worker(**given: object) -> None:
     """Run the coordinators of a cluster until stopped.
 
     Creates and verifies the system topics first. Several workers share the coordinators; when one
-    dies, the others take over and recover from the log. Prints one JSON line when it serves.
+    dies, the others take over and recover from the log. Prints one JSON line when it serves, with
+    the address of /metrics, /livez and /readyz.
     """
     settings = load_settings(**given)
 
-    def serving(coordinators: list[int]) -> None:
-        line = {"event": "serving", "cluster": settings.cluster, "coordinators": coordinators}
+    def serving(coordinators: list[int], web: str) -> None:
+        line = {
+            "event": "serving",
+            "cluster": settings.cluster,
+            "coordinators": coordinators,
+            "web": web,
+        }
         print(json.dumps(line), flush=True)
 
     asyncio.run(Worker(settings, serving).run())

@@ -42,6 +42,7 @@ class WorkerProcess:
                 *(sys.executable, "-m", "pipeline.cli", "worker"),
                 *("--bootstrap-servers", self._bootstrap_servers),
                 *("--instance-id", INSTANCE_ID),
+                *("--web-port", "0"),  # nobody asks, and another worker may run here
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=PIPE,
                 stderr=log,

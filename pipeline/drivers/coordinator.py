@@ -24,16 +24,20 @@ from pipeline.core.coordinator.machine import (
     Reply,
     WriteBase,
 )
+from pipeline.drivers.coordinator_stats import Ownership, coordinator_stats
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
+from pipeline.metrics import CoordinatorMetrics
 from schemas import markers, requests, topics, txn_log
 from schemas.errors import DecodeError
 from schemas.framing import decode_value, encode_batch
 from schemas.placement import system_partition
 from schemas.transactions import (
     Answer,
+    CoordinatorStats,
     Describe,
+    DescribeCoordinator,
     Fence,
     ForgetClients,
     ListTransactions,
@@ -69,6 +73,7 @@ class CoordinatorDriver:
         limits: of the buffered writer.
         marker_partition_count: partitions of txn-markers.
         clock: wall clock.
+        metrics: where it counts.
         txn_timeout_ms_max: longest time-out a client may ask for.
         broker_away_s_max: how long the broker may be away before `run` gives up.
     """
@@ -85,6 +90,7 @@ class CoordinatorDriver:
         limits: BatchLimits,
         marker_partition_count: int,
         clock: Clock,
+        metrics: CoordinatorMetrics,
         txn_timeout_ms_max: int,
         broker_away_s_max: float = 60.0,
     ) -> None:
@@ -98,6 +104,7 @@ class CoordinatorDriver:
         self._limits = limits
         self._marker_partition_count = marker_partition_count
         self._clock = clock
+        self._metrics = metrics
         self._txn_timeout_ms_max = txn_timeout_ms_max
         self._broker_away_s_max = broker_away_s_max
         self._held: deque[list[tuple[bytes, Request]]] = deque(maxlen=HELD_BATCHES_MAX)
@@ -107,12 +114,28 @@ class CoordinatorDriver:
         self._replies: dict[tuple[bytes, int], list[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._began_s = 0.0
+        self._ownership = Ownership(0)
+        self._markers_pending = 0
 
     @property
     def serving(self) -> bool:
         """Whether it owns its log just now; what arrives before is held, for a while."""
         return self._log is not None and self._log.epoch is not None
+
+    def stats(self) -> CoordinatorStats:
+        """Its figures; only while it serves."""
+        assert self._log is not None
+        return coordinator_stats(
+            self._machine.state, self._log, self._limits, self._ownership, self._markers_pending
+        )
+
+    def limits_changed(self, limits: BatchLimits) -> None:
+        """Other thresholds from now on; what is buffered leaves under the old ones (A7)."""
+        if limits == self._limits:
+            return
+        self._limits = limits
+        if self._log is not None:
+            self._log.limits_changed(limits)
 
     async def run(self) -> None:
         """Owns the log until cancelled, or fenced and not assigned any more.
@@ -121,7 +144,7 @@ class CoordinatorDriver:
         late one of a dead process (B4).
         """
         while True:
-            self._began_s = asyncio.get_running_loop().time()
+            self._ownership = Ownership(asyncio.get_running_loop().time())
             self._log = OwnedLog(
                 self._connector,
                 TopicPartition(topics.TXN_LOG, self.coordinator),
@@ -132,6 +155,7 @@ class CoordinatorDriver:
                 replaying=self._replaying,
                 applied=self._applied,
                 serving=self._serve,
+                wrote=self._metrics.log.entry_written,
                 patience_s=self._broker_away_s_max,
             )
             self._bases = LogBases(
@@ -144,6 +168,7 @@ class CoordinatorDriver:
             try:
                 await self._log.run()
             except FencedError as error:
+                self._metrics.fenced.inc()
                 log.warning("coordinator_fenced", coordinator=self.coordinator, why=error.detail)
             finally:
                 self._stop_serving()
@@ -158,6 +183,7 @@ class CoordinatorDriver:
             DecodeError: not requests; nothing of the value was appended.
         """
         received = [(data, requests.decode_request(data)) for data in decode_value(value)]
+        self._metrics.requests.inc(len(received))
         if self.serving:
             self._take(received)
         else:
@@ -173,6 +199,9 @@ class CoordinatorDriver:
         body = request.body
         if isinstance(body, Describe | ListTransactions):
             self._answer_after_noop(request, lambda: self._machine.asked(request))
+            return
+        if isinstance(body, DescribeCoordinator):
+            self._answer_after_noop(request, self.stats)
             return
         if isinstance(body, Open) and not 1 <= body.timeout_ms <= self._txn_timeout_ms_max:
             reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"
@@ -198,7 +227,8 @@ class CoordinatorDriver:
         assert self._log is not None
         assert self._log.epoch is not None
         effects = self._machine.serve(self._log.epoch, self._clock.now_ms())
-        replayed_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
+        replayed_ms = round((asyncio.get_running_loop().time() - self._ownership.began_s) * 1000)
+        self._ownership.recovery_ms = replayed_ms
         log.info("coordinator_serving", coordinator=self.coordinator, replayed_ms=replayed_ms)
         self._run(effects)
         while self._held:
@@ -214,6 +244,8 @@ class CoordinatorDriver:
 
     def _applied(self, offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         decoded = [txn_log.decode(record) for record in records]
+        if own:
+            self._ownership.wrote(decoded)
         self._run(self._machine.applied(offset, decoded, own=own, now_ms=self._clock.now_ms()))
 
     def _run(self, effects: Sequence[CoordinatorEffect]) -> None:
@@ -276,11 +308,13 @@ class CoordinatorDriver:
         """Writes the markers; C4: Ended is proposed once all of them are acknowledged."""
         machine, sequence = self._machine, effect.sequence
         missing = len(effect.markers)
+        self._markers_pending += missing
         failed = False
 
         def delivered(error: ConnectorError | None, _offset: int) -> None:
             nonlocal missing, failed
             missing -= 1
+            self._markers_pending -= 1
             failed = failed or error is not None
             if missing or self._machine is not machine or not self.serving:
                 return
@@ -338,6 +372,7 @@ class CoordinatorDriver:
         """One record per client for all its answers; a lost answer is asked for again."""
         replies, self._replies = self._replies, {}
         for (client_id, partition), records in replies.items():
+            self._metrics.answers.inc(len(records))
             try:
                 self._writer.append(
                     TopicPartition(topics.TXN_RESPONSES, partition),

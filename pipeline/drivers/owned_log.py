@@ -81,7 +81,7 @@ class OwnedLog:
         applied: called with offset and records of each effective entry in log order, and whether
             this owner wrote them; during replay too.
         serving: called once, when replay is over.
-        caught_up: called after each round of entries.
+        wrote: called with each entry put on its way, and the size of its value in bytes.
         patience_s: how long the broker may be away, each time, before `run` gives up.
     """
 
@@ -97,6 +97,7 @@ class OwnedLog:
         applied: Callable[[Offset, Sequence[bytes], bool], None],
         replaying: Callable[[Offset], None] = lambda _: None,
         serving: Callable[[], None],
+        wrote: Callable[[WriteEntry, int], None] = lambda _entry, _size_bytes: None,
         patience_s: float = 60.0,
     ) -> None:
         self.partition = partition
@@ -107,6 +108,7 @@ class OwnedLog:
         self._applied = applied
         self._replaying = replaying
         self._serving = serving
+        self._wrote = wrote
         self._patience_s = patience_s
         self._batcher = Batcher(limits, self._entry_made)
         self._owner: LogOwner | None = None
@@ -207,6 +209,7 @@ class OwnedLog:
                 delivered(error, -1)
                 return
             else:
+                self._wrote(entry, len(value))
                 return
 
     async def _replay_and_follow(

@@ -47,6 +47,29 @@ DATA = TopicPartition("t", 3)
 REGISTERED = Registered(DATA, EndOffset(300), TOPIC_ID)
 READ = SubscriptionId(DATA, "g")
 WRITTEN = Written(DATA, Offset(300), EndOffset(310), 9)
+STATS = CoordinatorStats(
+    epoch=Offset(1),
+    next_sequence=2,
+    low_watermark=3,
+    open_count=4,
+    committing_count=5,
+    aborting_count=6,
+    has_served=True,
+    batching_enabled=True,
+    batch_records_max=9,
+    batch_bytes_max=10,
+    batch_delay_us_max=11,
+    flush_eager=True,
+    entries_written=13,
+    records_written=14,
+    appends_in_flight=15,
+    markers_pending=16,
+    recovery_ms=17,
+    client_count=18,
+    answer_count=19,
+    liveness=None,
+)
+"""A coordinator's figures, each unlike the others."""
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -90,7 +113,7 @@ LIVENESS = st.builds(
     U64,
     st.lists(LIVE_ENTRIES, max_size=3).map(tuple),
 )
-STATS = st.builds(
+STATISTICS = st.builds(
     CoordinatorStats,
     epoch=U64.map(Offset),
     next_sequence=U64,
@@ -120,7 +143,7 @@ ANSWERS = st.one_of(
     st.builds(Unknown),
     DESCRIPTIONS,
     st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64),
-    STATS,
+    STATISTICS,
 )
 RESPONSES = st.builds(Response, st.integers(1, 2**64 - 1), U32, ANSWERS)
 OWN_BODIES = st.one_of(

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from prometheus_client import CollectorRegistry
+
 from connectors.base import Record
 from connectors.clock import SystemClock
 from connectors.errors import RetriableError
@@ -14,6 +16,7 @@ from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.owned_log import OwnedLog
+from pipeline.metrics import WorkerMetrics
 from schemas.topics import TXN_REQUESTS, system_topics
 from schemas.values import Offset, TopicPartition
 
@@ -73,6 +76,7 @@ class MemoryWorker:
         self._txn_timeout_ms_max = txn_timeout_ms_max
         self._broker_away_s_max = broker_away_s_max
         self._stack = AsyncExitStack()
+        self.metrics = WorkerMetrics("test", CollectorRegistry())
         self.drivers: list[CoordinatorDriver] = []
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -95,6 +99,7 @@ class MemoryWorker:
                 limits=self._limits,
                 marker_partition_count=self._partitions,
                 clock=SystemClock(),
+                metrics=self.metrics.coordinator(coordinator),
                 txn_timeout_ms_max=self._txn_timeout_ms_max,
                 broker_away_s_max=self._broker_away_s_max,
             )

@@ -49,11 +49,12 @@ class WorkerProcess:
 
     def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
         self._command = [sys.executable, "-m", "pipeline.cli", "worker"]
-        self._command += ["--bootstrap-servers", bootstrap, *options]
+        self._command += ["--bootstrap-servers", bootstrap, "--web-port", "0", *options]
         given = {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
         self._environment = {**os.environ, **given}
         self._log_path = log_path
         self._process: Process | None = None
+        self.web = ""
 
     async def __aenter__(self) -> Self:
         with self._log_path.open("wb") as log:
@@ -84,6 +85,7 @@ class WorkerProcess:
         assert line, self.said
         told = json.loads(line)
         assert told["event"] == "serving"
+        self.web = told["web"]
         return told["coordinators"]
 
     async def kill(self) -> None:
@@ -131,7 +133,8 @@ class WorkerProcess:
 @contextmanager
 def running_worker(bootstrap: str, log_path: Path) -> Iterator[None]:
     """A worker that serves from entry to exit, for the tests of a module."""
-    command = [sys.executable, "-m", "pipeline.cli", "worker", "--bootstrap-servers", bootstrap]
+    command = [sys.executable, "-m", "pipeline.cli", "worker", "--web-port", "0"]
+    command += ["--bootstrap-servers", bootstrap]
     with (
         log_path.open("wb") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process,

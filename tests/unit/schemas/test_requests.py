@@ -9,7 +9,6 @@ from schemas.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,
-    CoordinatorStats,
     Describe,
     DescribeCoordinator,
     Description,
@@ -30,7 +29,16 @@ from schemas.transactions import (
     Unknown,
 )
 from schemas.values import EndOffset, Offset, TopicPartition
-from tests.support.wire import READ, REGISTERED, REQUESTS, RESPONSES, ROUND_TRIPS, WRITTEN, request
+from tests.support.wire import (
+    READ,
+    REGISTERED,
+    REQUESTS,
+    RESPONSES,
+    ROUND_TRIPS,
+    STATS,
+    WRITTEN,
+    request,
+)
 
 # client_id "c", number 2, acked_through 1, reply_partition 4
 HEAD = "0a0163 1002 1801 2004 "
@@ -57,28 +65,6 @@ BODIES: dict[str, tuple[RequestBody, str]] = {
     "list": (ListTransactions(), "4a00"),
     "describe the coordinator": (DescribeCoordinator(), "6200"),
 }
-STATS = CoordinatorStats(
-    epoch=Offset(1),
-    next_sequence=2,
-    low_watermark=3,
-    open_count=4,
-    committing_count=5,
-    aborting_count=6,
-    has_served=True,
-    batching_enabled=True,
-    batch_records_max=9,
-    batch_bytes_max=10,
-    batch_delay_us_max=11,
-    flush_eager=True,
-    entries_written=13,
-    records_written=14,
-    appends_in_flight=15,
-    markers_pending=16,
-    recovery_ms=17,
-    client_count=18,
-    answer_count=19,
-    liveness=None,
-)
 STATS_HEAD = (
     "0801 1002 1803 2004 2805 3006 3801 4001 4809 500a 580b 6001 680d 700e 780f "
     "800110 880111 900112 980113 "

@@ -1,0 +1,125 @@
+"""The worker's web site: `/metrics`, `/livez` and `/readyz`, on the worker's own loop.
+
+*Source*: the probes of Kubernetes: 200 or 503, and a line for each check. A loop that hangs answers
+nothing, which a probe takes for what it is.
+*Invariants*: however often it is asked, the broker is asked once in `FRESH_S` at most.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from connectors.base import LogAdmin
+from connectors.errors import ConnectorError
+from pipeline.errors import ConfigError
+from schemas.topics import TXN_LOG
+
+BROKER_TIMEOUT_S = 2.0
+FRESH_S = 1.0
+
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class Finding(NamedTuple):
+    """What a check found: all is well, or not, and in words."""
+
+    passed: bool
+    text: str
+
+
+Check = Callable[[], Awaitable[Finding]]
+
+
+class Probes:
+    """The site; `start` first, `close` last.
+
+    Args:
+        registry: what `/metrics` shows.
+        ready: the checks of `/readyz`, by name.
+    """
+
+    def __init__(self, registry: CollectorRegistry, ready: Mapping[str, Check]) -> None:
+        self._registry = registry
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/livez", _probe({"loop": _loop_turns}))
+        app.router.add_get("/readyz", _probe(ready))
+        self._runner = web.AppRunner(app, access_log=None)
+
+    async def start(self, host: str, port: int) -> str:
+        """Listens, on a free port for 0; the site's address.
+
+        Raises:
+            ConfigError: the port is taken, or is not this host's to listen on.
+        """
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self.close()
+            raise ConfigError(
+                f"web_port {port} of {host} cannot be listened on",
+                detail=str(error),
+                hint="does another worker listen there? set web_port to another one, or to 0 for "
+                "any free one (--web-port, STILLTIDE_WEB_PORT); the host is web_host",
+            ) from error
+        bound = self._runner.addresses[0][1]
+        return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+
+    async def close(self) -> None:
+        """Listens no more. Safe to call twice."""
+        await self._runner.cleanup()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+
+def _probe(checks: Mapping[str, Check]) -> _Handler:
+    async def handle(_request: web.Request) -> web.Response:
+        findings = [(name, await check()) for name, check in checks.items()]
+        lines = [
+            f"[{'+' if found.passed else '-'}]{name} {found.text}\n" for name, found in findings
+        ]
+        passed = all(found.passed for _, found in findings)
+        return web.Response(text="".join(lines), status=200 if passed else 503)
+
+    return handle
+
+
+async def _loop_turns() -> Finding:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await asyncio.sleep(0)
+    return Finding(passed=True, text=f"turned in {(loop.time() - began_s) * 1000:.1f} ms")
+
+
+def broker_check(admin: LogAdmin) -> Check:
+    """A check that the broker answers; those who ask at the same time share the question."""
+    lock = asyncio.Lock()
+    last: tuple[float, Finding] | None = None
+
+    async def check() -> Finding:
+        nonlocal last
+        async with lock:
+            now_s = asyncio.get_running_loop().time()
+            if last is None or now_s - last[0] > FRESH_S:
+                last = now_s, await _ask(admin)
+            return last[1]
+
+    return check
+
+
+async def _ask(admin: LogAdmin) -> Finding:
+    try:
+        async with asyncio.timeout(BROKER_TIMEOUT_S):
+            await admin.describe_topics([TXN_LOG])
+    except TimeoutError:
+        return Finding(passed=False, text=f"did not answer within {BROKER_TIMEOUT_S:g} s")
+    except ConnectorError as error:
+        return Finding(passed=False, text=error.primary)
+    return Finding(passed=True, text="answers")

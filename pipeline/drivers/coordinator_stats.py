@@ -1,0 +1,72 @@
+"""What a coordinator's owner says of itself, to who asks it and to the metrics.
+
+*Source*: facts, pulsar.md 7 (stats and internals of a coordinator); protocols.md C1b, C7.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.core.coordinator.state import CoordinatorState, TxnState
+from pipeline.drivers.owned_log import OwnedLog
+from schemas.transactions import CoordinatorStats, Request, TxnLogRecord
+
+
+@dataclass(slots=True)
+class Ownership:
+    """What one ownership has done since it began.
+
+    Attributes:
+        began_s: by the loop's clock.
+        recovery_ms: until it served.
+        has_served: it has applied a client's request that it appended.
+        entries_written: entries that it has read back; `records_written` are in them.
+    """
+
+    began_s: float
+    recovery_ms: int = 0
+    has_served: bool = False
+    entries_written: int = 0
+    records_written: int = 0
+
+    def wrote(self, records: Sequence[TxnLogRecord]) -> None:
+        """An entry of its own was read back."""
+        self.entries_written += 1
+        self.records_written += len(records)
+        if not self.has_served:
+            self.has_served = any(isinstance(it.body, Request) for it in records)
+
+
+def coordinator_stats(
+    state: CoordinatorState,
+    owned_log: OwnedLog,
+    limits: BatchLimits,
+    ownership: Ownership,
+    markers_pending: int,
+) -> CoordinatorStats:
+    """The figures of an owner that serves; costs a walk over open transactions and clients."""
+    assert owned_log.epoch is not None, "asked of an owner that does not serve"
+    count = Counter(txn.state for txn in state.transactions.values())
+    return CoordinatorStats(
+        epoch=owned_log.epoch,
+        next_sequence=state.next_sequence,
+        low_watermark=state.low_watermark,
+        open_count=count[TxnState.OPEN],
+        committing_count=count[TxnState.COMMITTING],
+        aborting_count=count[TxnState.ABORTING],
+        has_served=ownership.has_served,
+        batching_enabled=limits.batching,
+        batch_records_max=limits.records_max,
+        batch_bytes_max=limits.bytes_max,
+        batch_delay_us_max=round(limits.delay_ms_max * 1000),
+        flush_eager=limits.eager,
+        entries_written=ownership.entries_written,
+        records_written=ownership.records_written,
+        appends_in_flight=owned_log.in_flight,
+        markers_pending=markers_pending,
+        recovery_ms=ownership.recovery_ms,
+        client_count=len(state.clients),
+        answer_count=sum(len(client.answers) for client in state.clients.values()),
+        liveness=None,
+    )

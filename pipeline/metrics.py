@@ -1,0 +1,236 @@
+"""What a worker counts and measures, as Prometheus families in a registry of its own.
+
+*Source*: PIP-160 (seed 003), Metrics Changes; facts, pulsar.md 2.3. The PIP's three counters of
+flushes are one family with a label: each flush has exactly one trigger, so the sum over the label
+is the number of entries, and shares are a division. Its twelve families thus are eight here.
+
+Each sample has the label `cluster`. `coordinator` and `partition` are numbers.
+
+| name | type | unit | labels | meaning |
+| --- | --- | --- | --- | --- |
+| stilltide_txn_log_entry_records | histogram | records | coordinator | records of an entry |
+| stilltide_txn_log_entry_size_bytes | histogram | bytes | coordinator | an entry's value |
+| stilltide_txn_log_oldest_record_delay_seconds | histogram | seconds | coordinator | how long the \
+oldest record of an entry was buffered |
+| stilltide_txn_log_flushes_total | counter | entries | coordinator, trigger | entries, by what \
+made them leave |
+| stilltide_pending_ack_entry_records | histogram | records | partition | as of the txn log |
+| stilltide_pending_ack_entry_size_bytes | histogram | bytes | partition | as of the txn log |
+| stilltide_pending_ack_oldest_record_delay_seconds | histogram | seconds | partition | as of the \
+txn log |
+| stilltide_pending_ack_flushes_total | counter | entries | partition, trigger | as of the txn log |
+| stilltide_coordinator_requests_total | counter | requests | coordinator | received, repeats \
+included |
+| stilltide_coordinator_answers_total | counter | answers | coordinator | sent, repeats included |
+| stilltide_coordinator_fenced_total | counter | times | coordinator | another owner took the log \
+over |
+| stilltide_coordinator_transactions | gauge | transactions | coordinator, state | not ended: \
+open, committing or aborting |
+| stilltide_coordinator_low_watermark_lag | gauge | sequences | coordinator | from the oldest \
+transaction that has not ended to the next sequence |
+| stilltide_coordinator_appends_in_flight | gauge | records | coordinator | appended and not read \
+back |
+| stilltide_coordinator_markers_pending | gauge | markers | coordinator | outcomes on their way |
+| stilltide_coordinator_recovery_seconds | gauge | seconds | coordinator | how long the ownership \
+took to serve |
+
+`trigger` is `records`, `bytes` or `delay` (a threshold was met), `idle` (no write was under way),
+`large` (a record of `bytes_max` or more), `unbatched` (batching is off) or `close` (the log was
+closed, or its thresholds changed). Beside these are prometheus_client's own of the process.
+
+*Invariants*: nothing is done for a record, and no label is looked up for an entry. Gauges are read
+from the coordinators when they are asked for, so one that moved away leaves none behind.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
+from schemas.transactions import CoordinatorStats
+
+RECORDS_BUCKETS = (1, 10, 50, 100, 200, 500, 1000)
+SIZE_BUCKETS_BYTES = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576, 4_194_304)
+DELAY_BUCKETS_S = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
+
+
+class LogMetrics:
+    """What the buffered writer of one log does; resolved once for each log."""
+
+    def __init__(self, families: "_LogFamilies", cluster: str, number: int) -> None:
+        labels = (cluster, str(number))
+        self._records = families.records.labels(*labels)
+        self._size_bytes = families.size_bytes.labels(*labels)
+        self._delay_s = families.delay_s.labels(*labels)
+        self._flushes = {
+            trigger: families.flushes.labels(*labels, trigger.value) for trigger in FlushTrigger
+        }
+
+    def entry_written(self, entry: WriteEntry, size_bytes: int) -> None:
+        """One entry is on its way; its value has `size_bytes`."""
+        self._records.observe(len(entry.records))
+        self._size_bytes.observe(size_bytes)
+        self._delay_s.observe(entry.waited_ms / 1000)
+        self._flushes[entry.trigger].inc()
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorMetrics:
+    """What one coordinator counts.
+
+    Attributes:
+        log: of its buffered writer.
+        requests: received.
+        answers: sent.
+        fenced: how often another owner took its log over.
+    """
+
+    log: LogMetrics
+    requests: Counter
+    answers: Counter
+    fenced: Counter
+
+
+class WorkerMetrics:
+    """Every family of one worker.
+
+    Args:
+        cluster: value of the label on each sample.
+        registry: where they are registered.
+    """
+
+    def __init__(self, cluster: str, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self._cluster = cluster
+        self._txn_log = _LogFamilies("txn_log", "coordinator", registry)
+        self._pending_ack = _LogFamilies("pending_ack", "partition", registry)
+        self._requests, self._answers, self._fenced = (
+            Counter(f"stilltide_coordinator_{name}", text, _OF_COORDINATOR, registry=registry)
+            for name, text in (
+                ("requests", "Requests received, repeats included."),
+                ("answers", "Answers sent, repeats included."),
+                ("fenced", "Times that another owner took the log over."),
+            )
+        )
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+
+    def coordinator(self, coordinator: int) -> CoordinatorMetrics:
+        """Of one coordinator; asked for again, the counts go on."""
+        labels = (self._cluster, str(coordinator))
+        return CoordinatorMetrics(
+            LogMetrics(self._txn_log, self._cluster, coordinator),
+            self._requests.labels(*labels),
+            self._answers.labels(*labels),
+            self._fenced.labels(*labels),
+        )
+
+    def pending_ack(self, partition: int) -> LogMetrics:
+        """Of the buffered writer of one partition of the pending-ack log."""
+        return LogMetrics(self._pending_ack, self._cluster, partition)
+
+    def watch_coordinators(self, stats: Callable[[], Mapping[int, CoordinatorStats]]) -> None:
+        """Shows the figures of those that serve, read by `stats` whenever they are asked for."""
+        self.registry.register(_Coordinators(self._cluster, stats))
+
+
+_OF_COORDINATOR = ("cluster", "coordinator")
+
+
+class _LogFamilies:
+    """The families of PIP-160 for one of its two users."""
+
+    def __init__(self, user: str, number: str, registry: CollectorRegistry) -> None:
+        labels = ("cluster", number)
+        prefix = f"stilltide_{user}"
+        self.records = Histogram(
+            f"{prefix}_entry_records",
+            "Records of a log entry.",
+            labels,
+            buckets=RECORDS_BUCKETS,
+            registry=registry,
+        )
+        self.size_bytes = Histogram(
+            f"{prefix}_entry_size_bytes",
+            "Size of a log entry's value, in bytes.",
+            labels,
+            buckets=SIZE_BUCKETS_BYTES,
+            registry=registry,
+        )
+        self.delay_s = Histogram(
+            f"{prefix}_oldest_record_delay_seconds",
+            "How long the oldest record of a log entry was buffered, in seconds.",
+            labels,
+            buckets=DELAY_BUCKETS_S,
+            registry=registry,
+        )
+        self.flushes = Counter(
+            f"{prefix}_flushes",
+            "Log entries, by what made them leave the buffer.",
+            (*labels, "trigger"),
+            registry=registry,
+        )
+
+
+class _Coordinators(Collector):
+    """Gauges of the coordinators that serve, read when they are asked for."""
+
+    def __init__(self, cluster: str, stats: Callable[[], Mapping[int, CoordinatorStats]]) -> None:
+        self._cluster = cluster
+        self._stats = stats
+
+    def collect(self) -> Iterable[Metric]:
+        """The families, with a sample of each coordinator."""
+        stats = self._stats()
+        transactions = _gauge("transactions", "Transactions that have not ended.", "state")
+        for coordinator, one in stats.items():
+            for state, count in (
+                ("open", one.open_count),
+                ("committing", one.committing_count),
+                ("aborting", one.aborting_count),
+            ):
+                transactions.add_metric((self._cluster, str(coordinator), state), count)
+        yield transactions
+        for name, text, value_of in _GAUGES:
+            family = _gauge(name, text)
+            for coordinator, one in stats.items():
+                family.add_metric((self._cluster, str(coordinator)), value_of(one))
+            yield family
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    name = f"stilltide_coordinator_{name}"
+    return GaugeMetricFamily(name, text, labels=(*_OF_COORDINATOR, *labels))
+
+
+_Gauge = tuple[str, str, Callable[[CoordinatorStats], float]]
+
+_GAUGES: tuple[_Gauge, ...] = (
+    (
+        "low_watermark_lag",
+        "Sequences from the oldest transaction that has not ended to the next one.",
+        lambda one: one.next_sequence - one.low_watermark,
+    ),
+    (
+        "appends_in_flight",
+        "Log records appended and not read back.",
+        lambda one: one.appends_in_flight,
+    ),
+    ("markers_pending", "Outcome markers on their way.", lambda one: one.markers_pending),
+    (
+        "recovery_seconds",
+        "How long the ownership took to serve, in seconds.",
+        lambda one: one.recovery_ms / 1000,
+    ),
+)

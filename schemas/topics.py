@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 PREFIX = "stilltide."
 TXN_LOG = PREFIX + "txn-log"
+PENDING_ACK_LOG = PREFIX + "pending-ack-log"
 TXN_REQUESTS = PREFIX + "txn-requests"
 TXN_RESPONSES = PREFIX + "txn-responses"
 TXN_MARKERS = PREFIX + "txn-markers"

@@ -33,8 +33,19 @@ class Noun(NamedTuple):
 NOUNS = MappingProxyType(
     {
         "audit": Noun("pipeline.cli.audit:audit", "Check with Spark what topics hold."),
+        "coordinator": Noun(
+            "pipeline.cli.coordinator:coordinator", "See what the transaction coordinators hold."
+        ),
         "demo": Noun("pipeline.cli.demo:demo", "Run the main job end to end and check it."),
         "local": Noun("pipeline.cli.local:local", "Run Kafka clusters on this machine."),
+        "pending-ack": Noun(
+            "pipeline.cli.pending_ack:pending_ack",
+            "Switch and check the log of acknowledgements.",
+        ),
+        "txn": Noun("pipeline.cli.txn:txn", "See and abort transactions."),
+        "txn-log": Noun(
+            "pipeline.cli.txn_log:txn_log", "Switch and check the log of transactions."
+        ),
         "worker": Noun("pipeline.cli.worker:worker", "Serve the transactions of a cluster."),
     }
 )
@@ -66,6 +77,7 @@ Examples:
   stilltide local up --clusters 2    start clusters a and b, and leave them running
   stilltide local status -o json     where they listen, as JSON
   stilltide worker --cluster a       serve transactions on cluster a
+  stilltide txn slow --over 60       what has been open for more than a minute
   stilltide local down               stop the clusters, keep their data
 """
 

@@ -14,6 +14,8 @@ from schemas.errors import StilltideError
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _WIDTH_PIPED = 200
 """Without a terminal nothing needs to fold at 80 columns."""
+_ITEMS_SHOWN = 10
+"""Of a list in a table; JSON has all."""
 
 Row = Mapping[str, Any]
 """A line of data; its keys are the columns, in order."""
@@ -49,6 +51,29 @@ def print_rows(rows: Sequence[Row], output: str, *, title: str | None = None) ->
         for row in rows:
             table.add_row(*("-" if value is None else str(value) for value in row.values()))
         Console(width=None if sys.stdout.isatty() else _WIDTH_PIPED).print(table)
+
+
+def print_columns(rows: Sequence[Row], output: str) -> None:
+    """Prints rows of many columns to stdout: in a table each row is a column, below the first key.
+
+    Args:
+        rows: the data; a table of none is no output, JSON of none is `[]`.
+        output: `table` or `json`.
+    """
+    if output == "json" or not rows:
+        print_rows(rows, output)
+        return
+    first, *others = rows[0]
+    table = [{first: name} | {str(row[first]): _cell(row[name]) for row in rows} for name in others]
+    print_rows(table, output)
+
+
+def _cell(value: Any) -> Any:
+    """What a table shows: items of a list on lines of their own, the first of them."""
+    if not isinstance(value, list):
+        return value
+    more = [f"... {len(value) - _ITEMS_SHOWN} more"] if len(value) > _ITEMS_SHOWN else []
+    return "\n".join([*map(str, value[:_ITEMS_SHOWN]), *more]) or "-"
 
 
 def say(text: str) -> None:

@@ -1,13 +1,13 @@
 """What the transactions of one client share: producer, coordinators, topic metadata."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
 
 from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
 from connectors.errors import FatalError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.pool import PoolDriver
 from pipeline.drivers.requests import Requests
+from pipeline.drivers.system_topics import require_topics
 from pipeline.errors import RefusedError
 from schemas import topics
 from schemas.transactions import Answer, Refused, Registered, RequestBody
@@ -117,7 +117,7 @@ async def connect(
     needed = (topics.TXN_REQUESTS, topics.TXN_RESPONSES)
     try:
         found = await admin.describe_topics(needed)
-        _require(needed, found)
+        require_topics(needed, found)
     except BaseException:
         await admin.close()
         raise
@@ -140,13 +140,3 @@ async def connect(
         await cluster.close()
         raise
     return cluster
-
-
-def _require(needed: Iterable[str], found: Mapping[str, TopicDescription]) -> None:
-    for topic in needed:
-        if topic not in found:
-            raise FatalError(
-                "the system topic does not exist",
-                hint="start a worker for this cluster: `stilltide worker`",
-                topic=topic,
-            )

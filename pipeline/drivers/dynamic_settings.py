@@ -12,8 +12,9 @@ from collections.abc import Callable
 import structlog
 
 from connectors.base import Connector, EndReached, Record
-from connectors.errors import ConnectorError, FatalError
+from connectors.errors import ConnectorError
 from pipeline.drivers.subscription_outage import OutageGuard
+from pipeline.drivers.system_topics import missing_topic
 from schemas import settings
 from schemas.errors import DecodeError
 from schemas.topics import SETTINGS
@@ -64,11 +65,7 @@ class DynamicSettings:
         """
         starts = await self._outages.call(lambda: self._admin.start_offsets([PARTITION]))
         if PARTITION not in starts:
-            raise FatalError(
-                "the system topic does not exist",
-                hint="start a worker for this cluster: `stilltide worker`",
-                topic=SETTINGS,
-            )
+            raise missing_topic(SETTINGS)
         await self._reader.assign({PARTITION: Offset(starts[PARTITION])})
         while not await self._read():
             pass

@@ -1,0 +1,87 @@
+"""What the commands share that ask a running cluster: options, connection, exit codes.
+
+*Invariants*: nothing here imports Faust; an answer that is missing is said so and shows in the exit
+code.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from connectors.base import Connector
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from pipeline.cli.output import say
+from pipeline.config import load_settings
+from pipeline.drivers.coordinators import Coordinators
+
+T = TypeVar("T")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+EXIT_INCOMPLETE = 4
+"""Some coordinators did not answer; what is printed is of the others."""
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done: every coordinator answered
+  1  it failed; the error names the next step
+  4  some coordinators did not answer; what is printed is of the others
+"""
+
+
+class Target(NamedTuple):
+    """The cluster a command asks, and its patience."""
+
+    connector: Connector
+    timeout_s: float
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Adds the options that say which cluster is asked; `target` makes something of them."""
+    for option in (
+        click.option(
+            "--timeout-s",
+            type=click.FloatRange(0.1, 300),
+            default=10.0,
+            show_default=True,
+            help="How long an answer may take.",
+        ),
+        click.option("--bootstrap-servers", help="Brokers, host:port with commas between."),
+    ):
+        command = option(command)
+    return command
+
+
+def target(bootstrap_servers: str | None, timeout_s: float) -> Target:
+    """The cluster that the options of a command name."""
+    settings = load_settings(bootstrap_servers=bootstrap_servers)
+    config = KafkaConfig(settings.bootstrap_servers, request_timeout_s=timeout_s)
+    return Target(KafkaConnector(config), timeout_s)
+
+
+def ask(asked: Target, work: Callable[[Coordinators], Awaitable[T]]) -> T:
+    """Runs `work` with the coordinators of a cluster."""
+
+    async def run() -> T:
+        async with Coordinators(asked.connector, request_timeout_s=asked.timeout_s) as coordinators:
+            return await work(coordinators)
+
+    return asyncio.run(run())
+
+
+def answered(answers: Mapping[int, T | None]) -> dict[int, T]:
+    """The answers there are; who gave none is named on stderr."""
+    silent = [coordinator for coordinator, answer in answers.items() if answer is None]
+    if silent:
+        say(
+            f"no answer from coordinators {', '.join(map(str, silent))}\n"
+            "  hint: is a worker running for this cluster? start one with `stilltide worker`"
+        )
+    return {number: answer for number, answer in answers.items() if answer is not None}
+
+
+def exit_code(answers: Mapping[int, object | None]) -> int:
+    """0 when every coordinator answered."""
+    return EXIT_INCOMPLETE if None in answers.values() else 0

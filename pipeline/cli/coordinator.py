@@ -1,0 +1,133 @@
+"""`stilltide coordinator`: figures of the transaction coordinators, as their owners report them.
+
+*Source*: facts, pulsar.md 7 (stats and internals); PIP-160 (seed 003): batch index of live records.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import click
+
+from pipeline.cli.asking import EXIT_CODES, answered, ask, cluster_options, exit_code, target
+from pipeline.cli.output import Row, output_option, print_columns, print_rows
+from pipeline.drivers.coordinators import Coordinators
+from schemas.transactions import Answer, CoordinatorStats, DescribeCoordinator, LogLiveness
+from schemas.values import EndOffset, Offset
+
+LogBounds = Mapping[int, tuple[Offset, EndOffset]]
+
+
+@click.group()
+def coordinator() -> None:
+    """See what the transaction coordinators of a cluster hold."""
+
+
+@coordinator.command(
+    epilog=EXIT_CODES
+    + """
+\b
+Examples:
+  stilltide coordinator stats
+  stilltide coordinator stats -o json | jq '.[] | select(.open > 1000)'
+"""
+)
+@cluster_options
+@output_option
+@click.pass_context
+def stats(ctx: click.Context, output: str, **cluster: Any) -> None:
+    """Show what every coordinator has open, and how long its log is."""
+    answers, bounds = ask(target(**cluster), _stats)
+    rows = stats_rows(cast(dict[int, CoordinatorStats], answered(answers)), bounds)
+    print_rows(rows, output)
+    ctx.exit(exit_code(answers))
+
+
+@coordinator.command(
+    "internal-stats",
+    epilog=EXIT_CODES
+    + """
+\b
+Examples:
+  stilltide coordinator internal-stats
+  stilltide coordinator internal-stats -o json | jq '.[].records_per_entry'
+""",
+)
+@cluster_options
+@output_option
+@click.pass_context
+def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
+    """Show every coordinator's batching, entries and live records as well.
+
+    Written entries and records are those of the present owner. A live record belongs to a
+    transaction that has not ended; `live_entries` has the batch index of each.
+    """
+    answers, bounds = ask(target(**cluster), _stats)
+    found = cast(dict[int, CoordinatorStats], answered(answers))
+    print_columns(internal_rows(found, bounds), output)
+    ctx.exit(exit_code(answers))
+
+
+async def _stats(coordinators: Coordinators) -> tuple[dict[int, Answer | None], LogBounds]:
+    answers = await coordinators.ask_each(DescribeCoordinator())
+    return answers, await coordinators.log_bounds()
+
+
+def stats_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list[Row]:
+    """What is open and how long the log is; offsets of a log are consecutive (B3)."""
+    return [
+        {
+            "coordinator": number,
+            "epoch": one.epoch,
+            "next_sequence": one.next_sequence,
+            "low_watermark": one.low_watermark,
+            "open": one.open_count,
+            "committing": one.committing_count,
+            "aborting": one.aborting_count,
+            "log_start_offset": bounds[number][0],
+            "log_end_offset": bounds[number][1],
+            "entries": bounds[number][1] - bounds[number][0],
+        }
+        for number, one in found.items()
+    ]
+
+
+def internal_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list[Row]:
+    """The rows of `stats_rows`, with how the owner writes and what it still needs."""
+    return [
+        {**row, **_internals(one)}
+        for row, one in zip(stats_rows(found, bounds), found.values(), strict=True)
+    ]
+
+
+def _internals(one: CoordinatorStats) -> Row:
+    written = one.entries_written
+    return {
+        "batching_enabled": one.batching_enabled,
+        "batch_records_max": one.batch_records_max,
+        "batch_bytes_max": one.batch_bytes_max,
+        "batch_delay_ms_max": one.batch_delay_us_max / 1000,
+        "flush_mode": "eager" if one.flush_eager else "timer",
+        "entries_written": written,
+        "records_written": one.records_written,
+        "records_per_entry": round(one.records_written / written, 2) if written else None,
+        "appends_in_flight": one.appends_in_flight,
+        "markers_pending": one.markers_pending,
+        "recovery_s": one.recovery_ms / 1000,
+        "clients": one.client_count,
+        "answers": one.answer_count,
+        **_live(one.liveness),
+    }
+
+
+def _live(liveness: LogLiveness | None) -> Row:
+    if liveness is None:
+        return dict.fromkeys(("live_records", "dead_records", "first_live_offset", "live_entries"))
+    return {
+        "live_records": liveness.live_records,
+        "dead_records": liveness.dead_records,
+        "first_live_offset": liveness.first_live_offset,
+        "live_entries": [
+            {"offset": it.offset, "batch_size": it.batch_size, "live": list(it.live)}
+            for it in liveness.entries
+        ],
+    }

@@ -1,0 +1,226 @@
+"""`stilltide txn`: transactions that have not ended, seen and stopped from outside.
+
+*Source*: facts, pulsar.md 7 and 8.1 (what operators miss most: who holds readers back, and a way to
+end it).
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import click
+
+from connectors.clock import SystemClock
+from pipeline.cli.asking import EXIT_CODES, answered, ask, cluster_options, exit_code, target
+from pipeline.cli.output import Row, output_option, print_columns, print_rows, say
+from pipeline.drivers.coordinators import Coordinators
+from pipeline.errors import RefusedError
+from schemas.transactions import Answer, Describe, Description, End, Listed, ListTransactions
+from schemas.values import TxnId
+
+STATES = ("OPEN", "COMMITTING", "ABORTING")
+ENDED = "ENDED"
+
+
+class _TxnIdType(click.ParamType):
+    name = "coordinator:sequence"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> TxnId:
+        """The id that was given."""
+        found = re.fullmatch(r"(\d+):(\d+)", value)
+        if found is None:
+            self.fail(f"{value!r} is not coordinator:sequence, for example 0:17", param, ctx)
+        return TxnId(int(found[1]), int(found[2]))
+
+
+@click.group()
+def txn() -> None:
+    """See and abort the transactions of a cluster."""
+
+
+@txn.command(
+    "list",
+    epilog=EXIT_CODES
+    + """
+\b
+Examples:
+  stilltide txn list
+  stilltide txn list --state open --older-than 60 -o json
+""",
+)
+@cluster_options
+@click.option("--coordinator", type=click.IntRange(0), help="Only of this coordinator.")
+@click.option(
+    "--state", type=click.Choice(STATES, case_sensitive=False), help="Only in this state."
+)
+@click.option("--older-than", "older_than_s", type=float, help="Only opened so long ago, seconds.")
+@output_option
+@click.pass_context
+def list_(
+    ctx: click.Context,
+    coordinator: int | None,
+    state: str | None,
+    older_than_s: float | None,
+    output: str,
+    **cluster: Any,
+) -> None:
+    """List the transactions that have not ended, by coordinator and sequence."""
+    code = _print_transactions(
+        cluster, output, coordinator=coordinator, state=state, least_age_s=older_than_s
+    )
+    ctx.exit(code)
+
+
+@txn.command(
+    epilog=EXIT_CODES
+    + """
+\b
+Examples:
+  stilltide txn slow --over 30
+  stilltide txn slow --over 30 -o json | jq -r '.[].txn'
+"""
+)
+@cluster_options
+@click.option("--over", "over_s", type=float, required=True, help="Opened so long ago, seconds.")
+@output_option
+@click.pass_context
+def slow(ctx: click.Context, over_s: float, output: str, **cluster: Any) -> None:
+    """List the transactions that have been open for long, the oldest first.
+
+    Readers of their partitions stand at their first record until they end.
+    """
+    ctx.exit(_print_transactions(cluster, output, least_age_s=over_s, oldest_first=True))
+
+
+@txn.command(
+    epilog="""\b
+Examples:
+  stilltide txn describe 0:17
+  stilltide txn describe 0:17 -o json
+"""
+)
+@click.argument("txn_id", type=_TxnIdType())
+@cluster_options
+@output_option
+def describe(txn_id: TxnId, output: str, **cluster: Any) -> None:
+    """Show one transaction; ENDED says that it has, not how."""
+    description = ask(target(**cluster), lambda asked: _describe(asked, txn_id))
+    now_ms = SystemClock().now_ms()
+    print_columns([description_row(txn_id.coordinator, description, now_ms)], output)
+
+
+@txn.command(
+    epilog="""\b
+Examples:
+  stilltide txn abort 0:17          show what would be aborted
+  stilltide txn abort 0:17 --yes    abort it
+"""
+)
+@click.argument("txn_id", type=_TxnIdType())
+@cluster_options
+@click.option("--yes", is_flag=True, help="Do it; without it only shows what would be done.")
+@output_option
+def abort(txn_id: TxnId, *, yes: bool, output: str, **cluster: Any) -> None:
+    """Abort a transaction in the place of its client, which is then refused to commit.
+
+    Refused for one that is committing or has ended.
+    """
+
+    async def work(coordinators: Coordinators) -> Description:
+        before = await _describe(coordinators, txn_id)
+        if before.state not in {"OPEN", "ABORTING"}:
+            raise RefusedError(
+                f"transaction {txn_id} cannot be aborted", detail=f"it is {before.state}"
+            )
+        if not yes:
+            return before
+        end = End(txn_id.sequence, committed=False, written=(), wait_visible=False)
+        await coordinators.ask(txn_id.coordinator, end)
+        return await _describe(coordinators, txn_id)
+
+    description = ask(target(**cluster), work)
+    print_columns(
+        [description_row(txn_id.coordinator, description, SystemClock().now_ms())], output
+    )
+    say(f"{txn_id} is aborted" if yes else f"{txn_id} would be aborted; do it with --yes")
+
+
+async def _describe(coordinators: Coordinators, txn_id: TxnId) -> Description:
+    answer = await coordinators.ask(txn_id.coordinator, Describe(txn_id.sequence))
+    assert isinstance(answer, Description)
+    return answer
+
+
+def _print_transactions(
+    cluster: Mapping[str, Any],
+    output: str,
+    *,
+    coordinator: int | None = None,
+    state: str | None = None,
+    least_age_s: float | None = None,
+    oldest_first: bool = False,
+) -> int:
+    """Asks, filters and prints; the exit code."""
+
+    async def work(coordinators: Coordinators) -> dict[int, Answer | None]:
+        if coordinator is None:
+            return await coordinators.ask_each(ListTransactions())
+        return {coordinator: await coordinators.ask(coordinator, ListTransactions())}
+
+    answers = ask(target(**cluster), work)
+    now_ms = SystemClock().now_ms()
+    rows = transaction_rows(
+        cast(dict[int, Listed], answered(answers)), now_ms, state=state, least_age_s=least_age_s
+    )
+    if oldest_first:
+        rows.sort(key=lambda row: -row["age_s"])
+    print_rows(rows, output)
+    return exit_code(answers)
+
+
+def transaction_rows(
+    listed: Mapping[int, Listed],
+    now_ms: int,
+    *,
+    state: str | None = None,
+    least_age_s: float | None = None,
+) -> list[Row]:
+    """A row for each transaction that passes the filters."""
+    return [
+        {
+            "txn": str(TxnId(coordinator, one.sequence)),
+            "state": one.state,
+            "opened_at": _utc(one.opened_at_ms),
+            "age_s": _age_s(one, now_ms),
+            "timeout_s": one.timeout_ms / 1000,
+            "partitions": len(one.partitions),
+        }
+        for coordinator, answer in listed.items()
+        for one in answer.transactions
+        if state in {None, one.state}
+        and (least_age_s is None or _age_s(one, now_ms) >= least_age_s)
+    ]
+
+
+def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
+    """Everything there is to say of a transaction."""
+    known = one.state != ENDED
+    return {
+        "txn": str(TxnId(coordinator, one.sequence)),
+        "state": one.state,
+        "opened_at": _utc(one.opened_at_ms) if known else None,
+        "age_s": _age_s(one, now_ms) if known else None,
+        "timeout_s": one.timeout_ms / 1000 if known else None,
+        "partitions": [f"{it.data} from {it.start_offset}" for it in one.partitions],
+    }
+
+
+def _age_s(one: Description, now_ms: int) -> float:
+    return max(0, now_ms - one.opened_at_ms) / 1000
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -46,7 +46,7 @@ def cluster_options(command: _Command) -> _Command:
             type=click.FloatRange(0.1, 300),
             default=10.0,
             show_default=True,
-            help="How long an answer may take.",
+            help="How long a coordinator's answer may take.",
         ),
         click.option("--bootstrap-servers", help="Brokers, host:port with commas between."),
     ):
@@ -57,7 +57,7 @@ def cluster_options(command: _Command) -> _Command:
 def target(bootstrap_servers: str | None, timeout_s: float) -> Target:
     """The cluster that the options of a command name."""
     settings = load_settings(bootstrap_servers=bootstrap_servers)
-    config = KafkaConfig(settings.bootstrap_servers, request_timeout_s=timeout_s)
+    config = KafkaConfig(settings.bootstrap_servers, request_timeout_s=settings.request_timeout_s)
     return Target(KafkaConnector(config), timeout_s)
 
 

@@ -13,9 +13,9 @@ from connectors.base import Connector
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import Requests
 from pipeline.drivers.system_topics import require_topics
-from pipeline.errors import RefusedError, RequestTimeoutError
+from pipeline.errors import OutcomeUnknownError, RefusedError, RequestTimeoutError
 from schemas import topics
-from schemas.transactions import Answer, Refused, RequestBody
+from schemas.transactions import Answer, Refused, RequestBody, Unknown
 from schemas.values import EndOffset, Offset, TopicPartition
 
 RESEND_S = 1.0
@@ -76,6 +76,7 @@ class Coordinators:
         Raises:
             RefusedError: there is no such coordinator, or it refused; nothing was changed.
             RequestTimeoutError: no answer in time; it may still be carried out.
+            OutcomeUnknownError: it may have been carried out.
         """
         if not 0 <= coordinator < self.count:
             raise RefusedError(
@@ -85,6 +86,11 @@ class Coordinators:
         answer = await self._requests.ask(coordinator, body)
         if isinstance(answer, Refused):
             raise RefusedError("the coordinator refused the request", detail=answer.reason)
+        if isinstance(answer, Unknown):
+            raise OutcomeUnknownError(
+                "the coordinator does not remember whether the request took effect",
+                hint="look before you ask again: `stilltide txn list`",
+            )
         return answer
 
     async def ask_each(self, body: RequestBody) -> dict[int, Answer | None]:

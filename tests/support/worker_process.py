@@ -170,13 +170,18 @@ class Load:
     concurrency: int = 32
     per_topic: int = 2
     outcomes: Outcomes = field(default_factory=Outcomes)
+    begun: int = 0
+
+    def stop(self) -> None:
+        """Begins no further transaction; `run` ends with those that have begun."""
+        self.count = self.begun
 
     async def run(self, client: TransactionClient, ended: Callable[[int], None]) -> None:
         """Runs them all; `ended` is told after each how many have."""
-        numbers = iter(range(self.count))
 
         async def work() -> None:
-            for number in numbers:
+            while self.begun < self.count:
+                number, self.begun = self.begun, self.begun + 1
                 await self._one(client, number)
                 ended(self.outcomes.count)
 

@@ -8,7 +8,7 @@ exactly once, answered or given up.
 
 from dataclasses import dataclass
 
-from schemas.transactions import Answer, Request, RequestBody
+from schemas.transactions import Answer, Change, Request, RequestBody
 
 REQUEST_TIMEOUT_MS_MAX = 10 * 60 * 1000
 """Far below the hour after which a coordinator forgets a client."""
@@ -58,6 +58,7 @@ class ClientSession:
         self._resend_ms = resend_ms
         self._resend_ms_max = resend_ms_max
         self._last = 0
+        self._first_change: int | None = None
         self._due_ms = 0.0
         self._pending: dict[int, _Pending] = {}  # by number, oldest first
 
@@ -68,8 +69,14 @@ class ClientSession:
 
     @property
     def acked_through(self) -> int:
-        """Every request up to this number has ended."""
-        return next(iter(self._pending), self._last + 1) - 1
+        """Every request up to this number has ended; 0 while none that changes anything has.
+
+        A question is not in the log: a coordinator that answered nothing else does not know us,
+        and one who acknowledges answers that it does not know of counts as forgotten (C1b).
+        """
+        through = next(iter(self._pending), self._last + 1) - 1
+        first = self._first_change
+        return through if first is not None and first <= through else 0
 
     @property
     def deadline_ms(self) -> float | None:
@@ -79,6 +86,8 @@ class ClientSession:
     def made(self, body: RequestBody, now_ms: float, timeout_ms: float) -> Send:
         """A new request; it ends within `timeout_ms`, at most `REQUEST_TIMEOUT_MS_MAX`."""
         self._last += 1
+        if self._first_change is None and isinstance(body, Change):
+            self._first_change = self._last
         give_up_ms = now_ms + min(timeout_ms, REQUEST_TIMEOUT_MS_MAX)
         resend_ms = now_ms + self._resend_ms
         due_ms = min(resend_ms, give_up_ms)

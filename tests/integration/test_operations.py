@@ -1,0 +1,291 @@
+"""What operators do and see: commands, settings, metrics and probes of a worker on real Kafka."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from connectors.base import EndReached
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from connectors.local.cluster import LocalCluster
+from pipeline.client import TransactionClient
+from pipeline.drivers.coordinators import Coordinators
+from pipeline.errors import PipelineError
+from schemas import txn_log
+from schemas.topics import PENDING_ACK_LOG, TXN_LOG
+from schemas.transactions import CoordinatorStats, DescribeCoordinator, End, Ended, Request
+from schemas.values import Offset, TopicPartition
+from tests.support.local import run_stilltide
+from tests.support.pip_160 import records_of
+from tests.support.worker_process import (
+    COORDINATORS,
+    Load,
+    WorkerProcess,
+    await_all_ended,
+    create_topics,
+)
+
+TOPICS = ("orders", "payments")
+PHASE = 300
+"""Transactions that end, at least, between two switches."""
+
+ENDLESS = 10**9
+"""More transactions than any test waits for."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A broker of the test's own, with an empty log."""
+    with LocalCluster("o", tmp_path / "o", fast_start=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def worker(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[WorkerProcess]:
+    """A worker that serves."""
+    async with WorkerProcess(cluster.bootstrap, tmp_path / "worker.log") as made:
+        await made.serving()
+        yield made
+
+
+@pytest.fixture
+def connector(cluster: LocalCluster) -> KafkaConnector:
+    """Of the broker."""
+    return KafkaConnector(KafkaConfig(cluster.bootstrap))
+
+
+@pytest.fixture
+async def client(cluster: LocalCluster, worker: WorkerProcess) -> AsyncIterator[TransactionClient]:
+    """A client of the worker."""
+    await create_topics(cluster.bootstrap, *TOPICS)
+    async with TransactionClient(cluster.bootstrap) as made:
+        yield made
+
+
+class Operator:
+    """Runs commands against the broker."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self._options = ("--bootstrap-servers", cluster.bootstrap)
+        self._directory = directory
+
+    async def run(self, command: str, *, code: int = 0) -> CompletedProcess[str]:
+        """Runs a command line, which must end with this exit code."""
+        words = [*command.split(), *self._options]
+        done = await asyncio.to_thread(run_stilltide, *words, cwd=self._directory)
+        assert done.returncode == code, done.stderr
+        return done
+
+    async def ask(self, command: str, *, code: int = 0) -> Any:
+        """What a command prints as JSON."""
+        return json.loads((await self.run(f"{command} -o json", code=code)).stdout)
+
+
+@pytest.fixture
+def operator(cluster: LocalCluster, tmp_path: Path) -> Operator:
+    """Of the broker."""
+    return Operator(cluster, tmp_path)
+
+
+async def get(worker: WorkerProcess, path: str) -> tuple[int, str]:
+    """Status and body of the worker's web site."""
+    async with ClientSession() as session, session.get(worker.web + path) as response:
+        return response.status, await response.text()
+
+
+async def log_of(connector: KafkaConnector, coordinator: int) -> list[bytes]:
+    """Every entry of a coordinator's log."""
+    log = TopicPartition(TXN_LOG, coordinator)
+    reader = connector.reader("test", committed=False)
+    await reader.assign({log: Offset(0)})
+    entries: list[bytes] = []
+    while True:
+        for item in await reader.read():
+            if isinstance(item, EndReached):
+                await reader.close()
+                return entries
+            assert item.value is not None
+            entries.append(item.value)
+
+
+class Switching:
+    """Batching on, off and on again while transactions run; where each state was in force."""
+
+    def __init__(self, operator: Operator, coordinators: Coordinators, home: int) -> None:
+        self._operator = operator
+        self._coordinators = coordinators
+        self._home = home
+        self._passed = asyncio.Event()
+        self._ended = 0
+        self._goal = 0
+
+    def ended(self, count: int) -> None:
+        """So many transactions have ended."""
+        self._ended = count
+        if count >= self._goal:
+            self._passed.set()
+
+    async def phase(self, verb: str) -> range:
+        """Switches, lets transactions pass; offsets written while the state was in force."""
+        await self._operator.run(f"txn-log batching {verb}")
+        while (await self._stats()).batching_enabled is not (verb == "enable"):
+            pass
+        first = await self._end_offset()
+        self._goal = self._ended + PHASE
+        self._passed.clear()
+        await self._passed.wait()
+        return range(first, await self._end_offset())
+
+    async def _stats(self) -> CoordinatorStats:
+        answer = await self._coordinators.ask(self._home, DescribeCoordinator())
+        assert isinstance(answer, CoordinatorStats)
+        return answer
+
+    async def _end_offset(self) -> int:
+        return (await self._coordinators.log_bounds())[self._home][1]
+
+
+async def test_batching_goes_on_off_and_on_under_load(
+    cluster: LocalCluster,
+    connector: KafkaConnector,
+    client: TransactionClient,
+    operator: Operator,
+):
+    """A7: every entry stays readable, framed and bare mixed, to a reader of PIP-160 as well."""
+    load = Load(TOPICS, ENDLESS, concurrency=32)
+    async with Coordinators(connector, request_timeout_s=10) as coordinators:
+        assert client._cluster is not None
+        home = client._cluster.coordinator
+        switching = Switching(operator, coordinators, home)
+        running = asyncio.create_task(load.run(client, switching.ended))
+        phases = {verb: await switching.phase(verb) for verb in ("enable", "disable")}
+        again = await switching.phase("enable")
+        load.stop()
+        await running
+        await await_all_ended(client)
+    entries = await log_of(connector, home)
+    framed = {offset for offset, entry in enumerate(entries) if len(records_of(entry)) > 1}
+    assert framed & set(phases["enable"])
+    assert not framed & set(phases["disable"])
+    assert len(phases["disable"]) >= PHASE
+    assert framed & set(again)
+    bodies = [txn_log.decode(record).body for entry in entries for record in records_of(entry)]
+    requests = [it.body for it in bodies if isinstance(it, Request)]
+    committed = {it.sequence for it in requests if isinstance(it, End) and it.committed}
+    assert len(committed) == len(load.outcomes.committed)
+    assert committed <= {it.sequence for it in bodies if isinstance(it, Ended)}
+    assert load.outcomes.unknown == set()
+    await load.check(cluster.bootstrap, "switched")
+    found = await operator.ask("txn-log downgrade-check", code=3)
+    assert found["safe"] is False
+    ranges = found["logs"][home]["batches_at"]
+    assert {it for first, end in ranges for it in range(first, end)} == framed
+
+
+async def test_operators_see_and_abort_a_transaction(
+    client: TransactionClient, operator: Operator, worker: WorkerProcess
+):
+    """List, describe, slow and abort; a dry run changes nothing, an ended one is refused."""
+    txn = await client.transaction().__aenter__()
+    await txn.send("orders", b"never seen", partition=0)
+    (listed,) = await operator.ask("txn list --state open")
+    name = listed["txn"]
+    assert (listed["state"], listed["partitions"]) == ("OPEN", 1)
+    assert [it["txn"] for it in await operator.ask("txn slow --over 0.001")] == [name]
+    assert await operator.ask("txn list --older-than 3600") == []
+    (described,) = await operator.ask(f"txn describe {name}")
+    assert described["partitions"] == ["orders/0 from 0"]
+    dry = await operator.run(f"txn abort {name}")
+    assert "would be aborted" in dry.stderr
+    assert [it["state"] for it in await operator.ask("txn list")] == ["OPEN"]
+    await operator.run(f"txn abort {name} --yes")
+    with pytest.raises(PipelineError):
+        await txn.commit()
+    await await_all_ended(client)
+    refused = await operator.run(f"txn abort {name} --yes", code=1)
+    assert refused.stderr.startswith(f"error: transaction {name} cannot be aborted")
+    assert "ENDED" in refused.stderr
+    never = await operator.run("txn describe 0:999999", code=1)
+    assert "never opened" in never.stderr
+    await _see_figures(operator, worker, int(name.partition(":")[0]))
+
+
+async def _see_figures(operator: Operator, worker: WorkerProcess, home: int) -> None:
+    """Stats, batching states and metrics of a cluster where one coordinator has served."""
+    stats = await operator.ask("coordinator stats")
+    assert [it["coordinator"] for it in stats] == list(range(COORDINATORS))
+    assert (stats[home]["next_sequence"], stats[home]["low_watermark"]) == (1, 1)
+    internals = await operator.ask("coordinator internal-stats")
+    assert all(it["batching_enabled"] for it in internals)
+    shown = await operator.ask("txn-log batching show")
+    assert shown == {"txn_log_batching_enabled": None, "coordinators": [{str(home): True}]}
+    await operator.run("pending-ack batching disable")
+    shown = await operator.ask("pending-ack batching show")
+    assert shown == {"pending_ack_batching_enabled": False, "subscriptions": []}
+    assert "on" in (await operator.run("txn-log batching show")).stdout
+    assert "recovery_s" in (await operator.run("coordinator internal-stats")).stdout
+    _, metrics = await get(worker, "/metrics")
+    sample = f'stilltide_coordinator_low_watermark_lag{{cluster="a",coordinator="{home}"}} 0.0'
+    assert sample in metrics.splitlines()
+
+
+async def test_a_log_without_batches_is_safe(
+    cluster: LocalCluster, tmp_path: Path, operator: Operator
+):
+    """With batching off from the start a downgrade is safe, and nobody need serve to say so."""
+    off = {"txn_log_batching_enabled": False}
+    log_path = tmp_path / "unbatched.log"
+    load = Load(TOPICS, 100)
+    await create_topics(cluster.bootstrap, *TOPICS)
+    async with AsyncExitStack() as stack:
+        made = WorkerProcess(cluster.bootstrap, log_path, **off)
+        worker = await stack.enter_async_context(made)
+        await worker.serving()
+        client = await stack.enter_async_context(TransactionClient(cluster.bootstrap))
+        await load.run(client, lambda _: None)
+        shown = await operator.ask("txn-log batching show")
+        assert shown["txn_log_batching_enabled"] is None
+        assert [list(it.values()) for it in shown["coordinators"]] == [[False]]
+    done = await operator.run("txn-log downgrade-check")
+    assert done.stdout.rstrip().endswith("\nsafe")
+    missing = await operator.run("pending-ack downgrade-check", code=1)
+    assert missing.stderr.startswith(f"error: {PENDING_ACK_LOG}: ")
+    silent = await operator.run("txn list --timeout-s 1", code=4)
+    assert silent.stderr.startswith("no answer from coordinators 0, 1, 2, 3")
+
+
+async def test_probes_follow_the_broker(cluster: LocalCluster, worker: WorkerProcess):
+    """Ready while it serves and its broker answers; alive throughout."""
+    assert await get(worker, "/readyz") == (
+        200,
+        "[+]broker answers\n[+]coordinators serving: [0, 1, 2, 3]\n",
+    )
+    await asyncio.to_thread(cluster.kill)
+    async with asyncio.timeout(20):
+        while (answer := await get(worker, "/readyz"))[0] == 200:
+            pass
+    assert answer[0] == 503
+    assert answer[1].startswith("[-]broker ")
+    assert (await get(worker, "/livez"))[0] == 200
+    await asyncio.to_thread(cluster.start)
+    async with asyncio.timeout(40):
+        while (await get(worker, "/readyz"))[0] != 200:
+            pass
+
+
+async def test_a_port_that_is_taken_stops_a_worker_at_once(
+    cluster: LocalCluster, worker: WorkerProcess, tmp_path: Path
+):
+    """Two workers on one machine with the same port: the second says which setting to change."""
+    port = worker.web.rpartition(":")[2]
+    options = ("--web-port", port)
+    async with WorkerProcess(cluster.bootstrap, tmp_path / "second.log", *options) as second:
+        assert await second.ended(30) == 1
+        assert f"error: web_port {port} of 127.0.0.1" in second.said

@@ -1,0 +1,104 @@
+"""The worker's web site on a loopback port, with a memory broker behind it."""
+
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import ClientSession
+from prometheus_client import CollectorRegistry, Counter
+
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from pipeline.agents import probes as module
+from pipeline.agents.probes import Finding, Probes, broker_check
+from pipeline.errors import ConfigError
+
+HOST = "127.0.0.1"
+
+
+class Site:
+    """A site whose second check finds what it is told."""
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker()
+        self.finding = Finding(passed=True, text="serving: [0]")
+        registry = CollectorRegistry()
+        Counter("stilltide_example", "An example.", registry=registry).inc(3)
+        checks = {"broker": broker_check(MemoryConnector(self.broker).admin()), "own": self._own}
+        self.probes = Probes(registry, checks)
+        self.address = ""
+
+    async def get(self, path: str) -> tuple[int, str, str]:
+        """Status, content type and body."""
+        async with ClientSession() as session, session.get(self.address + path) as response:
+            return response.status, response.content_type, await response.text()
+
+    async def _own(self) -> Finding:
+        return self.finding
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    """A site on a free port."""
+    made = Site()
+    made.address = await made.probes.start(HOST, 0)
+    yield made
+    await made.probes.close()
+
+
+async def test_metrics_are_those_of_the_registry(site: Site):
+    """Prometheus gets its text format."""
+    status, kind, body = await site.get("/metrics")
+    assert (status, kind) == (200, "text/plain")
+    assert "stilltide_example_total 3.0" in body.splitlines()
+
+
+async def test_it_is_alive_while_its_loop_turns(site: Site):
+    """An answer is proof; nothing outside the process has a say, or restarts would not help."""
+    site.broker.down()
+    site.finding = Finding(passed=False, text="recovering: [0]")
+    status, _, body = await site.get("/livez")
+    assert (status, body.count("\n")) == (200, 1)
+    assert body.startswith("[+]loop ")
+
+
+async def test_it_is_ready_when_every_check_passes(site: Site):
+    """A line for each check, and 200."""
+    status, _, body = await site.get("/readyz")
+    assert (status, body) == (200, "[+]broker answers\n[+]own serving: [0]\n")
+
+
+async def test_one_check_that_fails_makes_it_unready(site: Site):
+    """503, and the line says which and why; the others are shown too."""
+    site.finding = Finding(passed=False, text="recovering: [0]")
+    status, _, body = await site.get("/readyz")
+    assert (status, body) == (503, "[+]broker answers\n[-]own recovering: [0]\n")
+
+
+async def test_a_broker_that_is_away_makes_it_unready(site: Site, monkeypatch: pytest.MonkeyPatch):
+    """It is told soon after, and so is its return."""
+    monkeypatch.setattr(module, "FRESH_S", -1)
+    site.broker.down()
+    status, _, body = await site.get("/readyz")
+    assert (status, body.splitlines()[0]) == (503, "[-]broker no answer from memory")
+    site.broker.up()
+    assert (await site.get("/readyz"))[0] == 200
+
+
+async def test_the_broker_is_not_asked_for_every_probe(site: Site):
+    """Within a second the last answer stands: probing costs the broker nothing."""
+    assert (await site.get("/readyz"))[0] == 200
+    site.broker.down()
+    assert (await site.get("/readyz"))[0] == 200
+
+
+async def test_a_port_that_is_taken_names_the_setting():
+    """The error says which setting to change, and to what."""
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        site = Site()
+        with pytest.raises(ConfigError, match=f"web_port {port} of {HOST}") as caught:
+            await site.probes.start(HOST, port)
+    assert "STILLTIDE_WEB_PORT" in caught.value.hint

@@ -1,0 +1,140 @@
+"""What the commands that ask a cluster make of its answers."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.cli.asking import answered, exit_code
+from pipeline.cli.coordinator import internal_rows, stats_rows
+from pipeline.cli.downgrade import scan_row
+from pipeline.cli.main import NOUNS
+from pipeline.cli.output import print_columns
+from pipeline.cli.txn import description_row, transaction_rows
+from pipeline.drivers.batch_scan import BatchScan
+from schemas.transactions import Description, Listed, LiveEntry, LogLiveness
+from schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.wire import REGISTERED, STATS
+
+NOW_MS = 1_700_000_060_000
+OLD = Description(3, "COMMITTING", NOW_MS - 60_000, 30_000, (REGISTERED,))
+NEW = Description(4, "OPEN", NOW_MS - 500, 30_000, ())
+LISTED = {0: Listed((OLD, NEW), 3), 2: Listed((NEW._replace(sequence=9),), 9)}
+BOUNDS = {1: (Offset(5), EndOffset(12))}
+
+_IMPORTS = """
+import importlib, sys
+for module in {modules}:
+    importlib.import_module(module)
+found = {{"faust", "mode", "pyspark", "aiohttp"}} & set(sys.modules)
+sys.exit(str(found) if found else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("filters", "shown"),
+    [
+        ({}, ["0:3", "0:4", "2:9"]),
+        ({"state": "OPEN"}, ["0:4", "2:9"]),
+        ({"state": "ABORTING"}, []),
+        ({"least_age_s": 60.0}, ["0:3"]),
+        ({"least_age_s": 60.5}, []),
+        ({"least_age_s": 0.5, "state": "OPEN"}, ["0:4", "2:9"]),
+    ],
+)
+def test_transactions_are_filtered(filters: dict[str, object], shown: list[str]):
+    """By state and by age, bounds included; each bears the id that other commands take."""
+    rows = transaction_rows(LISTED, NOW_MS, **filters)  # type: ignore[arg-type]
+    assert [row["txn"] for row in rows] == shown
+
+
+def test_ages_are_never_negative():
+    """A coordinator whose clock is ahead does not make a transaction of the future."""
+    assert [row["age_s"] for row in transaction_rows(LISTED, 0)] == [0, 0, 0]
+
+
+def test_a_description_says_everything():
+    """State, when it was opened, time-out in seconds, and where it may have written from."""
+    assert description_row(0, OLD, NOW_MS) == {
+        "txn": "0:3",
+        "state": "COMMITTING",
+        "opened_at": "2023-11-14T22:13:20.000+00:00",
+        "age_s": 60.0,
+        "timeout_s": 30.0,
+        "partitions": ["t/3 from 300"],
+    }
+
+
+def test_an_ended_transaction_has_no_times():
+    """What is not held any more is shown as unknown, not as the year 1970."""
+    row = description_row(0, Description(3, "ENDED", 0, 0, ()), NOW_MS)
+    assert (row["opened_at"], row["age_s"], row["timeout_s"]) == (None, None, None)
+
+
+def test_stats_hold_the_log_s_length():
+    """B3: offsets are consecutive, so entries are end minus start."""
+    (row,) = stats_rows({1: STATS}, BOUNDS)
+    assert (row["log_start_offset"], row["log_end_offset"], row["entries"]) == (5, 12, 7)
+    assert (row["open"], row["committing"], row["aborting"]) == (4, 5, 6)
+
+
+def test_internal_stats_hold_the_batch_index():
+    """Batching in force, records per entry, and which records of which entry are live."""
+    live = LogLiveness(Offset(6), 2, 9, (LiveEntry(Offset(6), 4, (0, 3)),))
+    (row,) = internal_rows({1: STATS._replace(liveness=live)}, BOUNDS)
+    assert (row["records_per_entry"], row["batch_delay_ms_max"]) == (1.08, 0.011)
+    assert (row["live_records"], row["dead_records"], row["first_live_offset"]) == (2, 9, 6)
+    assert row["live_entries"] == [{"offset": 6, "batch_size": 4, "live": [0, 3]}]
+
+
+def test_internal_stats_of_an_owner_that_tracks_no_liveness():
+    """What is not known is null, under the same keys, and nothing is divided by no entry."""
+    (row,) = internal_rows({1: STATS._replace(entries_written=0, records_written=0)}, BOUNDS)
+    assert [row[it] for it in ("records_per_entry", "live_records", "live_entries")] == [None] * 3
+
+
+def test_a_scan_names_offsets():
+    """Ranges [first, end) of the entries that hold batches."""
+    scan = BatchScan(TopicPartition("log", 2), Offset(4), EndOffset(9), 3, [(5, 7), (8, 9)])
+    assert scan_row(scan) == {
+        "partition": 2,
+        "start_offset": 4,
+        "end_offset": 9,
+        "entries": 5,
+        "batches": 3,
+        "batches_at": [[5, 7], [8, 9]],
+    }
+
+
+def test_a_missing_answer_shows(capsys: pytest.CaptureFixture[str]):
+    """Who gave no answer is on stderr and in the exit code, never left out in silence."""
+    assert answered({0: "a", 1: None, 2: None}) == {0: "a"}
+    assert capsys.readouterr().err.startswith("no answer from coordinators 1, 2\n  hint: ")
+    assert (exit_code({0: "a", 1: None}), exit_code({0: "a"})) == (4, 0)
+
+
+def test_columns_hold_what_json_holds(capsys: pytest.CaptureFixture[str]):
+    """A row of many columns is shown as one, with long lists cut; JSON has all of it."""
+    rows = [{"coordinator": 7, "epoch": 12, "live": list(range(1000, 1030)), "none": None}]
+    print_columns(rows, "table")
+    table = capsys.readouterr().out
+    assert all(cell in table for cell in ("coordinator", "7", "epoch", "12", "1009", "20 more"))
+    assert "1010" not in table
+    print_columns(rows, "json")
+    assert json.loads(capsys.readouterr().out) == rows
+    print_columns([], "table")
+    assert capsys.readouterr().out == ""
+
+
+def test_admin_commands_do_not_import_faust():
+    """An operator's command does not wait for a second until a worker's library is there."""
+    heavy = {"audit", "demo", "worker"}
+    modules = [noun.target.partition(":")[0] for name, noun in NOUNS.items() if name not in heavy]
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTS.format(modules=modules)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -165,7 +165,9 @@ class Worker:
             driver.limits_changed(limits)
 
     async def _coordinators_serve(self) -> Finding:
-        """Whether the group has assigned partitions, and those are recovered."""
+        """Whether the group has assigned partitions, be it none, and those are recovered."""
+        if self._stop.is_set():
+            return Finding(passed=False, text="the worker is stopping")
         if self._agent is None or not self._agent.joined:
             return Finding(passed=False, text="the group has assigned none yet")
         drivers = self._agent.drivers

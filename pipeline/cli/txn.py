@@ -197,6 +197,7 @@ def transaction_rows(
             "age_s": _age_s(one, now_ms),
             "timeout_s": one.timeout_ms / 1000,
             "partitions": len(one.partitions),
+            "subscriptions": len(one.subscriptions),
         }
         for coordinator, answer in listed.items()
         for one in answer.transactions
@@ -215,6 +216,7 @@ def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
         "age_s": _age_s(one, now_ms) if known else None,
         "timeout_s": one.timeout_ms / 1000 if known else None,
         "partitions": [f"{it.data} from {it.start_offset}" for it in one.partitions],
+        "subscriptions": [str(it) for it in one.subscriptions],
     }
 
 

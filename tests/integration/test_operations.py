@@ -195,16 +195,18 @@ async def test_operators_see_and_abort_a_transaction(
     """List, describe, slow and abort; a dry run changes nothing, an ended one is refused."""
     txn = await client.transaction().__aenter__()
     await txn.send("orders", b"never seen", partition=0)
-    (listed,) = await operator.ask("txn list --state open")
-    name = listed["txn"]
-    assert (listed["state"], listed["partitions"]) == ("OPEN", 1)
-    assert [it["txn"] for it in await operator.ask("txn slow --over 0.001")] == [name]
+    await txn.flush()
+    name = str(txn.id)
+    listed = await operator.ask("txn list --state open")
+    assert [it["partitions"] for it in listed if it["txn"] == name] == [1]
+    assert name in [it["txn"] for it in await operator.ask("txn slow --over 0.001")]
     assert await operator.ask("txn list --older-than 3600") == []
     (described,) = await operator.ask(f"txn describe {name}")
     assert described["partitions"] == ["orders/0 from 0"]
     dry = await operator.run(f"txn abort {name}")
     assert "would be aborted" in dry.stderr
-    assert [it["state"] for it in await operator.ask("txn list")] == ["OPEN"]
+    (described,) = await operator.ask(f"txn describe {name}")
+    assert described["state"] == "OPEN"
     await operator.run(f"txn abort {name} --yes")
     with pytest.raises(PipelineError):
         await txn.commit()
@@ -221,7 +223,7 @@ async def _see_figures(operator: Operator, worker: WorkerProcess, home: int) -> 
     """Stats, batching states and metrics of a cluster where one coordinator has served."""
     stats = await operator.ask("coordinator stats")
     assert [it["coordinator"] for it in stats] == list(range(COORDINATORS))
-    assert (stats[home]["next_sequence"], stats[home]["low_watermark"]) == (1, 1)
+    assert stats[home]["next_sequence"] == stats[home]["low_watermark"] > 0
     internals = await operator.ask("coordinator internal-stats")
     assert all(it["batching_enabled"] for it in internals)
     shown = await operator.ask("txn-log batching show")

@@ -15,10 +15,10 @@ from pipeline.cli.txn import description_row, transaction_rows
 from pipeline.drivers.batch_scan import BatchScan
 from schemas.transactions import Description, Listed, LiveEntry, LogLiveness
 from schemas.values import EndOffset, Offset, TopicPartition
-from tests.support.wire import REGISTERED, STATS
+from tests.support.wire import READ, REGISTERED, STATS
 
 NOW_MS = 1_700_000_060_000
-OLD = Description(3, "COMMITTING", NOW_MS - 60_000, 30_000, (REGISTERED,))
+OLD = Description(3, "COMMITTING", NOW_MS - 60_000, 30_000, (REGISTERED,), (READ,))
 NEW = Description(4, "OPEN", NOW_MS - 500, 30_000, ())
 LISTED = {0: Listed((OLD, NEW), 3), 2: Listed((NEW._replace(sequence=9),), 9)}
 BOUNDS = {1: (Offset(5), EndOffset(12))}
@@ -63,6 +63,7 @@ def test_a_description_says_everything():
         "age_s": 60.0,
         "timeout_s": 30.0,
         "partitions": ["t/3 from 300"],
+        "subscriptions": [str(READ)],
     }
 
 

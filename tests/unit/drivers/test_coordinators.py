@@ -22,12 +22,13 @@ from schemas.transactions import (
     Open,
     Opened,
     Registered,
+    Written,
 )
-from schemas.values import EndOffset, TopicPartition
-from tests.support.worker_memory import MemoryWorker, until
+from schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.worker_memory import WAIT_S, MemoryWorker, until
 
 ORDERS = Registered(TopicPartition("orders", 0), EndOffset(0), b"\x01" * 16)
-SOON_S = 0.2
+SOON_S = 0.5
 """A time-out that is meant to run out."""
 
 
@@ -49,7 +50,7 @@ async def worker(broker: MemoryBroker) -> AsyncIterator[MemoryWorker]:
 @pytest.fixture
 async def coordinators(broker: MemoryBroker, worker: MemoryWorker) -> AsyncIterator[Coordinators]:
     """Who asks them."""
-    async with Coordinators(MemoryConnector(broker), request_timeout_s=SOON_S) as made:
+    async with Coordinators(MemoryConnector(broker), request_timeout_s=WAIT_S) as made:
         yield made
 
 
@@ -80,11 +81,12 @@ async def test_each_coordinator_answers_for_itself(coordinators: Coordinators):
     ]
 
 
-async def test_one_that_does_not_answer_is_named(worker: MemoryWorker, coordinators: Coordinators):
+async def test_one_that_does_not_answer_is_named(broker: MemoryBroker, worker: MemoryWorker):
     """The others' answers are there, and its place says that it gave none."""
     worker.tasks[1].cancel()
     await asyncio.wait([worker.tasks[1]])
-    answers = await coordinators.ask_each(ListTransactions())
+    async with Coordinators(MemoryConnector(broker), request_timeout_s=SOON_S) as coordinators:
+        answers = await coordinators.ask_each(ListTransactions())
     assert [it for it, answer in answers.items() if answer is None] == [1]
 
 
@@ -103,7 +105,7 @@ async def test_a_transaction_is_aborted_by_who_only_asked_before(
 ):
     """C1b: questions are not in the log, and who asked some is not taken for one forgotten."""
     sequence = await opened(coordinators)
-    async with Coordinators(MemoryConnector(broker), request_timeout_s=SOON_S) as other:
+    async with Coordinators(MemoryConnector(broker), request_timeout_s=WAIT_S) as other:
         await other.ask_each(ListTransactions())
         end = End(sequence, committed=False, written=(), wait_visible=True)
         assert await other.ask(0, end) == Done()
@@ -142,8 +144,9 @@ async def test_figures_follow_the_transactions(broker: MemoryBroker, coordinator
     """C7: counts by state, the watermark, markers on their way, and what is remembered (C1b)."""
     first, second, _ = [await opened(coordinators) for _ in range(3)]
     broker.hold(TXN_MARKERS)
-    for sequence, committed in ((first, True), (second, False)):
-        end = End(sequence, committed=committed, written=(), wait_visible=False)
+    wrote = (Written(ORDERS.data, Offset(0), EndOffset(1), 1),)
+    for sequence, written in ((first, wrote), (second, ())):
+        end = End(sequence, committed=bool(written), written=written, wait_visible=False)
         await coordinators.ask(0, end)
     busy = await stats(coordinators)
     assert (busy.open_count, busy.committing_count, busy.aborting_count) == (1, 1, 1)

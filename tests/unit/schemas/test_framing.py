@@ -10,6 +10,7 @@ from schemas.framing import decode_value, encode_batch, is_framed
 from schemas.requests import encode_request
 from schemas.transactions import Request
 from schemas.txn_log import encode_own
+from tests.support.pip_160 import records_of
 from tests.support.wire import OWN_BODIES, REQUESTS, ROUND_TRIPS
 
 PREFIX = "0e01 0001 "
@@ -27,6 +28,13 @@ def test_batch_bytes():
 def test_every_batch_is_read_back_in_order(records: list[bytes]):
     """A4: a record's index in the batch is its place in the order of appends."""
     assert decode_value(encode_batch(records)) == records
+
+
+@ROUND_TRIPS
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=20))
+def test_a_reader_that_knows_only_the_pip_reads_every_batch(records: list[bytes]):
+    """PIP-160: nothing but magic, version and a repeated field 1 is needed."""
+    assert records_of(encode_batch(records)) == records
 
 
 @ROUND_TRIPS

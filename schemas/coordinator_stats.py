@@ -3,7 +3,6 @@
 *Source*: protocols.md B1, C1, C7; PIP-160 (seed 003): batch index of live records.
 """
 
-from schemas.errors import DecodeError
 from schemas.transactions import CoordinatorStats, LiveEntry, LogLiveness
 from schemas.v1 import requests_pb2 as pb
 from schemas.values import Offset
@@ -20,7 +19,7 @@ def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
 
 
 def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
-    """The figures a message holds; raises `DecodeError` when a live record is outside its batch."""
+    """The figures a message holds."""
     fields = {
         name: getattr(message, name) for name in CoordinatorStats._fields if name != "liveness"
     }
@@ -34,28 +33,15 @@ def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:
         live_records=liveness.live_records,
         dead_records=liveness.dead_records,
         entries=[
-            pb.LiveEntry(offset=one.offset, batch_size=one.batch_size, live=_bits(one))
-            for one in liveness.entries
+            pb.LiveEntry(offset=offset, live=live.to_bytes((live.bit_length() + 7) // 8, "little"))
+            for offset, live in liveness.entries
         ],
     )
 
 
 def _liveness_of(message: pb.LogLiveness) -> LogLiveness:
     first = Offset(message.first_live_offset) if message.HasField("first_live_offset") else None
-    entries = tuple(map(_live_entry_of, message.entries))
+    entries = tuple(
+        LiveEntry(Offset(one.offset), int.from_bytes(one.live, "little")) for one in message.entries
+    )
     return LogLiveness(first, message.live_records, message.dead_records, entries)
-
-
-def _bits(entry: LiveEntry) -> bytes:
-    bits = sum(1 << index for index in entry.live)
-    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-
-
-def _live_entry_of(message: pb.LiveEntry) -> LiveEntry:
-    bits = int.from_bytes(message.live, "little")
-    if bits.bit_length() > message.batch_size:
-        raise DecodeError(
-            f"record {bits.bit_length() - 1} of a batch of {message.batch_size} records"
-        )
-    live = tuple(index for index in range(bits.bit_length()) if bits >> index & 1)
-    return LiveEntry(Offset(message.offset), message.batch_size, live)

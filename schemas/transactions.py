@@ -135,11 +135,10 @@ class Listed(NamedTuple):
 
 
 class LiveEntry(NamedTuple):
-    """A log entry with records that are still needed: `live` holds their indexes in its batch."""
+    """A log entry with records that are still needed: bit i of `live` is set for record i."""
 
     offset: Offset
-    batch_size: int
-    live: tuple[int, ...]
+    live: int
 
 
 class LogLiveness(NamedTuple):

@@ -127,7 +127,7 @@ def _live(liveness: LogLiveness | None) -> Row:
         "dead_records": liveness.dead_records,
         "first_live_offset": liveness.first_live_offset,
         "live_entries": [
-            {"offset": it.offset, "batch_size": it.batch_size, "live": list(it.live)}
-            for it in liveness.entries
+            {"offset": offset, "live": [it for it in range(bits.bit_length()) if bits >> it & 1]}
+            for offset, bits in liveness.entries
         ],
     }

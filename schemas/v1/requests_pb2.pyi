@@ -187,14 +187,12 @@ class Listed(_message.Message):
     def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ...) -> None: ...
 
 class LiveEntry(_message.Message):
-    __slots__ = ("offset", "batch_size", "live")
+    __slots__ = ("offset", "live")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
     offset: int
-    batch_size: int
     live: bytes
-    def __init__(self, offset: _Optional[int] = ..., batch_size: _Optional[int] = ..., live: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, offset: _Optional[int] = ..., live: _Optional[bytes] = ...) -> None: ...
 
 class LogLiveness(_message.Message):
     __slots__ = ("first_live_offset", "live_records", "dead_records", "entries")

@@ -82,11 +82,11 @@ def test_stats_hold_the_log_s_length():
 
 def test_internal_stats_hold_the_batch_index():
     """Batching in force, records per entry, and which records of which entry are live."""
-    live = LogLiveness(Offset(6), 2, 9, (LiveEntry(Offset(6), 4, (0, 3)),))
+    live = LogLiveness(Offset(6), 2, 9, (LiveEntry(Offset(6), 0b1001),))
     (row,) = internal_rows({1: STATS._replace(liveness=live)}, BOUNDS)
     assert (row["records_per_entry"], row["batch_delay_ms_max"]) == (1.08, 0.011)
     assert (row["live_records"], row["dead_records"], row["first_live_offset"]) == (2, 9, 6)
-    assert row["live_entries"] == [{"offset": 6, "batch_size": 4, "live": [0, 3]}]
+    assert row["live_entries"] == [{"offset": 6, "live": [0, 3]}]
 
 
 def test_internal_stats_of_an_owner_that_tracks_no_liveness():

@@ -24,7 +24,7 @@ from pipeline.core.coordinator.machine import (
     Reply,
     WriteBase,
 )
-from pipeline.drivers.coordinator_stats import Ownership, coordinator_stats
+from pipeline.drivers.coordinator_stats import Ownership, coordinator_stats, log_liveness
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
@@ -122,12 +122,14 @@ class CoordinatorDriver:
         """Whether it owns its log just now; what arrives before is held, for a while."""
         return self._log is not None and self._log.epoch is not None
 
-    def stats(self) -> CoordinatorStats:
-        """Its figures; only while it serves."""
+    def stats(self, *, live_entries: bool = False) -> CoordinatorStats:
+        """Its figures, only while it serves; entries with live records cost a walk over them."""
         assert self._log is not None
-        return coordinator_stats(
+        figures = coordinator_stats(
             self._machine.state, self._log, self._limits, self._ownership, self._markers_pending
         )
+        liveness = log_liveness(self._machine.bases.liveness, entries=live_entries)
+        return figures._replace(liveness=liveness)
 
     def limits_changed(self, limits: BatchLimits) -> None:
         """Other thresholds from now on; what is buffered leaves under the old ones (A7)."""
@@ -201,7 +203,7 @@ class CoordinatorDriver:
             self._answer_after_noop(request, lambda: self._machine.asked(request))
             return
         if isinstance(body, DescribeCoordinator):
-            self._answer_after_noop(request, self.stats)
+            self._answer_after_noop(request, lambda: self.stats(live_entries=True))
             return
         if isinstance(body, Open) and not 1 <= body.timeout_ms <= self._txn_timeout_ms_max:
             reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"

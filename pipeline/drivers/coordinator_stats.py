@@ -6,11 +6,16 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.core.buffered_log.liveness import Liveness
 from pipeline.core.coordinator.state import CoordinatorState, TxnState
 from pipeline.drivers.owned_log import OwnedLog
-from schemas.transactions import CoordinatorStats, Request, TxnLogRecord
+from schemas.transactions import CoordinatorStats, LiveEntry, LogLiveness, Request, TxnLogRecord
+
+LIVE_ENTRIES_MAX = 1000
+"""Entries with live records that an answer names; all of them are counted."""
 
 
 @dataclass(slots=True)
@@ -69,4 +74,15 @@ def coordinator_stats(
         client_count=len(state.clients),
         answer_count=sum(len(client.answers) for client in state.clients.values()),
         liveness=None,
+    )
+
+
+def log_liveness(liveness: Liveness, *, entries: bool) -> LogLiveness:
+    """Which part of the log is still needed; the first entries with live records if asked for."""
+    found = islice(liveness.live_entries().items(), LIVE_ENTRIES_MAX) if entries else ()
+    return LogLiveness(
+        first_live_offset=liveness.first_live_offset,
+        live_records=liveness.live_count,
+        dead_records=liveness.dead_count,
+        entries=tuple(LiveEntry(offset, bits) for offset, bits in found),
     )

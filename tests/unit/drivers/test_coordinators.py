@@ -152,6 +152,9 @@ async def test_figures_follow_the_transactions(broker: MemoryBroker, coordinator
     assert (busy.open_count, busy.committing_count, busy.aborting_count) == (1, 1, 1)
     assert (busy.next_sequence, busy.low_watermark) == (3, 0)
     assert (busy.markers_pending, busy.has_served, busy.client_count) == (2, True, 1)
+    assert busy.liveness is not None
+    assert sum(it.live.bit_count() for it in busy.liveness.entries) == busy.liveness.live_records
+    assert busy.liveness.live_records == 5
     broker.release()
     await until(lambda: broker.records(TopicPartition(TXN_MARKERS, 0)))
     while (await stats(coordinators)).low_watermark < 2:

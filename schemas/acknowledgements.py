@@ -131,6 +131,35 @@ class AckResponse(NamedTuple):
     answer: AckAnswer
 
 
+class BaseSubscription(NamedTuple):
+    """One subscription in a base: its acknowledgements, and what only the owner needs to know.
+
+    `committed` is the group's cursor as told; `replaced` members, with the time, oldest first.
+    """
+
+    subscription: SubscriptionId
+    acks: Acks
+    committed: EndOffset
+    replaced: tuple[tuple[bytes, int], ...]
+    last_seen_ms: int
+
+
+class BaseCoordinator(NamedTuple):
+    """One coordinator in a base; `settled` sequences `[first, end)` at or above the watermark."""
+
+    coordinator: int
+    low_watermark: int
+    settled: tuple[tuple[int, int], ...]
+
+
+class AckState(NamedTuple):
+    """A pending-ack log's whole state (C8); the order of the tuples is part of it."""
+
+    now_ms: int
+    subscriptions: tuple[BaseSubscription, ...]
+    coordinators: tuple[BaseCoordinator, ...]
+
+
 AckLogBody = Fence | Noop | AckRequest | Base
 
 

@@ -59,9 +59,9 @@ def encode_request(request: AckRequest) -> bytes:
         case Attach(member, cursor, acknowledged):
             message.attach.member = member
             message.attach.cursor = cursor
-            message.attach.acknowledged.extend(ranges_pb(acknowledged))
+            message.attach.acknowledged.extend(_ranges_pb(acknowledged))
         case Acknowledge(txn, member, offsets, cumulative_offset):
-            message.acknowledge.txn.CopyFrom(txn_pb(txn))
+            message.acknowledge.txn.CopyFrom(_txn_pb(txn))
             message.acknowledge.member = member
             message.acknowledge.offsets.extend(offsets)
             if cumulative_offset is not None:
@@ -69,9 +69,9 @@ def encode_request(request: AckRequest) -> bytes:
         case CursorMoved(member, cursor, acknowledged):
             message.cursor_moved.member = member
             message.cursor_moved.cursor = cursor
-            message.cursor_moved.acknowledged.extend(ranges_pb(acknowledged))
+            message.cursor_moved.acknowledged.extend(_ranges_pb(acknowledged))
         case Settle(txn, committed, low_watermark):
-            message.settle.txn.CopyFrom(txn_pb(txn))
+            message.settle.txn.CopyFrom(_txn_pb(txn))
             message.settle.outcome = OUTCOME_COMMIT if committed else OUTCOME_ABORT
             message.settle.low_watermark = low_watermark
         case DescribeAcks():
@@ -110,10 +110,10 @@ def _body_of(message: pb.AckRequest) -> AckBody:
             return _settle(message.settle)
         case "attach":
             one = message.attach
-            return Attach(_member(one.member), EndOffset(one.cursor), ranges_of(one.acknowledged))
+            return Attach(_member(one.member), EndOffset(one.cursor), _ranges_of(one.acknowledged))
         case "cursor_moved":
             moved = message.cursor_moved
-            acknowledged = ranges_of(moved.acknowledged)
+            acknowledged = _ranges_of(moved.acknowledged)
             return CursorMoved(_member(moved.member), EndOffset(moved.cursor), acknowledged)
         case "describe":
             return DescribeAcks()
@@ -124,13 +124,13 @@ def _body_of(message: pb.AckRequest) -> AckBody:
 def _acknowledge(one: pb.Acknowledge) -> Acknowledge:
     cumulative = Offset(one.cumulative_offset) if one.HasField("cumulative_offset") else None
     offsets = tuple(map(Offset, one.offsets))
-    return Acknowledge(txn_of(one.txn), _member(one.member), offsets, cumulative)
+    return Acknowledge(_txn_of(one.txn), _member(one.member), offsets, cumulative)
 
 
 def _settle(one: pb.Settle) -> Settle:
     if one.outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
         raise DecodeError(f"outcome {one.outcome} is neither commit nor abort")
-    return Settle(txn_of(one.txn), one.outcome == OUTCOME_COMMIT, one.low_watermark)
+    return Settle(_txn_of(one.txn), one.outcome == OUTCOME_COMMIT, one.low_watermark)
 
 
 def _member(member: bytes) -> bytes:
@@ -139,23 +139,19 @@ def _member(member: bytes) -> bytes:
     return member
 
 
-def txn_pb(txn: TxnId) -> pb.TransactionId:
-    """A transaction as a message."""
+def _txn_pb(txn: TxnId) -> pb.TransactionId:
     return pb.TransactionId(coordinator=txn.coordinator, sequence=txn.sequence)
 
 
-def txn_of(message: pb.TransactionId) -> TxnId:
-    """The transaction that a message holds."""
+def _txn_of(message: pb.TransactionId) -> TxnId:
     return TxnId(message.coordinator, message.sequence)
 
 
-def ranges_pb(ranges: Ranges) -> Iterable[pb.OffsetRange]:
-    """Ranges as messages."""
+def _ranges_pb(ranges: Ranges) -> Iterable[pb.OffsetRange]:
     return (pb.OffsetRange(first=first, end=end) for first, end in ranges)
 
 
-def ranges_of(messages: Iterable[pb.OffsetRange]) -> Ranges:
-    """The ranges that messages hold; raises `DecodeError` unless ascending and disjoint."""
+def _ranges_of(messages: Iterable[pb.OffsetRange]) -> Ranges:
     ranges = tuple(OffsetRange(Offset(one.first), EndOffset(one.end)) for one in messages)
     last = 0
     for first, end in ranges:
@@ -173,11 +169,8 @@ def encode_response(response: AckResponse) -> bytes:
             message.done.SetInParent()
         case AckRefused(code, reason):
             message.refused.CopyFrom(pb.AckRefused(code=_CODE + code.value, reason=reason))
-        case Acks(cursor, acknowledged, pending, member):
-            message.acks.cursor = cursor
-            message.acks.acknowledged.extend(ranges_pb(acknowledged))
-            message.acks.pending.extend(map(pending_pb, pending))
-            message.acks.member = member
+        case Acks():
+            message.acks.CopyFrom(acks_pb(response.answer))
     return message.SerializeToString()
 
 
@@ -205,24 +198,36 @@ def _answer_of(message: pb.AckResponse) -> AckAnswer:
                 )
             return AckRefused(code, message.refused.reason)
         case "acks":
-            acks = message.acks
-            pending = tuple(map(pending_of, acks.pending))
-            return Acks(EndOffset(acks.cursor), ranges_of(acks.acknowledged), pending, acks.member)
+            return acks_of(message.acks)
         case _:
             raise DecodeError("an answer that this program does not know", hint=_NEWER)
 
 
-def pending_pb(one: PendingAcks) -> pb.PendingAcks:
-    """A transaction's acknowledgements as a message."""
-    return pb.PendingAcks(
-        txn=txn_pb(one.txn), ranges=ranges_pb(one.ranges), cumulative_offset=one.cumulative_offset
+def acks_pb(acks: Acks) -> pb.Acks:
+    """A subscription's acknowledgements as a message."""
+    return pb.Acks(
+        cursor=acks.cursor,
+        acknowledged=_ranges_pb(acks.acknowledged),
+        pending=map(_pending_pb, acks.pending),
+        member=acks.member,
     )
 
 
-def pending_of(one: pb.PendingAcks) -> PendingAcks:
+def acks_of(acks: pb.Acks) -> Acks:
     """The acknowledgements that a message holds."""
+    pending = tuple(map(_pending_of, acks.pending))
+    return Acks(EndOffset(acks.cursor), _ranges_of(acks.acknowledged), pending, acks.member)
+
+
+def _pending_pb(one: PendingAcks) -> pb.PendingAcks:
+    return pb.PendingAcks(
+        txn=_txn_pb(one.txn), ranges=_ranges_pb(one.ranges), cumulative_offset=one.cumulative_offset
+    )
+
+
+def _pending_of(one: pb.PendingAcks) -> PendingAcks:
     cumulative = Offset(one.cumulative_offset) if one.HasField("cumulative_offset") else None
-    return PendingAcks(txn_of(one.txn), ranges_of(one.ranges), cumulative)
+    return PendingAcks(_txn_of(one.txn), _ranges_of(one.ranges), cumulative)
 
 
 def encode_own(body: OwnAckBody, at_ms: int) -> bytes:

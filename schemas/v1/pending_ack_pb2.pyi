@@ -152,6 +152,56 @@ class AckResponse(_message.Message):
     acks: Acks
     def __init__(self, number: _Optional[int] = ..., partition: _Optional[int] = ..., done: _Optional[_Union[_requests_pb2.Done, _Mapping]] = ..., refused: _Optional[_Union[AckRefused, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ...) -> None: ...
 
+class ReplacedMember(_message.Message):
+    __slots__ = ("member", "at_ms")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    member: bytes
+    at_ms: int
+    def __init__(self, member: _Optional[bytes] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class SubscriptionState(_message.Message):
+    __slots__ = ("subscription", "acks", "committed", "replaced", "last_seen_ms")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
+    subscription: _requests_pb2.RegisteredSubscription
+    acks: Acks
+    committed: int
+    replaced: _containers.RepeatedCompositeFieldContainer[ReplacedMember]
+    last_seen_ms: int
+    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., committed: _Optional[int] = ..., replaced: _Optional[_Iterable[_Union[ReplacedMember, _Mapping]]] = ..., last_seen_ms: _Optional[int] = ...) -> None: ...
+
+class SequenceRange(_message.Message):
+    __slots__ = ("first", "end")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class CoordinatorState(_message.Message):
+    __slots__ = ("coordinator", "low_watermark", "settled")
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    coordinator: int
+    low_watermark: int
+    settled: _containers.RepeatedCompositeFieldContainer[SequenceRange]
+    def __init__(self, coordinator: _Optional[int] = ..., low_watermark: _Optional[int] = ..., settled: _Optional[_Iterable[_Union[SequenceRange, _Mapping]]] = ...) -> None: ...
+
+class PendingAckState(_message.Message):
+    __slots__ = ("now_ms", "subscriptions", "coordinators")
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
+    now_ms: int
+    subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionState]
+    coordinators: _containers.RepeatedCompositeFieldContainer[CoordinatorState]
+    def __init__(self, now_ms: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionState, _Mapping]]] = ..., coordinators: _Optional[_Iterable[_Union[CoordinatorState, _Mapping]]] = ...) -> None: ...
+
 class PendingAckBase(_message.Message):
     __slots__ = ("as_of", "piece_index", "piece_count", "state")
     AS_OF_FIELD_NUMBER: _ClassVar[int]

@@ -86,6 +86,20 @@ class AckRequest(NamedTuple):
     body: AckBody
 
 
+class AckQuestion(NamedTuple):
+    """What is asked about which subscription."""
+
+    subscription: SubscriptionId
+    body: AckBody
+
+
+def ack_request(
+    client_id: bytes, number: int, _acked_through: int, reply_partition: int, one: AckQuestion
+) -> AckRequest:
+    """A client's request; no answers are remembered, so none need to be acknowledged."""
+    return AckRequest(client_id, number, reply_partition, one.subscription, one.body)
+
+
 class AckRefusalCode(Enum):
     """Why a request was refused."""
 

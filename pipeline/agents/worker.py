@@ -1,4 +1,4 @@
-"""One worker process: both Faust Apps, the coordinators and what they share.
+"""One worker process: both Faust Apps, coordinators, pending-ack stores and what they share.
 
 *Source*: system.md, Process shapes 1; facts, faust.md 5.3 (stop), 6 (several Apps).
 """
@@ -22,17 +22,23 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.agents.coordinator import CoordinatorAgent
+from pipeline.agents.partition_owner import PartitionOwnerAgent
 from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.end_offsets import EndOffsets
-from schemas.topics import system_topics
+from pipeline.drivers.pending_ack import PendingAckDriver
+from pipeline.drivers.requests import PENDING_ACKS, AckRequests, Requests
+from schemas.topics import ACK_REQUESTS, TXN_REQUESTS, system_topics
 
 log = structlog.get_logger(__name__)
 
 SERVING_POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0
+
+SETTLE_RESEND_S = 1.0
+SETTLE_TIMEOUT_S = 30.0
+"""Then the coordinator settles anew; a subscription's owner may be away for long."""
 
 GIL_SWITCH_INTERVAL_S = 0.0005
 """A record crosses three threads on its way; at Python's 5 ms each of them would wait so long."""
@@ -94,40 +100,72 @@ class Worker:
     async def _serve(
         self, connector: Connector, admin: LogAdmin, ends: EndOffsets, data_dir: Path
     ) -> None:
-        writers = writer_app(self._settings, data_dir)
-        cluster = cluster_app(self._settings, data_dir)
+        settings = self._settings
+        writers = writer_app(settings, data_dir)
+        cluster = cluster_app(settings, data_dir)
         buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
+        acks: AckRequests = Requests(
+            PENDING_ACKS,
+            connector,
+            writer,
+            name="worker",
+            limits=BatchLimits(),
+            request_timeout_s=SETTLE_TIMEOUT_S,
+            resend_s=SETTLE_RESEND_S,
+        )
+        await acks.open(
+            partition_count=settings.partitions, response_partition_count=settings.partitions
+        )
 
-        def make_driver(coordinator: int) -> CoordinatorDriver:
+        def make_coordinator(coordinator: int) -> CoordinatorDriver:
             return CoordinatorDriver(
                 coordinator,
                 connector,
                 writer=writer,
                 ends=ends,
                 admin=admin,
+                acks=acks,
                 submit=buffered_writer.submit,
-                limits=batch_limits(self._settings),
-                marker_partition_count=self._settings.partitions,
+                limits=txn_log_limits(settings),
+                partition_count=settings.partitions,
                 clock=SystemClock(),
-                txn_timeout_ms_max=self._settings.txn_timeout_ms_max,
-                broker_away_s_max=self._settings.broker_away_s_max,
+                txn_timeout_ms_max=settings.txn_timeout_ms_max,
+                broker_away_s_max=settings.broker_away_s_max,
             )
 
-        agent = CoordinatorAgent(cluster, make_driver, self.fail)
+        def make_pending_acks(partition: int) -> PendingAckDriver:
+            return PendingAckDriver(
+                partition,
+                connector,
+                writer=writer,
+                submit=buffered_writer.submit,
+                limits=pending_ack_limits(settings),
+                clock=SystemClock(),
+                broker_away_s_max=settings.broker_away_s_max,
+            )
+
+        coordinators = PartitionOwnerAgent(
+            cluster, "coordinator", TXN_REQUESTS, make_coordinator, self.fail
+        )
+        pending_acks = PartitionOwnerAgent(
+            cluster, "pending-ack", ACK_REQUESTS, make_pending_acks, self.fail
+        )
         tasks = [
             self._task(ends.run(), "end-offsets"),
+            self._task(acks.failed(), "settling"),
             self._task(buffered_writer.run(), "buffered-writer"),
-            self._task(self._announce(agent), "announce"),
+            self._task(self._announce(coordinators, pending_acks), "announce"),
             self._task(self._run_apps(writers, cluster), "apps"),
         ]
         try:
             await self._stop.wait()
         finally:
-            await agent.stop()
+            await asyncio.gather(coordinators.stop(), pending_acks.stop())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await acks.close()
             await asyncio.gather(_stop(cluster), _stop(writers))
             await writer.close()
 
@@ -154,15 +192,19 @@ class Worker:
         await app.wait_until_stopped()
         self.fail(app.crash_reason or RuntimeError(f"{app.conf.id} stopped"))
 
-    async def _announce(self, agent: CoordinatorAgent) -> None:
+    async def _announce(
+        self,
+        coordinators: PartitionOwnerAgent[CoordinatorDriver],
+        pending_acks: PartitionOwnerAgent[PendingAckDriver],
+    ) -> None:
         while True:
-            drivers = agent.drivers
-            if drivers and all(driver.serving for driver in drivers.values()):
+            owners = [*coordinators.drivers.values(), *pending_acks.drivers.values()]
+            if coordinators.drivers and all(owner.serving for owner in owners):
                 # What was loaded so far lives as long as the process. Left to the collector, it is
                 # walked again and again under load, at 50 ms a time.
                 gc.collect()
                 gc.freeze()
-                self._serving(sorted(drivers))
+                self._serving(sorted(coordinators.drivers))
                 return
             await asyncio.sleep(SERVING_POLL_S)
 
@@ -182,7 +224,7 @@ async def _stop(app: faust.App) -> None:
         log.warning("app_not_stopped", app=app.conf.id, waited_s=STOP_TIMEOUT_S)
 
 
-def batch_limits(settings: Settings) -> BatchLimits:
+def txn_log_limits(settings: Settings) -> BatchLimits:
     """Thresholds of the transaction log (A)."""
     return BatchLimits(
         records_max=settings.txn_log_batch_records_max,
@@ -190,4 +232,15 @@ def batch_limits(settings: Settings) -> BatchLimits:
         delay_ms_max=settings.txn_log_batch_delay_ms_max,
         eager=settings.txn_log_flush_mode == "eager",
         batching=settings.txn_log_batching_enabled,
+    )
+
+
+def pending_ack_limits(settings: Settings) -> BatchLimits:
+    """Thresholds of the pending-ack log (A)."""
+    return BatchLimits(
+        records_max=settings.pending_ack_batch_records_max,
+        bytes_max=settings.pending_ack_batch_bytes_max,
+        delay_ms_max=settings.pending_ack_batch_delay_ms_max,
+        eager=settings.pending_ack_flush_mode == "eager",
+        batching=settings.pending_ack_batching_enabled,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from connectors.base import Clock, Connector, LogAdmin, LogWriter
+from connectors.base import Clock, Connector, Delivered, LogAdmin, LogWriter
 from connectors.errors import ConnectorError, FencedError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.core.buffered_log.bases import Trim
@@ -27,13 +27,16 @@ from pipeline.core.coordinator.machine import (
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
+from pipeline.drivers.requests import AckRequests
 from schemas import markers, requests, topics, txn_log
-from schemas.errors import DecodeError
+from schemas.acknowledgements import AckAnswer, AckQuestion, Settle
+from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
 from schemas.placement import system_partition
 from schemas.transactions import (
     Answer,
     Describe,
+    Done,
     Fence,
     ForgetClients,
     ListTransactions,
@@ -44,7 +47,14 @@ from schemas.transactions import (
     Response,
 )
 from schemas.txn_log_base import encode_state
-from schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
+from schemas.values import (
+    BatchPosition,
+    EndOffset,
+    Offset,
+    SubscriptionId,
+    TopicPartition,
+    TxnId,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -65,9 +75,10 @@ class CoordinatorDriver:
         writer: appends entries, markers and answers; shared with other coordinators.
         ends: reads end offsets; shared with other coordinators.
         admin: trims the log; shared with other coordinators.
+        acks: asks the owners of pending acknowledgements; shared with other coordinators.
         submit: hands log entries to the buffered-writer agent.
         limits: of the buffered writer.
-        marker_partition_count: partitions of txn-markers.
+        partition_count: partitions of txn-markers and ack-requests.
         clock: wall clock.
         txn_timeout_ms_max: longest time-out a client may ask for.
         broker_away_s_max: how long the broker may be away before `run` gives up.
@@ -81,9 +92,10 @@ class CoordinatorDriver:
         writer: LogWriter,
         ends: EndOffsets,
         admin: LogAdmin,
+        acks: AckRequests,
         submit: Submit,
         limits: BatchLimits,
-        marker_partition_count: int,
+        partition_count: int,
         clock: Clock,
         txn_timeout_ms_max: int,
         broker_away_s_max: float = 60.0,
@@ -94,9 +106,10 @@ class CoordinatorDriver:
         self._writer = writer
         self._ends = ends
         self._admin = admin
+        self._acks = acks
         self._submit = submit
         self._limits = limits
-        self._marker_partition_count = marker_partition_count
+        self._partition_count = partition_count
         self._clock = clock
         self._txn_timeout_ms_max = txn_timeout_ms_max
         self._broker_away_s_max = broker_away_s_max
@@ -222,7 +235,7 @@ class CoordinatorDriver:
                 case Reply(request, answer):
                     self._reply(request, answer)
                 case EndParticipants():
-                    self._write_markers(effect)
+                    self._end_participants(effect)
                 case ReadEnds(sequence, partitions):
                     self._ends.read(partitions, self._ends_reader(sequence))
                 case Propose():
@@ -272,36 +285,55 @@ class CoordinatorDriver:
 
         return ends_read
 
-    def _write_markers(self, effect: EndParticipants) -> None:
-        """Writes the markers; C4: Ended is proposed once all of them are acknowledged."""
+    def _end_participants(self, effect: EndParticipants) -> None:
+        """Writes the markers and settles the subscriptions (C4).
+
+        Ended is proposed once all of them are acknowledged.
+        """
         machine, sequence = self._machine, effect.sequence
-        missing = len(effect.markers)
+        missing = len(effect.markers) + len(effect.subscriptions)
         failed = False
 
-        def delivered(error: ConnectorError | None, _offset: int) -> None:
+        def acknowledged(*, done: bool) -> None:
             nonlocal missing, failed
             missing -= 1
-            failed = failed or error is not None
+            failed = failed or not done
             if missing or self._machine is not machine or not self.serving:
                 return
             if failed:
-                self._lost(sequence, "writing markers")
+                self._lost(sequence, "telling its participants")
             else:
                 self._run(machine.participants_ended(sequence, self._clock.now_ms()))
 
         if not missing:
             self._run(machine.participants_ended(sequence, self._clock.now_ms()))
         for marker in effect.markers:
-            partition = system_partition(marker.data, self._marker_partition_count)
-            try:
-                self._writer.append(
-                    TopicPartition(topics.TXN_MARKERS, partition),
-                    markers.encode_value(marker),
-                    delivered,
-                    key=markers.encode_key(marker.data, marker.txn),
-                )
-            except RetriableError as error:  # queue full: the whole set is written again later
-                delivered(error, -1)
+            self._write_marker(marker, lambda error, _offset: acknowledged(done=error is None))
+        txn = TxnId(self.coordinator, sequence)
+        body = Settle(txn, effect.committed, machine.state.low_watermark)
+        for subscription in effect.subscriptions:
+            self._settle(subscription, body, lambda answer: acknowledged(done=answer == Done()))
+
+    def _write_marker(self, marker: markers.Marker, delivered: Delivered) -> None:
+        partition = system_partition(marker.data, self._partition_count)
+        try:
+            self._writer.append(
+                TopicPartition(topics.TXN_MARKERS, partition),
+                markers.encode_value(marker),
+                delivered,
+                key=markers.encode_key(marker.data, marker.txn),
+            )
+        except RetriableError as error:  # queue full: the whole set is written again later
+            delivered(error, -1)
+
+    def _settle(
+        self,
+        subscription: SubscriptionId,
+        body: Settle,
+        answered: Callable[[AckAnswer | StilltideError], None],
+    ) -> None:
+        partition = system_partition(subscription.data, self._partition_count)
+        self._acks.tell(partition, AckQuestion(subscription, body), answered)
 
     def _lost(self, sequence: int, step: str) -> None:
         """A step towards a transaction's end failed; the machine takes it again."""

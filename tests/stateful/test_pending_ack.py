@@ -35,6 +35,7 @@ from tests.support.pending_ack_judge import HOUR_MS, Judge, offsets
 READ = [SubscriptionId(TopicPartition("orders", n), "billing") for n in range(2)]
 PICK = st.integers(0, 10**6)
 OFFSETS = st.integers(0, 9)
+UP_TO = st.none() | st.none() | OFFSETS
 FEW = st.lists(OFFSETS, max_size=3).map(tuple)
 
 
@@ -89,6 +90,8 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         self.new_owner()
         for subscription in READ:
             self.attach(READ.index(subscription), 0, ())
+        for pick in range(3):
+            self.open(pick, READ)
         self.run_calmly()
 
     # -- what members do
@@ -102,8 +105,10 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         self.send(subscription, Attach(member, EndOffset(cursor // 3), ranges_of(more)))
 
     @precondition(lambda self: self.transactions)
-    @rule(pick=PICK, which=PICK, some=FEW, up_to=st.none() | OFFSETS)
-    def acknowledge(self, pick: int, which: int, some: tuple[int, ...], up_to: int | None):
+    @rule(pick=PICK, which=PICK, some=FEW, up_to=UP_TO, calm=st.booleans())
+    def acknowledge(
+        self, pick: int, which: int, some: tuple[int, ...], up_to: int | None, *, calm: bool
+    ):
         """By the newest member, mostly; in a transaction in any state, registered or not."""
         latest = dict(self.members)
         subscription, member = list(latest.items())[pick % len(latest)]
@@ -111,6 +116,8 @@ class PendingAcknowledgements(RuleBasedStateMachine):
             subscription, member = self.members[pick % len(self.members)]
         txn = self.transactions[-1 - which % min(4, len(self.transactions))].txn
         self.send(subscription, Acknowledge(txn, member, tuple(map(Offset, some)), up_to))
+        if calm:
+            self.run_calmly()
 
     @rule(pick=PICK, cursor=OFFSETS, more=FEW)
     def move_cursor(self, pick: int, cursor: int, more: tuple[int, ...]):
@@ -133,13 +140,15 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         self.transactions.append(Transaction(TxnId(coordinator, sequence), registered))
 
     @precondition(lambda self: self.transactions)
-    @rule(pick=PICK, committed=st.booleans())
-    def end(self, pick: int, *, committed: bool):
+    @rule(pick=PICK, committed=st.booleans(), calm=st.booleans())
+    def end(self, pick: int, *, committed: bool, calm: bool):
         """C4: COMMITTING or ABORTING is durable; every registered subscription is settled."""
         one = self.transactions[-1 - pick % min(4, len(self.transactions))]
         if one.committed is None:
             one.committed = committed
         self.settle(one)
+        if calm:
+            self.run_calmly()
 
     def settle(self, one: Transaction):
         """Sends a settle wherever none was answered yet."""

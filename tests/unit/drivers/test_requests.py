@@ -10,7 +10,7 @@ from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.requests import WAKES_PER_TURN, Requests
+from pipeline.drivers.requests import COORDINATORS, WAKES_PER_TURN, Requests
 from pipeline.errors import RequestTimeoutError
 from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
@@ -56,6 +56,7 @@ async def opened(
 ) -> Requests:
     """A client's requests, listening."""
     made = Requests(
+        COORDINATORS,
         MemoryConnector(broker),
         writer,
         name="client",
@@ -63,7 +64,7 @@ async def opened(
         request_timeout_s=timeout_s,
         resend_s=resend_s,
     )
-    await made.open(coordinator_count=2, response_partition_count=1)
+    await made.open(partition_count=2, response_partition_count=1)
     return made
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import faust
 import structlog
 
-from connectors.base import Connector, LogAdmin
+from connectors.base import Connector, LogAdmin, LogWriter
 from connectors.clock import SystemClock
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
@@ -105,18 +105,7 @@ class Worker:
         cluster = cluster_app(settings, data_dir)
         buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
-        acks: AckRequests = Requests(
-            PENDING_ACKS,
-            connector,
-            writer,
-            name="worker",
-            limits=BatchLimits(),
-            request_timeout_s=SETTLE_TIMEOUT_S,
-            resend_s=SETTLE_RESEND_S,
-        )
-        await acks.open(
-            partition_count=settings.partitions, response_partition_count=settings.partitions
-        )
+        acks = await _settling(connector, writer, settings.partitions)
 
         def make_coordinator(coordinator: int) -> CoordinatorDriver:
             return CoordinatorDriver(
@@ -222,6 +211,21 @@ async def _stop(app: faust.App) -> None:
             await app.stop()
     except TimeoutError:
         log.warning("app_not_stopped", app=app.conf.id, waited_s=STOP_TIMEOUT_S)
+
+
+async def _settling(connector: Connector, writer: LogWriter, partitions: int) -> AckRequests:
+    """What coordinators ask the owners of pending acknowledgements with."""
+    acks: AckRequests = Requests(
+        PENDING_ACKS,
+        connector,
+        writer,
+        name="worker",
+        limits=BatchLimits(),
+        request_timeout_s=SETTLE_TIMEOUT_S,
+        resend_s=SETTLE_RESEND_S,
+    )
+    await acks.open(partition_count=partitions, response_partition_count=partitions)
+    return acks
 
 
 def txn_log_limits(settings: Settings) -> BatchLimits:

@@ -27,11 +27,12 @@ from pipeline.core.coordinator.machine import (
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
+from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import AckRequests
 from schemas import markers, requests, topics, txn_log
 from schemas.acknowledgements import AckAnswer, AckQuestion, Settle
 from schemas.errors import DecodeError, StilltideError
-from schemas.framing import decode_value, encode_batch
+from schemas.framing import decode_value
 from schemas.placement import system_partition
 from schemas.transactions import (
     Answer,
@@ -117,7 +118,7 @@ class CoordinatorDriver:
         self._machine = Coordinator(coordinator)
         self._log: OwnedLog | None = None
         self._bases: LogBases | None = None
-        self._replies: dict[tuple[bytes, int], list[bytes]] = {}
+        self._replies = Replies(writer)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._began_s = 0.0
@@ -220,7 +221,7 @@ class CoordinatorDriver:
     def _stop_serving(self) -> None:
         assert self._bases is not None
         self._bases.close()
-        self._replies.clear()
+        self._replies.drop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -361,28 +362,7 @@ class CoordinatorDriver:
 
     def _reply(self, request: Request, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
-        to = (request.client_id, request.reply_partition)
-        if not self._replies:  # all answers of one turn of the loop go together
-            asyncio.get_running_loop().call_soon(self._send_replies)
-        self._replies.setdefault(to, []).append(data)
-
-    def _send_replies(self) -> None:
-        """One record per client for all its answers; a lost answer is asked for again."""
-        replies, self._replies = self._replies, {}
-        for (client_id, partition), records in replies.items():
-            try:
-                self._writer.append(
-                    TopicPartition(topics.TXN_RESPONSES, partition),
-                    encode_batch(records),
-                    _ignored,
-                    key=client_id,
-                )
-            except ConnectorError as error:
-                log.warning("answers_dropped", answers=len(records), why=error.primary)
-
-
-def _ignored(_error: ConnectorError | None, _offset: int) -> None:
-    """An answer that did not arrive is asked for again (C1b)."""
+        self._replies.add(request.client_id, request.reply_partition, data)
 
 
 def _nonce_of(record: bytes) -> bytes:

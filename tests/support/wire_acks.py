@@ -10,7 +10,10 @@ from schemas.acknowledgements import (
     AckRequest,
     AckResponse,
     Acks,
+    AckState,
     Attach,
+    BaseCoordinator,
+    BaseSubscription,
     CursorMoved,
     DescribeAcks,
     OffsetRange,
@@ -55,18 +58,36 @@ ACK_REQUESTS = st.builds(
     ACK_BODIES,
 )
 PENDING = st.builds(PendingAcks, TXNS, RANGES, st.none() | OFFSETS)
+ACKS = st.builds(
+    Acks,
+    U64.map(EndOffset),
+    RANGES,
+    st.lists(PENDING, max_size=3).map(tuple),
+    st.just(b"") | IDS,
+)
 ACK_ANSWERS = st.one_of(
-    st.builds(Done),
-    st.builds(AckRefused, st.sampled_from(AckRefusalCode), TEXT),
-    st.builds(
-        Acks,
-        U64.map(EndOffset),
-        RANGES,
-        st.lists(PENDING, max_size=3).map(tuple),
-        st.just(b"") | IDS,
-    ),
+    st.builds(Done), st.builds(AckRefused, st.sampled_from(AckRefusalCode), TEXT), ACKS
 )
 ACK_RESPONSES = st.builds(AckResponse, st.integers(1, 2**64 - 1), U32, ACK_ANSWERS)
+SEQUENCES = st.lists(st.integers(0, 2**64 - 1), max_size=6, unique=True).map(
+    lambda bounds: tuple((int(first), int(end)) for first, end in _ranges(bounds))
+)
+ACK_STATES = st.builds(
+    AckState,
+    U64,
+    st.lists(
+        st.builds(
+            BaseSubscription,
+            st.builds(SubscriptionId, DATA_PARTITIONS, TEXT),
+            ACKS,
+            U64.map(EndOffset),
+            st.lists(st.tuples(IDS, U64), max_size=3).map(tuple),
+            U64,
+        ),
+        max_size=3,
+    ).map(tuple),
+    st.lists(st.builds(BaseCoordinator, U64, U64, SEQUENCES), max_size=3).map(tuple),
+)
 BASES = st.integers(1, 2**32 - 1).flatmap(
     lambda count: st.builds(
         Base,

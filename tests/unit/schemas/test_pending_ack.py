@@ -13,7 +13,10 @@ from schemas.acknowledgements import (
     AckRequest,
     AckResponse,
     Acks,
+    AckState,
     Attach,
+    BaseCoordinator,
+    BaseSubscription,
     CursorMoved,
     DescribeAcks,
     OffsetRange,
@@ -23,13 +26,15 @@ from schemas.acknowledgements import (
 )
 from schemas.bases import Base
 from schemas.errors import DecodeError
+from schemas.pending_ack_base import decode_state, encode_state
 from schemas.transactions import Done, Fence, Noop
 from schemas.v1 import pending_ack_pb2
 from schemas.values import EndOffset, Offset, TxnId
-from tests.support.wire import ROUND_TRIPS, TOPIC_ID, U64
+from tests.support.wire import READ, ROUND_TRIPS, TOPIC_ID, U64
 from tests.support.wire_acks import (
     ACK_REQUESTS,
     ACK_RESPONSES,
+    ACK_STATES,
     MEMBER,
     OWN_ACK_BODIES,
     TXN,
@@ -158,6 +163,39 @@ def test_a_spliced_request_is_what_protobuf_would_build(one: AckRequest, at_ms: 
         request=pending_ack_pb2.AckRequest.FromString(request_bytes), at_ms=at_ms
     )
     assert codec.encode_request_record(request_bytes, at_ms) == built.SerializeToString()
+
+
+STATE = AckState(
+    AT_MS,
+    (BaseSubscription(READ, Acks(EndOffset(5), (), (), MEMBER), EndOffset(4), ((MEMBER, 7),), 9),),
+    (BaseCoordinator(2, 6, ((7, 9), (11, 12))),),
+)
+STATE_HEX = (
+    "0880d095ffbc31 123a 0a08 0a0174 1003 1a0167 1214 0805 2210 000102030405060708090a0b0c0d0e0f"
+    "1804 2214 0a10 000102030405060708090a0b0c0d0e0f 1007 2809"
+    "1a10 0802 1006 1a04 0807 1009 1a04 080b 100c"
+)
+
+
+def test_state_bytes():
+    """C8: a state has exactly these bytes, and is read back from them."""
+    data = bytes.fromhex(STATE_HEX)
+    assert b"".join(encode_state(STATE)) == data
+    assert decode_state(data) == STATE
+
+
+@ROUND_TRIPS
+@given(ACK_STATES)
+def test_every_state_is_read_back(state: AckState):
+    """C8: encoding loses nothing of a state, joined from its parts."""
+    assert decode_state(b"".join(encode_state(state))) == state
+
+
+def test_what_is_no_state_is_an_error():
+    """C8: a base that is not a state is refused with the reason."""
+    with pytest.raises(DecodeError) as caught:
+        decode_state(b"\xff")
+    assert caught.value.primary == "not a pending-ack log's state"
 
 
 @pytest.mark.parametrize(

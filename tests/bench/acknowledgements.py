@@ -1,0 +1,172 @@
+"""Acknowledgements in transactions: the store with its buffered writer on, against off.
+
+Off is one awaited Kafka record for each acknowledgement, with the producer's own linger of 0, 1 and
+5 ms; the best of the three counts. Both sides append, read back, validate and answer; every
+transaction settles after 50 acknowledgements.
+"""
+
+import asyncio
+import tempfile
+from contextlib import AsyncExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from connectors.local.cluster import LocalCluster
+from pipeline.agents.apps import writer_app
+from pipeline.agents.buffered_writer import BufferedWriter
+from pipeline.cli.output import say
+from pipeline.config import load_settings
+from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.core.pending_ack.machine import PendingAckStore
+from pipeline.drivers.owned_log import OwnedLog
+from pipeline.drivers.pending_ack import CODEC
+from schemas import pending_ack
+from schemas.acknowledgements import (
+    AckAnswer,
+    AckBody,
+    Acknowledge,
+    AckRequest,
+    Attach,
+    Settle,
+)
+from schemas.topics import PENDING_ACK_LOG, system_topics
+from schemas.transactions import Done
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from tests.bench.harness import Run, closed_loop, middle, report, rotated
+
+CALLERS = (1, 16, 64, 256)
+ROUNDS = 5
+SECONDS = 1.5
+WARM_UP_SECONDS = 12.0
+ACKNOWLEDGEMENTS_PER_TRANSACTION = 50
+
+READ = SubscriptionId(TopicPartition("orders", 0), "billing")
+MEMBER = bytes(16)
+
+SETTINGS: dict[str, tuple[BatchLimits, float]] = {
+    "buffered": (BatchLimits(), 0.0),
+    "linger 0": (BatchLimits(batching=False), 0.0),
+    "linger 1": (BatchLimits(batching=False), 1.0),
+    "linger 5": (BatchLimits(batching=False), 5.0),
+}
+UNBUFFERED = ("linger 0", "linger 1", "linger 5")
+
+
+class Store:
+    """A store and its callers in one process: answers come back without a second topic."""
+
+    def __init__(self) -> None:
+        self.log: OwnedLog
+        self.serving = asyncio.Event()
+        self._machine = PendingAckStore()
+        self._numbers = count(1)
+        self._futures: dict[int, asyncio.Future[AckAnswer]] = {}
+        self._offsets = count()
+        self._transactions = count()
+        self._txn = TxnId(0, next(self._transactions))
+        self._in_txn = 0
+
+    async def begin(self) -> None:
+        """Attaches the member that acknowledges."""
+        self._machine.serve()
+        await self._ask(Attach(MEMBER, EndOffset(0), ()))
+
+    async def acknowledge(self) -> None:
+        """One record, in the transaction of the moment; answered as a client is."""
+        offset = Offset(next(self._offsets))
+        self._in_txn += 1
+        asked = self._ask(Acknowledge(self._txn, MEMBER, (offset,)))
+        if self._in_txn == ACKNOWLEDGEMENTS_PER_TRANSACTION:
+            ended, self._in_txn = self._txn, 0
+            self._txn = TxnId(0, next(self._transactions))
+            _ = self._ask(Settle(ended, committed=True, low_watermark=ended.sequence))
+        assert await asked == Done()
+
+    def applied(self, records: list[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+        """Validates and answers, as the driver does."""
+        decoded = [pending_ack.decode(record) for record in records]
+        for effect in self._machine.applied(decoded, own=own):
+            self._futures.pop(effect.request.number).set_result(effect.answer)
+
+    def _ask(self, body: AckBody) -> asyncio.Future[AckAnswer]:
+        number = next(self._numbers)
+        future = self._futures[number] = asyncio.get_running_loop().create_future()
+        data = pending_ack.encode_request(AckRequest(bytes(22), number, 0, READ, body))
+        self.log.append(pending_ack.encode_request_record(data, 0))
+        return future
+
+
+async def run() -> None:
+    """Measures, prints and writes the case."""
+    runs: dict[tuple[str, int], list[Run]] = {}
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
+        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
+        admin = connector.admin()
+        await admin.ensure_topics(system_topics(coordinators=1, partitions=len(SETTINGS)))
+        app = writer_app(load_settings(), directory)
+        agent = BufferedWriter(app)
+        app.finalize()
+        await app.start()
+        pump = asyncio.create_task(agent.run())
+        stores = {name: await _open(stack, connector, agent, name) for name in SETTINGS}
+        for store in stores.values():  # the broker compiles its code; nobody shall pay for it alone
+            for callers in (1, 64):
+                await closed_loop(store.acknowledge, callers, WARM_UP_SECONDS / len(stores))
+        for number in range(ROUNDS):
+            for callers in CALLERS:
+                for name in rotated(list(SETTINGS), number + callers):
+                    store, data = stores[name], stores[name].log.partition
+                    before = (await admin.end_offsets([data]))[data]
+                    done = await closed_loop(store.acknowledge, callers, SECONDS)
+                    entries = (await admin.end_offsets([data]))[data] - before
+                    done.extra["per_entry"] = done.operations / entries
+                    runs.setdefault((name, callers), []).append(done)
+            say(f"acknowledgements: round {number + 1} of {ROUNDS}")
+        pump.cancel()
+        await app.stop()
+    report("acknowledgements", [_row(runs, callers) for callers in CALLERS])
+
+
+async def _open(
+    stack: AsyncExitStack, connector: KafkaConnector, agent: BufferedWriter, name: str
+) -> Store:
+    partition = list(SETTINGS).index(name)
+    limits, linger_ms = SETTINGS[name]
+    store = Store()
+    store.log = OwnedLog(
+        connector,
+        TopicPartition(PENDING_ACK_LOG, partition),
+        CODEC,
+        limits,
+        writer=connector.writer(f"bench-{partition}", linger_ms=linger_ms),
+        submit=agent.submit,
+        applied=store.applied,
+        serving=store.serving.set,
+    )
+    task = asyncio.create_task(store.log.run())
+    stack.callback(task.cancel)
+    await store.serving.wait()
+    await store.begin()
+    return store
+
+
+def _row(runs: dict[tuple[str, int], list[Run]], callers: int) -> dict[str, Any]:
+    rates = {name: middle(runs[name, callers], "per_s") for name in SETTINGS}
+    best = max(UNBUFFERED, key=rates.__getitem__)
+    ours, others = runs["buffered", callers], runs[best, callers]
+    return {
+        "setting": callers,
+        "ours": rates["buffered"],
+        "baseline": rates[best],
+        "ratio": rates["buffered"] / rates[best],
+        "unit": "acknowledgements/s",
+        "best_unbuffered": best,
+        "ours_p99_ms": middle(ours, "p99_ms"),
+        "baseline_p99_ms": middle(others, "p99_ms"),
+        "entries_fewer": middle(ours, "per_entry") / middle(others, "per_entry"),
+    }

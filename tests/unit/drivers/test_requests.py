@@ -200,6 +200,8 @@ async def test_an_undecodable_answer_fails_every_request(broker: MemoryBroker, c
     assert caught.value.place == f"{RESPONSES}@0"
     with pytest.raises(DecodeError):
         await client.ask(0, OPEN)
+    with pytest.raises(DecodeError):  # and whoever only tells hears of it too
+        await client.failed()
 
 
 async def test_an_answer_of_no_known_coordinator_fails_every_request(

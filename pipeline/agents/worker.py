@@ -128,6 +128,7 @@ class Worker:
                 partition,
                 connector,
                 writer=writer,
+                admin=admin,
                 submit=buffered_writer.submit,
                 limits=pending_ack_limits(settings),
                 clock=SystemClock(),

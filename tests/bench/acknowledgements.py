@@ -7,6 +7,7 @@ transaction settles after 50 acknowledgements.
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from pipeline.agents.buffered_writer import BufferedWriter
 from pipeline.cli.output import say
 from pipeline.config import load_settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.core.pending_ack.machine import PendingAckStore
+from pipeline.core.pending_ack.machine import PendingAckStore, Reply
 from pipeline.drivers.owned_log import OwnedLog
 from pipeline.drivers.pending_ack import CODEC
 from schemas import pending_ack
@@ -71,7 +72,8 @@ class Store:
 
     async def begin(self) -> None:
         """Attaches the member that acknowledges."""
-        self._machine.serve()
+        assert self.log.epoch is not None
+        self._machine.serve(self.log.epoch, 0)
         await self._ask(Attach(MEMBER, EndOffset(0), ()))
 
     async def acknowledge(self) -> None:
@@ -85,10 +87,11 @@ class Store:
             _ = self._ask(Settle(ended, committed=True, low_watermark=ended.sequence))
         assert await asked == Done()
 
-    def applied(self, records: list[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+    def applied(self, offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         """Validates and answers, as the driver does."""
         decoded = [pending_ack.decode(record) for record in records]
-        for effect in self._machine.applied(decoded, own=own):
+        for effect in self._machine.applied(offset, decoded, own=own, now_ms=0):
+            assert isinstance(effect, Reply)
             self._futures.pop(effect.request.number).set_result(effect.answer)
 
     def _ask(self, body: AckBody) -> asyncio.Future[AckAnswer]:

@@ -11,7 +11,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.core.pending_ack.machine import PendingAckStore
+from pipeline.core.buffered_log.bases import BaseLimits, Trim
+from pipeline.core.pending_ack.machine import PendingAckEffect, PendingAckStore, Reply, WriteBase
 from pipeline.core.pending_ack.state import PendingAckState
 from schemas.acknowledgements import (
     AckAnswer,
@@ -26,15 +27,17 @@ from schemas.acknowledgements import (
     Ranges,
     Settle,
 )
+from schemas.bases import Base
 from schemas.pending_ack import decode_request, encode_request
-from schemas.pending_ack_base import decode_state, encode_state
-from schemas.transactions import Done, Noop
+from schemas.pending_ack_base import encode_state
+from schemas.transactions import Done, Fence, Noop
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.support.pending_ack_judge import HOUR_MS, Judge, offsets
 
 READ = [SubscriptionId(TopicPartition("orders", n), "billing") for n in range(2)]
 PICK = st.integers(0, 10**6)
 OFFSETS = st.integers(0, 9)
+LIMITS = BaseLimits(interval_ms=1, dead_floor=6, dead_factor=1)
 UP_TO = st.none() | st.none() | OFFSETS
 FEW = st.lists(OFFSETS, max_size=3).map(tuple)
 
@@ -81,7 +84,8 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 1_000_000
         self.judge = Judge()
-        self.log: list[Append] = []
+        self.log: list[Append] = []  # also what was trimmed, for the judge
+        self.log_start = 0
         self.sent: list[AckRequest] = []
         self.right: dict[int, set] = {}  # by place in the log: the refusals that are right
         self.members: list[tuple[SubscriptionId, bytes]] = []
@@ -210,7 +214,9 @@ class PendingAcknowledgements(RuleBasedStateMachine):
     @rule()
     def lose_append(self):
         """B5: it will never be effective."""
-        self.owner.queue.pop(0)
+        body = self.owner.queue.pop(0).record.body
+        if isinstance(body, Base):
+            self.owner.machine.base_lost(body.as_of, self.now_ms)
 
     @rule(pick=PICK, count=st.integers(1, 4))
     def read_back(self, pick: int, count: int):
@@ -218,16 +224,24 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         processes = [self.owner, *self.zombies]
         self.read(processes[pick % len(processes)], count)
 
-    @rule(count=st.integers(0, 4), base_at=PICK)
-    def take_over(self, count: int, base_at: int):
-        """B1, C8: another process fences the owner; it may begin from a base made anywhere."""
+    @rule(count=st.integers(0, 4))
+    def take_over(self, count: int):
+        """B1, C8: another process fences the owner, and knows what a whole replay would know."""
         self.land(count)
         self.owner.until = len(self.log)
         self.owner.queue.clear()
         self.zombies = [self.owner]
         replayed = self.owner_state()
-        self.new_owner(base_at % (len(self.log) + 1))
+        self.new_owner()
         assert self.owner.machine.state.base() == replayed
+
+    @precondition(lambda self: self.owner.machine.deadline_ms is not None)
+    @rule(pick=PICK)
+    def tick(self, pick: int):
+        """C8: a base in two pieces, when one is due; it may be torn by a fence."""
+        processes = [self.owner, *self.zombies]
+        owner = processes[pick % len(processes)]
+        self.run(owner, owner.machine.tick(self.now_ms), set())
 
     # -- what must hold
 
@@ -292,17 +306,18 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         record = PendingAckRecord(Noop() if question else request, self.now_ms)
         owner.queue.append(Append(owner, record, request if question else None))
 
-    def new_owner(self, base_at: int = 0):
-        """B1: replays the log, or what follows a base, then serves."""
-        owner = Owner(PendingAckStore(), len(self.log))
-        for append in self.log[:base_at]:
-            assert not owner.machine.applied([append.record], own=False), "answers in a replay"
-        if base_at:
-            data = b"".join(encode_state(owner.machine.state.base()))
-            owner.machine.state = PendingAckState.from_base(decode_state(data))
-        for append in self.log[base_at:]:
-            assert not owner.machine.applied([append.record], own=False), "answers in a replay"
-        owner.machine.serve()
+    def new_owner(self):
+        """B1, C8: replays what is left of the log, from its first base if trimmed, then serves."""
+        epoch = Offset(len(self.log))
+        machine = PendingAckStore(0, Offset(self.log_start), base_limits=LIMITS)
+        owner = Owner(machine, epoch + 1)
+        for offset in range(self.log_start, epoch):
+            record = self.log[offset].record
+            if not isinstance(record.body, Fence):
+                effects = machine.applied(Offset(offset), [record], own=False, now_ms=self.now_ms)
+                assert not effects, "acts in a replay"
+        self.log.append(Append(owner, PendingAckRecord(Fence(bytes(16)), self.now_ms)))
+        machine.serve(epoch, self.now_ms)
         self.owner = owner
 
     def owner_state(self):
@@ -319,15 +334,34 @@ class PendingAcknowledgements(RuleBasedStateMachine):
             append, right = self.log[owner.position], self.right[owner.position]
             owner.position, count = owner.position + 1, count - 1
             own = append.owner is owner
-            effects = owner.machine.applied([append.record], own=own)
-            if not own:
-                assert not effects, "answers what another owner appended"
+            if isinstance(append.record.body, Fence):
                 continue
-            if append.question is not None:
+            effects = owner.machine.applied(
+                Offset(owner.position - 1), [append.record], own=own, now_ms=self.now_ms
+            )
+            if append.question is not None and own:
                 owner.machine.asked(append.question)
-            for effect in effects:
-                assert effect.request == append.record.body
-                self.answered(effect.request, effect.answer, right)
+            self.run(owner, effects, right)
+
+    def run(self, owner: Owner, effects: list[PendingAckEffect], right: set):
+        """Does what a driver does, and checks what must be durable first."""
+        for effect in effects:
+            match effect:
+                case Reply(request, answer):
+                    mine = [one.record.body for one in self.log if one.owner is owner]
+                    assert request in mine, "answers what another owner appended"
+                    self.answered(request, answer, right)
+                case WriteBase(as_of, state):
+                    data = b"".join(encode_state(state))
+                    halves = data[: len(data) // 2], data[len(data) // 2 :]
+                    for index, half in enumerate(halves):
+                        record = PendingAckRecord(Base(as_of, index, 2, half), self.now_ms)
+                        if owner is self.owner:
+                            owner.queue.append(Append(owner, record))
+                case Trim(offset):
+                    assert not isinstance(self.log[offset].record.body, Fence)
+                    self.log_start = max(self.log_start, offset)
+                    owner.machine.trimmed(offset)
 
     def answered(self, request: AckRequest, answer: AckAnswer, right: set):
         """C1: it left behind its own entry; the judge may be further on, so only codes compare."""

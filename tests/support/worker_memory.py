@@ -121,6 +121,7 @@ class MemoryWorker:
                 partition,
                 self._connector,
                 writer=writer,
+                admin=admin,
                 submit=queue.submit,
                 limits=self._limits,
                 clock=SystemClock(),

@@ -62,6 +62,17 @@ class PendingAckState:
             refused = self._change(subscription, held, body)
         return refused or Done()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is pending in any transaction."""
+        return not any(view.pending_count for view in self._coordinators.values())
+
+    @property
+    def item_count(self) -> int:
+        """How much a base would hold: subscriptions, and the offsets and ranges in them."""
+        held = sum(one.held_count for one in self.subscriptions.values())
+        return len(self.subscriptions) + held
+
     def acks(self, subscription: SubscriptionId) -> Acks:
         """The acknowledgements of one subscription, also of one nobody was ever attached to."""
         held = self.subscriptions.get(subscription)

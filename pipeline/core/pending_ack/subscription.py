@@ -67,6 +67,11 @@ class SubscriptionAcks:
         """Whether the group's commit holds everything that is known here."""
         return not self.pending and not self.acknowledged and self.cursor == self.committed
 
+    @property
+    def held_count(self) -> int:
+        """Acknowledged ranges and pending offsets."""
+        return self.acknowledged.range_count + len(self._holders)
+
     def attach(self, member: bytes, now_ms: int) -> AckRefused | None:
         """The member takes the subscription over, unless it was replaced before."""
         if member == self.member:
@@ -94,7 +99,7 @@ class SubscriptionAcks:
 
     def too_many(self, count: int) -> AckRefused | None:
         """The refusal of `count` more offsets or ranges than fit."""
-        held = self.acknowledged.range_count + len(self._holders)
+        held = self.held_count
         if held + count <= HELD_MAX:
             return None
         reason = f"{held} offsets and ranges are held; with {count} more there are over {HELD_MAX}"

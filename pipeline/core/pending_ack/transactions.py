@@ -25,6 +25,11 @@ class CoordinatorView:
         self._sequences: list[int] = []  # of transactions with something pending, ascending
         self._where: dict[int, set[SubscriptionId]] = {}
 
+    @property
+    def pending_count(self) -> int:
+        """Transactions in which something may be pending."""
+        return len(self._sequences)
+
     def has_ended(self, sequence: int) -> bool:
         """Whether a transaction acknowledges nothing any more."""
         return sequence < self.low_watermark or sequence in self._settled

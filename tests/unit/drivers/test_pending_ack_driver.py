@@ -263,3 +263,22 @@ async def test_a_repeated_request_has_one_effect(broker: MemoryBroker, client: A
     for it in broker.records(source):
         broker.append(source, it.key, it.value, None)
     assert await client.ask(DescribeAcks()) == before
+
+
+async def test_the_log_is_trimmed_and_its_next_owner_begins_from_a_base(
+    broker: MemoryBroker, connector: MemoryConnector, worker: MemoryWorker, client: AckClient
+):
+    """C8: once nothing is pending a base stands for all before it, also for the next owner."""
+    txn = await client.begin()
+    await client.acknowledge(txn, 7)
+    await client.end(txn, committed=True)
+    before = await client.ask(DescribeAcks())
+    await until(lambda: broker.log(LOG).start > 0)
+    for driver in [*worker.drivers, *worker.pending_acks]:
+        driver.assigned = False
+    async with MemoryWorker(connector):
+        await asyncio.wait(worker.tasks, timeout=10)
+        assert await client.ask(DescribeAcks()) == before
+        refused = await client.acknowledge(txn, 9)
+        assert isinstance(refused, AckRefused)
+        assert refused.code == AckRefusalCode.TRANSACTION_ENDED

@@ -196,9 +196,9 @@ def test_c1_only_the_owner_that_serves_answers():
     """C1: a replay answers nothing, and an owner nothing that another one appended."""
     store = PendingAckStore()
     records = [PendingAckRecord(request(attach(FIRST)), 0)]
-    assert store.applied(records, own=False) == []
-    store.serve()
-    assert store.applied(records, own=False) == []
+    assert store.applied(Offset(0), records, own=False, now_ms=0) == []
+    store.serve(Offset(1), 0)
+    assert store.applied(Offset(2), records, own=False, now_ms=0) == []
     asked = request(acknowledge(X, 9))
-    effects = store.applied([PendingAckRecord(asked, 0)], own=True)
+    effects = store.applied(Offset(3), [PendingAckRecord(asked, 0)], own=True, now_ms=0)
     assert effects == [Reply(asked, Done())]

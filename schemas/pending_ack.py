@@ -6,6 +6,7 @@ order (C0) and never builds it anew.
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
@@ -123,8 +124,10 @@ def _body_of(message: pb.AckRequest) -> AckBody:
 
 def _acknowledge(one: pb.Acknowledge) -> Acknowledge:
     cumulative = Offset(one.cumulative_offset) if one.HasField("cumulative_offset") else None
-    offsets = tuple(map(Offset, one.offsets))
-    return Acknowledge(_txn_of(one.txn), _member(one.member), offsets, cumulative)
+    txn, offsets = one.txn, cast("tuple[Offset, ...]", tuple(one.offsets))  # a call each adds up
+    return Acknowledge(
+        TxnId(txn.coordinator, txn.sequence), _member(one.member), offsets, cumulative
+    )
 
 
 def _settle(one: pb.Settle) -> Settle:

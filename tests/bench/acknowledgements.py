@@ -2,11 +2,13 @@
 
 Off is one awaited Kafka record for each acknowledgement, with the producer's own linger of 0, 1 and
 5 ms; the best of the three counts. Both sides append, read back, validate and answer; every
-transaction settles after 50 acknowledgements.
+transaction settles after 50 acknowledgements. Requests are encoded beforehand, by whom they come
+from.
 """
 
 import asyncio
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from itertools import count
@@ -43,6 +45,8 @@ ROUNDS = 5
 SECONDS = 1.5
 WARM_UP_SECONDS = 12.0
 ACKNOWLEDGEMENTS_PER_TRANSACTION = 50
+PREPARED = 40_000
+"""Requests before each loop, more than it sends."""
 
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")
 MEMBER = bytes(16)
@@ -63,29 +67,31 @@ class Store:
         self.log: OwnedLog
         self.serving = asyncio.Event()
         self._machine = PendingAckStore()
-        self._numbers = count(1)
-        self._futures: dict[int, asyncio.Future[AckAnswer]] = {}
+        self._made = 0
         self._offsets = count()
-        self._transactions = count()
-        self._txn = TxnId(0, next(self._transactions))
-        self._in_txn = 0
+        self._requests: deque[tuple[int, bytes]] = deque()
+        self._futures: dict[int, asyncio.Future[AckAnswer]] = {}
 
     async def begin(self) -> None:
         """Attaches the member that acknowledges."""
         assert self.log.epoch is not None
         self._machine.serve(self.log.epoch, 0)
-        await self._ask(Attach(MEMBER, EndOffset(0), ()))
+        self._encode(Attach(MEMBER, EndOffset(0), ()))
+        await self._ask()
+
+    def prepare(self, ahead: int) -> None:
+        """Encodes requests for the next loop."""
+        while len(self._requests) < ahead:
+            txn = TxnId(0, self._made // ACKNOWLEDGEMENTS_PER_TRANSACTION)
+            if self._made % ACKNOWLEDGEMENTS_PER_TRANSACTION == 0 and txn.sequence > 0:
+                ended = TxnId(0, txn.sequence - 1)
+                self._encode(Settle(ended, committed=True, low_watermark=ended.sequence))
+            else:
+                self._encode(Acknowledge(txn, MEMBER, (Offset(next(self._offsets)),)))
 
     async def acknowledge(self) -> None:
         """One record, in the transaction of the moment; answered as a client is."""
-        offset = Offset(next(self._offsets))
-        self._in_txn += 1
-        asked = self._ask(Acknowledge(self._txn, MEMBER, (offset,)))
-        if self._in_txn == ACKNOWLEDGEMENTS_PER_TRANSACTION:
-            ended, self._in_txn = self._txn, 0
-            self._txn = TxnId(0, next(self._transactions))
-            _ = self._ask(Settle(ended, committed=True, low_watermark=ended.sequence))
-        assert await asked == Done()
+        assert await self._ask() == Done()
 
     def applied(self, offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         """Validates and answers, as the driver does."""
@@ -94,12 +100,18 @@ class Store:
             assert isinstance(effect, Reply)
             self._futures.pop(effect.request.number).set_result(effect.answer)
 
-    def _ask(self, body: AckBody) -> asyncio.Future[AckAnswer]:
-        number = next(self._numbers)
+    def _encode(self, body: AckBody) -> None:
+        self._made += 1
+        request = AckRequest(bytes(22), self._made, 0, READ, body)
+        self._requests.append((self._made, pending_ack.encode_request(request)))
+
+    async def _ask(self) -> AckAnswer:
+        if not self._requests:
+            self.prepare(PREPARED)
+        number, request = self._requests.popleft()
         future = self._futures[number] = asyncio.get_running_loop().create_future()
-        data = pending_ack.encode_request(AckRequest(bytes(22), number, 0, READ, body))
-        self.log.append(pending_ack.encode_request_record(data, 0))
-        return future
+        self.log.append(pending_ack.encode_request_record(request, 0))
+        return await future
 
 
 async def run() -> None:
@@ -125,6 +137,7 @@ async def run() -> None:
                 for name in rotated(list(SETTINGS), number + callers):
                     store, data = stores[name], stores[name].log.partition
                     before = (await admin.end_offsets([data]))[data]
+                    store.prepare(PREPARED)
                     done = await closed_loop(store.acknowledge, callers, SECONDS)
                     entries = (await admin.end_offsets([data]))[data] - before
                     done.extra["per_entry"] = done.operations / entries

@@ -10,8 +10,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faust
 import structlog
@@ -42,6 +43,17 @@ SETTLE_TIMEOUT_S = 30.0
 
 GIL_SWITCH_INTERVAL_S = 0.0005
 """A record crosses three threads on its way; at Python's 5 ms each of them would wait so long."""
+
+
+class _Shared(NamedTuple):
+    """What the owners of a worker's partitions share."""
+
+    connector: Connector
+    admin: LogAdmin
+    writer: LogWriter
+    ends: EndOffsets
+    acks: AckRequests
+    buffered_writer: BufferedWriter
 
 
 class Worker:
@@ -107,39 +119,12 @@ class Worker:
         writer = connector.writer("worker")
         acks = await _settling(connector, writer, settings.partitions)
 
-        def make_coordinator(coordinator: int) -> CoordinatorDriver:
-            return CoordinatorDriver(
-                coordinator,
-                connector,
-                writer=writer,
-                ends=ends,
-                admin=admin,
-                acks=acks,
-                submit=buffered_writer.submit,
-                limits=txn_log_limits(settings),
-                partition_count=settings.partitions,
-                clock=SystemClock(),
-                txn_timeout_ms_max=settings.txn_timeout_ms_max,
-                broker_away_s_max=settings.broker_away_s_max,
-            )
-
-        def make_pending_acks(partition: int) -> PendingAckDriver:
-            return PendingAckDriver(
-                partition,
-                connector,
-                writer=writer,
-                admin=admin,
-                submit=buffered_writer.submit,
-                limits=pending_ack_limits(settings),
-                clock=SystemClock(),
-                broker_away_s_max=settings.broker_away_s_max,
-            )
-
+        shared = _Shared(connector, admin, writer, ends, acks, buffered_writer)
         coordinators = PartitionOwnerAgent(
-            cluster, "coordinator", TXN_REQUESTS, make_coordinator, self.fail
+            cluster, "coordinator", TXN_REQUESTS, partial(self._coordinator, shared), self.fail
         )
         pending_acks = PartitionOwnerAgent(
-            cluster, "pending-ack", ACK_REQUESTS, make_pending_acks, self.fail
+            cluster, "pending-ack", ACK_REQUESTS, partial(self._pending_acks, shared), self.fail
         )
         tasks = [
             self._task(ends.run(), "end-offsets"),
@@ -158,6 +143,35 @@ class Worker:
             await acks.close()
             await asyncio.gather(_stop(cluster), _stop(writers))
             await writer.close()
+
+    def _coordinator(self, shared: _Shared, coordinator: int) -> CoordinatorDriver:
+        settings = self._settings
+        return CoordinatorDriver(
+            coordinator,
+            shared.connector,
+            writer=shared.writer,
+            ends=shared.ends,
+            admin=shared.admin,
+            acks=shared.acks,
+            submit=shared.buffered_writer.submit,
+            limits=txn_log_limits(settings),
+            partition_count=settings.partitions,
+            clock=SystemClock(),
+            txn_timeout_ms_max=settings.txn_timeout_ms_max,
+            broker_away_s_max=settings.broker_away_s_max,
+        )
+
+    def _pending_acks(self, shared: _Shared, partition: int) -> PendingAckDriver:
+        return PendingAckDriver(
+            partition,
+            shared.connector,
+            writer=shared.writer,
+            admin=shared.admin,
+            submit=shared.buffered_writer.submit,
+            limits=pending_ack_limits(self._settings),
+            clock=SystemClock(),
+            broker_away_s_max=self._settings.broker_away_s_max,
+        )
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs `work`; what it fails with ends the worker."""

@@ -29,7 +29,7 @@ from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.pending_ack import PendingAckDriver
-from pipeline.drivers.requests import PENDING_ACKS, AckRequests, Requests
+from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
 from schemas.topics import ACK_REQUESTS, TXN_REQUESTS, system_topics
 
 log = structlog.get_logger(__name__)
@@ -231,7 +231,7 @@ async def _stop(app: faust.App) -> None:
 async def _settling(connector: Connector, writer: LogWriter, partitions: int) -> AckRequests:
     """What coordinators ask the owners of pending acknowledgements with."""
     acks: AckRequests = Requests(
-        PENDING_ACKS,
+        PENDING_ACK_SERVICE,
         connector,
         writer,
         name="worker",

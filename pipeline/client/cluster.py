@@ -7,7 +7,7 @@ from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
 from connectors.errors import FatalError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.pool import PoolDriver
-from pipeline.drivers.requests import COORDINATORS, CoordinatorRequests, Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
 from pipeline.errors import RefusedError
 from schemas import topics
 from schemas.transactions import Answer, Refused, Registered, RequestBody
@@ -123,7 +123,7 @@ async def connect(
         raise
     writer = connector.writer(name, linger_ms=linger_ms)
     requests = Requests(
-        COORDINATORS,
+        COORDINATOR_SERVICE,
         connector,
         writer,
         name=name,

@@ -59,14 +59,14 @@ class Service(Generic[B, R, A]):
     decode: Callable[[bytes], tuple[int, int, A]]
 
 
-COORDINATORS: Service[RequestBody, Request, Answer] = Service(
+COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
     topics.TXN_REQUESTS,
     "coordinator",
     Request,
     requests.encode_request,
     requests.decode_response,
 )
-PENDING_ACKS: Service[AckQuestion, AckRequest, AckAnswer] = Service(
+PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
     topics.ACK_REQUESTS,
     "pending-ack owner",
     ack_request,

@@ -108,6 +108,14 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         self.members.append((subscription, member))
         self.send(subscription, Attach(member, EndOffset(cursor // 3), ranges_of(more)))
 
+    @rule(pick=PICK, calm=st.booleans())
+    def claim_again(self, pick: int, *, calm: bool):
+        """A copy of an older claim, perhaps of a member that was replaced."""
+        subscription, member = self.members[pick % len(self.members)]
+        self.send(subscription, Attach(member, EndOffset(0), ()))
+        if calm:
+            self.run_calmly()
+
     @precondition(lambda self: self.transactions)
     @rule(pick=PICK, which=PICK, some=FEW, up_to=UP_TO, calm=st.booleans())
     def acknowledge(

@@ -3,8 +3,8 @@
 from connectors.base import Connector
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import (
-    COORDINATORS,
-    PENDING_ACKS,
+    COORDINATOR_SERVICE,
+    PENDING_ACK_SERVICE,
     AckRequests,
     CoordinatorRequests,
     Requests,
@@ -43,9 +43,9 @@ class AckClient:
             "request_timeout_s": 60.0,
             "resend_s": resend_s,
         }
-        self._acks: AckRequests = Requests(PENDING_ACKS, connector, writer, **options)
+        self._acks: AckRequests = Requests(PENDING_ACK_SERVICE, connector, writer, **options)
         self._coordinators: CoordinatorRequests = Requests(
-            COORDINATORS, connector, writer, **options
+            COORDINATOR_SERVICE, connector, writer, **options
         )
 
     async def open(self, *, coordinators: int = 1, partitions: int) -> None:

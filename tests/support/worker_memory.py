@@ -15,7 +15,7 @@ from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.owned_log import OwnedLog
 from pipeline.drivers.pending_ack import PendingAckDriver
-from pipeline.drivers.requests import PENDING_ACKS, AckRequests, Requests
+from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
 from schemas.topics import ACK_REQUESTS, TXN_REQUESTS, system_topics
 from schemas.values import Offset, TopicPartition
 
@@ -90,7 +90,7 @@ class MemoryWorker:
         writer = self._connector.writer("worker")
         self._stack.push_async_callback(writer.close, timeout_s=0)
         acks: AckRequests = Requests(
-            PENDING_ACKS,
+            PENDING_ACK_SERVICE,
             self._connector,
             writer,
             name="worker",

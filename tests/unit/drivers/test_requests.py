@@ -10,7 +10,7 @@ from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.requests import COORDINATORS, WAKES_PER_TURN, Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, WAKES_PER_TURN, Requests
 from pipeline.errors import RequestTimeoutError
 from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
@@ -56,7 +56,7 @@ async def opened(
 ) -> Requests:
     """A client's requests, listening."""
     made = Requests(
-        COORDINATORS,
+        COORDINATOR_SERVICE,
         MemoryConnector(broker),
         writer,
         name="client",

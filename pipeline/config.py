@@ -36,19 +36,24 @@ class Bound(NamedTuple):
     reason: str
 
 
+_BATCH_RECORDS = Bound(10, RECORDS_MAX, "fewer is not worth a batch, and readers refuse more")
+_BATCH_BYTES = Bound(
+    128 * _KIB, 4 * _MIB, "fewer is not worth a batch, and the topics admit no more"
+)
+_BATCH_DELAY_MS = Bound(
+    1, 1000, "timers are no finer, and every caller waits for so long in timer mode"
+)
+
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
     {
         "coordinators": Bound(1, 256, "each is a partition that some worker must own"),
         "partitions": Bound(1, 256, "each system topic has so many partitions"),
-        "txn_log_batch_records_max": Bound(
-            10, RECORDS_MAX, "fewer is not worth a batch, and readers refuse more"
-        ),
-        "txn_log_batch_bytes_max": Bound(
-            128 * _KIB, 4 * _MIB, "fewer is not worth a batch, and the topics admit no more"
-        ),
-        "txn_log_batch_delay_ms_max": Bound(
-            1, 1000, "timers are no finer, and every caller waits for so long in timer mode"
-        ),
+        "txn_log_batch_records_max": _BATCH_RECORDS,
+        "txn_log_batch_bytes_max": _BATCH_BYTES,
+        "txn_log_batch_delay_ms_max": _BATCH_DELAY_MS,
+        "pending_ack_batch_records_max": _BATCH_RECORDS,
+        "pending_ack_batch_bytes_max": _BATCH_BYTES,
+        "pending_ack_batch_delay_ms_max": _BATCH_DELAY_MS,
         "txn_timeout_ms_max": Bound(
             1000, 24 * 60 * _MINUTE_MS, "an open transaction holds back every reader behind it"
         ),
@@ -80,6 +85,9 @@ class Settings(BaseSettings):
         txn_log_batch_bytes_max: bytes in an entry at most (A3).
         txn_log_batch_delay_ms_max: in timer mode, how long a record waits for others (A3).
         txn_log_flush_mode: `eager` also writes as soon as no write is under way (A3).
+        pending_ack_batching_enabled, pending_ack_batch_records_max, pending_ack_batch_bytes_max,
+            pending_ack_batch_delay_ms_max, pending_ack_flush_mode: the same of the log of
+            pending acknowledgements.
         txn_timeout_ms_max: the longest a transaction may ask to stay open (C2).
         session_timeout_s: a worker silent for so long loses its partitions.
         broker_away_s_max: a worker whose cluster is away for longer gives up.
@@ -102,6 +110,11 @@ class Settings(BaseSettings):
     txn_log_batch_bytes_max: int = 4 * _MIB
     txn_log_batch_delay_ms_max: int = 1
     txn_log_flush_mode: Literal["eager", "timer"] = "eager"
+    pending_ack_batching_enabled: bool = True
+    pending_ack_batch_records_max: int = 512
+    pending_ack_batch_bytes_max: int = 4 * _MIB
+    pending_ack_batch_delay_ms_max: int = 1
+    pending_ack_flush_mode: Literal["eager", "timer"] = "eager"
     txn_timeout_ms_max: int = 15 * _MINUTE_MS
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0

@@ -16,6 +16,7 @@ from schemas.v1.framing_pb2 import Batch
 MAGIC = b"\x0e\x01"
 VERSION = b"\x00\x01"
 _PREFIX = MAGIC + VERSION
+_BATCH_TAG = b"\x0a"  # field 1, length-delimited
 
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 """No writer of ours makes a longer value; a reader refuses one before parsing it."""
@@ -30,6 +31,20 @@ FRAME_BYTES_MAX = 4 + 6
 def encode_batch(records: Sequence[bytes]) -> bytes:
     """Frames records that are serialised already; nothing is parsed or built anew."""
     return _PREFIX + Batch(records=records).SerializeToString()
+
+
+def as_field(tag: bytes, data: bytes) -> bytes:
+    """Serialised bytes as a length-delimited field of a message; nothing is parsed or built anew.
+
+    Args:
+        tag: one byte; its wire type is 2.
+        data: the field's bytes.
+    """
+    # A one-record Batch is tag, length, record: exactly what a length-delimited field 1 is, so
+    # protobuf itself writes the length and only the tag is exchanged.
+    field = Batch(records=(data,)).SerializeToString()
+    assert field[:1] == _BATCH_TAG
+    return tag + field[1:]
 
 
 def is_framed(value: bytes) -> bool:

@@ -10,10 +10,11 @@ from types import MappingProxyType
 
 PREFIX = "stilltide."
 TXN_LOG = PREFIX + "txn-log"
-PENDING_ACK_LOG = PREFIX + "pending-ack-log"
 TXN_REQUESTS = PREFIX + "txn-requests"
 TXN_RESPONSES = PREFIX + "txn-responses"
 TXN_MARKERS = PREFIX + "txn-markers"
+PENDING_ACK_LOG = PREFIX + "pending-ack-log"
+ACK_REQUESTS = PREFIX + "ack-requests"
 SETTINGS = PREFIX + "settings"
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024
@@ -50,5 +51,7 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(TXN_REQUESTS, coordinators, passing),
         TopicSpec(TXN_RESPONSES, partitions, passing),
         TopicSpec(TXN_MARKERS, partitions, markers),
+        TopicSpec(PENDING_ACK_LOG, partitions, kept),
+        TopicSpec(ACK_REQUESTS, partitions, passing),
         TopicSpec(SETTINGS, 1, MappingProxyType({"cleanup.policy": "compact"})),
     ]

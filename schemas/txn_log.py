@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from schemas.bases import Base
 from schemas.errors import DecodeError
+from schemas.framing import as_field
 from schemas.requests import request_of
 from schemas.transactions import (
     Ended,
@@ -19,14 +20,12 @@ from schemas.transactions import (
     TxnLogRecord,
 )
 from schemas.v1 import txn_log_pb2 as pb
-from schemas.v1.framing_pb2 import Batch
 from schemas.values import EndOffset
 
 OwnBody = Fence | Noop | TimedOut | Ended | ForgetClients | Base
 """What an owner appends of its own accord."""
 
 _REQUEST_TAG = b"\x1a"  # field 3, length-delimited
-_BATCH_TAG = b"\x0a"  # field 1, length-delimited
 
 
 def encode_own(body: OwnBody, at_ms: int) -> bytes:
@@ -53,11 +52,7 @@ def encode_own(body: OwnBody, at_ms: int) -> bytes:
 
 def encode_request_record(request: bytes, at_ms: int) -> bytes:
     """Bytes of a record that holds a client's request, spliced from the request's own bytes."""
-    # A one-record Batch is tag, length, record: exactly what a length-delimited field 1 is, so
-    # protobuf itself writes the length and only the tag is exchanged.
-    field = Batch(records=(request,)).SerializeToString()
-    assert field[:1] == _BATCH_TAG
-    return _REQUEST_TAG + field[1:] + pb.TxnLogRecord(at_ms=at_ms).SerializeToString()
+    return as_field(_REQUEST_TAG, request) + pb.TxnLogRecord(at_ms=at_ms).SerializeToString()
 
 
 def decode(data: bytes) -> TxnLogRecord:

@@ -1,4 +1,4 @@
-"""One worker process: both Faust Apps, the coordinators and what they share.
+"""One worker process: both Faust Apps, coordinators, pending-ack stores and what they share.
 
 *Source*: system.md, Process shapes 1; facts, faust.md 5.3 (stop), 6 (several Apps).
 """
@@ -17,27 +17,29 @@ import faust
 import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from connectors.base import Connector, LogAdmin
-from connectors.clock import SystemClock
+from connectors.base import Connector, LogAdmin, LogWriter
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.agents.coordinator import CoordinatorAgent
+from pipeline.agents.owners import Owners, Shared
 from pipeline.agents.probes import Finding, Probes, broker_check
 from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
 from pipeline.metrics import WorkerMetrics
-from schemas.settings import TXN_LOG_BATCHING_ENABLED
 from schemas.topics import system_topics
 
 log = structlog.get_logger(__name__)
 
 SERVING_POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0
+
+SETTLE_RESEND_S = 1.0
+SETTLE_TIMEOUT_S = 30.0
+"""Then the coordinator settles anew; a subscription's owner may be away for long."""
 
 GIL_SWITCH_INTERVAL_S = 0.0005
 """A record crosses three threads on its way; at Python's 5 ms each of them would wait so long."""
@@ -56,7 +58,7 @@ class Worker:
         self._settings = settings
         self._serving = serving
         self._metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
-        self._agent: CoordinatorAgent | None = None
+        self._owners: Owners | None = None
         self._web = ""
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
@@ -87,7 +89,7 @@ class Worker:
         threading.excepthook = _thread_failed
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        ready = {"broker": broker_check(admin), "coordinators": self._coordinators_serve}
+        ready = {"broker": broker_check(admin), "partitions": self._ready}
         probes = Probes(self._metrics.registry, ready)
         dynamic = DynamicSettings(
             connector, changed=self._settings_changed, patience_s=settings.broker_away_s_max
@@ -115,66 +117,56 @@ class Worker:
     async def _serve(
         self, connector: Connector, admin: LogAdmin, dynamic: DynamicSettings, data_dir: Path
     ) -> None:
+        settings = self._settings
         ends = EndOffsets(admin)
-        writers = writer_app(self._settings, data_dir)
-        cluster = cluster_app(self._settings, data_dir)
+        writers = writer_app(settings, data_dir)
+        cluster = cluster_app(settings, data_dir)
         buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
+        acks = await _settling(connector, writer, settings.partitions)
 
-        def make_driver(coordinator: int) -> CoordinatorDriver:
-            return CoordinatorDriver(
-                coordinator,
-                connector,
-                writer=writer,
-                ends=ends,
-                admin=admin,
-                submit=buffered_writer.submit,
-                limits=txn_log_limits(self._settings, dynamic),
-                marker_partition_count=self._settings.partitions,
-                clock=SystemClock(),
-                metrics=self._metrics.coordinator(coordinator),
-                txn_timeout_ms_max=self._settings.txn_timeout_ms_max,
-                broker_away_s_max=self._settings.broker_away_s_max,
-            )
-
-        agent = self._agent = CoordinatorAgent(cluster, make_driver, self.fail)
-        self._metrics.watch_coordinators(
-            lambda: {it: one.stats() for it, one in agent.drivers.items() if one.serving}
+        shared = Shared(
+            connector,
+            admin,
+            writer,
+            ends,
+            acks,
+            buffered_writer,
+            settings,
+            dynamic,
+            self._metrics,
         )
+        owners = self._owners = Owners(cluster, shared, self.fail)
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
+            self._task(acks.failed(), "settling"),
             self._task(buffered_writer.run(), "buffered-writer"),
-            self._task(self._announce(agent), "announce"),
+            self._task(self._announce(owners), "announce"),
             self._task(self._run_apps(writers, cluster), "apps"),
         ]
         try:
             await self._stop.wait()
         finally:
-            await agent.stop()
+            await owners.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await acks.close()
             await asyncio.gather(_stop(cluster), _stop(writers))
             await writer.close()
 
-    def _settings_changed(self, dynamic: DynamicSettings) -> None:
-        assert self._agent is not None
-        limits = txn_log_limits(self._settings, dynamic)
-        for driver in self._agent.drivers.values():
-            driver.limits_changed(limits)
+    def _settings_changed(self, _dynamic: DynamicSettings) -> None:
+        assert self._owners is not None
+        self._owners.settings_changed()
 
-    async def _coordinators_serve(self) -> Finding:
-        """Whether the group has assigned partitions, be it none, and those are recovered."""
+    async def _ready(self) -> Finding:
+        """Whether every partition that the group gave to this worker is recovered."""
         if self._stop.is_set():
             return Finding(passed=False, text="the worker is stopping")
-        if self._agent is None or not self._agent.joined:
-            return Finding(passed=False, text="the group has assigned none yet")
-        drivers = self._agent.drivers
-        recovering = sorted(it for it, driver in drivers.items() if not driver.serving)
-        if recovering:
-            return Finding(passed=False, text=f"recovering: {recovering}")
-        return Finding(passed=True, text=f"serving: {sorted(drivers)}")
+        if self._owners is None:
+            return Finding(passed=False, text="the worker is starting")
+        return self._owners.finding()
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs `work`; what it fails with ends the worker."""
@@ -199,17 +191,16 @@ class Worker:
         await app.wait_until_stopped()
         self.fail(app.crash_reason or RuntimeError(f"{app.conf.id} stopped"))
 
-    async def _announce(self, agent: CoordinatorAgent) -> None:
+    async def _announce(self, owners: Owners) -> None:
         while True:
-            drivers = agent.drivers
-            if drivers and all(driver.serving for driver in drivers.values()):
-                # What was loaded so far lives as long as the process. Left to the collector, it is
-                # walked again and again under load, at 50 ms a time.
-                gc.collect()
-                gc.freeze()
-                self._serving(sorted(drivers), self._web)
-                return
+            if owners.serving:
+                break
             await asyncio.sleep(SERVING_POLL_S)
+        # What was loaded so far lives as long as the process. Left to the collector, it is walked
+        # again and again under load, at 50 ms a time.
+        gc.collect()
+        gc.freeze()
+        self._serving(sorted(owners.coordinators.drivers), self._web)
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
@@ -227,13 +218,16 @@ async def _stop(app: faust.App) -> None:
         log.warning("app_not_stopped", app=app.conf.id, waited_s=STOP_TIMEOUT_S)
 
 
-def txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
-    """Thresholds of the transaction log (A); a dynamic setting goes before a static one."""
-    batching = dynamic.flag(TXN_LOG_BATCHING_ENABLED)
-    return BatchLimits(
-        records_max=settings.txn_log_batch_records_max,
-        bytes_max=settings.txn_log_batch_bytes_max,
-        delay_ms_max=settings.txn_log_batch_delay_ms_max,
-        eager=settings.txn_log_flush_mode == "eager",
-        batching=settings.txn_log_batching_enabled if batching is None else batching,
+async def _settling(connector: Connector, writer: LogWriter, partitions: int) -> AckRequests:
+    """What coordinators ask the owners of pending acknowledgements with."""
+    acks: AckRequests = Requests(
+        PENDING_ACK_SERVICE,
+        connector,
+        writer,
+        name="worker",
+        limits=BatchLimits(),
+        request_timeout_s=SETTLE_TIMEOUT_S,
+        resend_s=SETTLE_RESEND_S,
     )
+    await acks.open(partition_count=partitions, response_partition_count=partitions)
+    return acks

@@ -10,7 +10,7 @@ from schemas.topics import PENDING_ACK_LOG
 
 
 async def _states(_coordinators: Coordinators) -> States:
-    """No worker keeps this log yet, so no subscription has been served."""
+    """Owners of pending acknowledgements cannot be asked for their state yet."""
     return {}
 
 

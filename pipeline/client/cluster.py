@@ -6,7 +6,7 @@ from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
 from connectors.errors import FatalError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.pool import PoolDriver
-from pipeline.drivers.requests import Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
 from pipeline.drivers.system_topics import require_topics
 from pipeline.errors import RefusedError
 from schemas import topics
@@ -21,7 +21,7 @@ class ClientCluster:
         self,
         admin: LogAdmin,
         writer: LogWriter,
-        requests: Requests,
+        requests: CoordinatorRequests,
         open_transactions_max: int,
     ) -> None:
         self.writer = writer
@@ -123,6 +123,7 @@ async def connect(
         raise
     writer = connector.writer(name, linger_ms=linger_ms)
     requests = Requests(
+        COORDINATOR_SERVICE,
         connector,
         writer,
         name=name,
@@ -133,7 +134,7 @@ async def connect(
     cluster = ClientCluster(admin, writer, requests, open_transactions_max)
     try:
         await requests.open(
-            coordinator_count=found[topics.TXN_REQUESTS].partition_count,
+            partition_count=found[topics.TXN_REQUESTS].partition_count,
             response_partition_count=found[topics.TXN_RESPONSES].partition_count,
         )
     except BaseException:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from connectors.base import Clock, Connector, LogAdmin, LogWriter
+from connectors.base import Clock, Connector, Delivered, LogAdmin, LogWriter
 from connectors.errors import ConnectorError, FencedError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.core.buffered_log.bases import Trim
@@ -28,16 +28,20 @@ from pipeline.drivers.coordinator_stats import Ownership, coordinator_stats, log
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
+from pipeline.drivers.replies import Replies
+from pipeline.drivers.requests import AckRequests
 from pipeline.metrics import CoordinatorMetrics
 from schemas import markers, requests, topics, txn_log
-from schemas.errors import DecodeError
-from schemas.framing import decode_value, encode_batch
+from schemas.acknowledgements import AckAnswer, AckQuestion, Settle
+from schemas.errors import DecodeError, StilltideError
+from schemas.framing import decode_value
 from schemas.placement import system_partition
 from schemas.transactions import (
     Answer,
     CoordinatorStats,
     Describe,
     DescribeCoordinator,
+    Done,
     Fence,
     ForgetClients,
     ListTransactions,
@@ -48,7 +52,14 @@ from schemas.transactions import (
     Response,
 )
 from schemas.txn_log_base import encode_state
-from schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
+from schemas.values import (
+    BatchPosition,
+    EndOffset,
+    Offset,
+    SubscriptionId,
+    TopicPartition,
+    TxnId,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -69,9 +80,10 @@ class CoordinatorDriver:
         writer: appends entries, markers and answers; shared with other coordinators.
         ends: reads end offsets; shared with other coordinators.
         admin: trims the log; shared with other coordinators.
+        acks: asks the owners of pending acknowledgements; shared with other coordinators.
         submit: hands log entries to the buffered-writer agent.
         limits: of the buffered writer.
-        marker_partition_count: partitions of txn-markers.
+        partition_count: partitions of txn-markers and ack-requests.
         clock: wall clock.
         metrics: where it counts.
         txn_timeout_ms_max: longest time-out a client may ask for.
@@ -86,9 +98,10 @@ class CoordinatorDriver:
         writer: LogWriter,
         ends: EndOffsets,
         admin: LogAdmin,
+        acks: AckRequests,
         submit: Submit,
         limits: BatchLimits,
-        marker_partition_count: int,
+        partition_count: int,
         clock: Clock,
         metrics: CoordinatorMetrics,
         txn_timeout_ms_max: int,
@@ -100,9 +113,10 @@ class CoordinatorDriver:
         self._writer = writer
         self._ends = ends
         self._admin = admin
+        self._acks = acks
         self._submit = submit
         self._limits = limits
-        self._marker_partition_count = marker_partition_count
+        self._partition_count = partition_count
         self._clock = clock
         self._metrics = metrics
         self._txn_timeout_ms_max = txn_timeout_ms_max
@@ -111,7 +125,7 @@ class CoordinatorDriver:
         self._machine = Coordinator(coordinator)
         self._log: OwnedLog | None = None
         self._bases: LogBases | None = None
-        self._replies: dict[tuple[bytes, int], list[bytes]] = {}
+        self._replies = Replies(writer, sent=metrics.answers.inc)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ownership = Ownership(0)
@@ -239,7 +253,7 @@ class CoordinatorDriver:
     def _stop_serving(self) -> None:
         assert self._bases is not None
         self._bases.close()
-        self._replies.clear()
+        self._replies.drop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -256,7 +270,7 @@ class CoordinatorDriver:
                 case Reply(request, answer):
                     self._reply(request, answer)
                 case EndParticipants():
-                    self._write_markers(effect)
+                    self._end_participants(effect)
                 case ReadEnds(sequence, partitions):
                     self._ends.read(partitions, self._ends_reader(sequence))
                 case Propose():
@@ -306,38 +320,60 @@ class CoordinatorDriver:
 
         return ends_read
 
-    def _write_markers(self, effect: EndParticipants) -> None:
-        """Writes the markers; C4: Ended is proposed once all of them are acknowledged."""
+    def _end_participants(self, effect: EndParticipants) -> None:
+        """Writes the markers and settles the subscriptions (C4).
+
+        Ended is proposed once all of them are acknowledged.
+        """
         machine, sequence = self._machine, effect.sequence
-        missing = len(effect.markers)
-        self._markers_pending += missing
+        missing = len(effect.markers) + len(effect.subscriptions)
+        self._markers_pending += len(effect.markers)
         failed = False
 
-        def delivered(error: ConnectorError | None, _offset: int) -> None:
+        def acknowledged(*, done: bool) -> None:
             nonlocal missing, failed
             missing -= 1
-            self._markers_pending -= 1
-            failed = failed or error is not None
+            failed = failed or not done
             if missing or self._machine is not machine or not self.serving:
                 return
             if failed:
-                self._lost(sequence, "writing markers")
+                self._lost(sequence, "telling its participants")
             else:
                 self._run(machine.participants_ended(sequence, self._clock.now_ms()))
+
+        def marked(error: ConnectorError | None, _offset: int) -> None:
+            self._markers_pending -= 1
+            acknowledged(done=error is None)
 
         if not missing:
             self._run(machine.participants_ended(sequence, self._clock.now_ms()))
         for marker in effect.markers:
-            partition = system_partition(marker.data, self._marker_partition_count)
-            try:
-                self._writer.append(
-                    TopicPartition(topics.TXN_MARKERS, partition),
-                    markers.encode_value(marker),
-                    delivered,
-                    key=markers.encode_key(marker.data, marker.txn),
-                )
-            except RetriableError as error:  # queue full: the whole set is written again later
-                delivered(error, -1)
+            self._write_marker(marker, marked)
+        txn = TxnId(self.coordinator, sequence)
+        body = Settle(txn, effect.committed, machine.state.low_watermark)
+        for subscription in effect.subscriptions:
+            self._settle(subscription, body, lambda answer: acknowledged(done=answer == Done()))
+
+    def _write_marker(self, marker: markers.Marker, delivered: Delivered) -> None:
+        partition = system_partition(marker.data, self._partition_count)
+        try:
+            self._writer.append(
+                TopicPartition(topics.TXN_MARKERS, partition),
+                markers.encode_value(marker),
+                delivered,
+                key=markers.encode_key(marker.data, marker.txn),
+            )
+        except RetriableError as error:  # queue full: the whole set is written again later
+            delivered(error, -1)
+
+    def _settle(
+        self,
+        subscription: SubscriptionId,
+        body: Settle,
+        answered: Callable[[AckAnswer | StilltideError], None],
+    ) -> None:
+        partition = system_partition(subscription.data, self._partition_count)
+        self._acks.tell(partition, AckQuestion(subscription, body), answered)
 
     def _lost(self, sequence: int, step: str) -> None:
         """A step towards a transaction's end failed; the machine takes it again."""
@@ -365,29 +401,7 @@ class CoordinatorDriver:
 
     def _reply(self, request: Request, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
-        to = (request.client_id, request.reply_partition)
-        if not self._replies:  # all answers of one turn of the loop go together
-            asyncio.get_running_loop().call_soon(self._send_replies)
-        self._replies.setdefault(to, []).append(data)
-
-    def _send_replies(self) -> None:
-        """One record per client for all its answers; a lost answer is asked for again."""
-        replies, self._replies = self._replies, {}
-        for (client_id, partition), records in replies.items():
-            self._metrics.answers.inc(len(records))
-            try:
-                self._writer.append(
-                    TopicPartition(topics.TXN_RESPONSES, partition),
-                    encode_batch(records),
-                    _ignored,
-                    key=client_id,
-                )
-            except ConnectorError as error:
-                log.warning("answers_dropped", answers=len(records), why=error.primary)
-
-
-def _ignored(_error: ConnectorError | None, _offset: int) -> None:
-    """An answer that did not arrive is asked for again (C1b)."""
+        self._replies.add(request.client_id, request.reply_partition, data)
 
 
 def _nonce_of(record: bytes) -> bytes:

@@ -11,7 +11,7 @@ from typing import Self
 
 from connectors.base import Connector
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.requests import Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
 from pipeline.drivers.system_topics import require_topics
 from pipeline.errors import OutcomeUnknownError, RefusedError, RequestTimeoutError
 from schemas import topics
@@ -38,7 +38,8 @@ class Coordinators:
         self._connector = connector
         self._admin = connector.admin()
         self._writer = connector.writer("admin")
-        self._requests = Requests(
+        self._requests: CoordinatorRequests = Requests(
+            COORDINATOR_SERVICE,
             connector,
             self._writer,
             name="admin",
@@ -54,7 +55,7 @@ class Coordinators:
             require_topics(needed, found)
             self.count = found[topics.TXN_REQUESTS].partition_count
             await self._requests.open(
-                coordinator_count=self.count,
+                partition_count=self.count,
                 response_partition_count=found[topics.TXN_RESPONSES].partition_count,
             )
         except BaseException:

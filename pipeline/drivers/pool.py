@@ -14,7 +14,7 @@ from pipeline.core.coordinator.pool import (
     ReleaseUnused,
     TransactionPool,
 )
-from pipeline.drivers.requests import Requests
+from pipeline.drivers.requests import CoordinatorRequests
 from schemas.errors import StilltideError
 from schemas.transactions import Answer, Open, Opened, Refused, Registered, Release
 from schemas.values import TopicPartition
@@ -29,7 +29,7 @@ class PoolDriver:
     """
 
     def __init__(
-        self, requests: Requests, register: Callable[[TopicPartition], Registered]
+        self, requests: CoordinatorRequests, register: Callable[[TopicPartition], Registered]
     ) -> None:
         self._requests = requests
         self._register = register

@@ -1,6 +1,7 @@
-"""Carries a client's requests to the coordinators and their answers back.
+"""Carries requests to the owners of logs and their answers back.
 
-*Source*: protocols.md A (requests are batched by the same accumulator as log entries), C1b.
+*Source*: protocols.md A (requests are batched by the same accumulator as log entries), C1b. Who is
+asked is a `Service`: the coordinators, or the owners of pending acknowledgements (G).
 """
 
 import asyncio
@@ -8,19 +9,22 @@ import secrets
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import structlog
 
 from connectors.base import Connector, EndReached, LogWriter
 from connectors.errors import ConnectorError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
-from pipeline.core.coordinator.session import ClientSession, GiveUp, Send
+from pipeline.core.coordinator.session import ClientSession, GiveUp, Numbered, Send
 from pipeline.drivers.batching import Batcher
 from pipeline.errors import RequestTimeoutError
-from schemas import requests, topics
+from schemas import pending_ack, requests, topics
+from schemas.acknowledgements import AckAnswer, AckQuestion, AckRequest, ack_request
 from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
-from schemas.transactions import Answer, RequestBody
+from schemas.transactions import Answer, Request, RequestBody
 from schemas.values import Offset, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -29,16 +33,53 @@ TICK_S = 0.1
 
 WAKES_PER_TURN = 64
 """Callers of one batch of answers go on in groups: what the first ones ask is on its way while the
-others still work. Else client and coordinator would take turns, and one of two cores rest."""
+others still work. Else client and owner would take turns, and one of two cores rest."""
 
-Settle = Callable[[Answer | StilltideError], None]
-"""Called once per request, with its answer or why there is none."""
+B = TypeVar("B")
+R = TypeVar("R", bound=Numbered)
+A = TypeVar("A")
 
 
-class Requests:
-    """Asks coordinators; `open` first, `close` last.
+@dataclass(frozen=True)
+class Service(Generic[B, R, A]):
+    """Who answers requests: where they are sent to, and in what bytes.
+
+    Attributes:
+        topic: of the requests; its partitions have owners, and numbers of their own.
+        owner: what an owner of a partition is called.
+        make: a request from client id, number, acknowledged number, reply partition and body.
+        encode: bytes of a request.
+        decode: request number, partition and answer.
+    """
+
+    topic: str
+    owner: str
+    make: Callable[[bytes, int, int, int, B], R]
+    encode: Callable[[R], bytes]
+    decode: Callable[[bytes], tuple[int, int, A]]
+
+
+COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
+    topics.TXN_REQUESTS,
+    "coordinator",
+    Request,
+    requests.encode_request,
+    requests.decode_response,
+)
+PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
+    topics.ACK_REQUESTS,
+    "pending-ack owner",
+    ack_request,
+    pending_ack.encode_request,
+    pending_ack.decode_response,
+)
+
+
+class Requests(Generic[B, R, A]):
+    """Asks the owners of a service; `open` first, `close` last.
 
     Args:
+        service: who is asked.
         connector: the cluster.
         writer: appends requests; shared with the client's data.
         name: the client's name in ids and logs.
@@ -48,6 +89,7 @@ class Requests:
 
     def __init__(
         self,
+        service: Service[B, R, A],
         connector: Connector,
         writer: LogWriter,
         *,
@@ -56,6 +98,7 @@ class Requests:
         request_timeout_s: float,
         resend_s: float,
     ) -> None:
+        self._service = service
         self._connector = connector
         self._writer = writer
         self._name = name
@@ -63,10 +106,10 @@ class Requests:
         self._timeout_ms = request_timeout_s * 1000
         self._resend_ms = resend_s * 1000
         self._loop = asyncio.get_running_loop()
-        self._sessions: list[ClientSession] = []
+        self._sessions: list[ClientSession[B, R, A]] = []
         self._batchers: list[Batcher] = []
-        self._waking: deque[tuple[asyncio.Future[Answer], Answer | StilltideError]] = deque()
-        self._settles: dict[tuple[int, int], Settle] = {}
+        self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
+        self._settles: dict[tuple[int, int], Callable[[A | StilltideError], None]] = {}
         self._client_id = b""
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,14 +117,14 @@ class Requests:
 
     @property
     def home(self) -> int:
-        """The coordinator this client opens its transactions at; known after `open`.
+        """The partition this client keeps to where any will do; known after `open`.
 
         One for all of them: requests and log records of one client then share entries, while
         several clients spread over the coordinators.
         """
         return zlib.crc32(self._client_id[::-1]) % len(self._sessions)
 
-    async def open(self, *, coordinator_count: int, response_partition_count: int) -> None:
+    async def open(self, *, partition_count: int, response_partition_count: int) -> None:
         """Listens for answers from now on."""
         self._client_id = self._name.encode() + secrets.token_bytes(16)
         partition = zlib.crc32(self._client_id) % response_partition_count
@@ -92,10 +135,12 @@ class Requests:
         finally:
             await admin.close()
         await self._reader.assign({data: Offset(ends[data])})
-        for coordinator in range(coordinator_count):
-            session = ClientSession(self._client_id, partition, resend_ms=self._resend_ms)
+        for owner in range(partition_count):
+            session: ClientSession[B, R, A] = ClientSession(
+                self._client_id, partition, self._service.make, resend_ms=self._resend_ms
+            )
             self._sessions.append(session)
-            self._batchers.append(self._batcher(coordinator))
+            self._batchers.append(self._batcher(owner))
         self._tasks = [
             asyncio.create_task(self._listen(), name="responses"),
             asyncio.create_task(self._tick(), name="requests-tick"),
@@ -111,31 +156,37 @@ class Requests:
             batcher.close()
         self._fail_all(RequestTimeoutError("the client was closed before the answer came"))
 
-    async def ask(self, coordinator: int, body: RequestBody) -> Answer:
+    async def failed(self) -> None:
+        """Returns never; raises what ended the listening: nobody is answered any more."""
+        await asyncio.shield(self._tasks[0])
+        assert self._failure is not None
+        raise self._failure
+
+    async def ask(self, partition: int, body: B) -> A:
         """One request and its answer.
 
         Raises:
             RequestTimeoutError: no answer in time; whether it took effect is unknown.
         """
-        future: asyncio.Future[Answer] = self._loop.create_future()
+        future: asyncio.Future[A] = self._loop.create_future()
 
-        def settle(answer: Answer | StilltideError) -> None:
+        def settle(answer: A | StilltideError) -> None:
             if not self._waking:
                 self._loop.call_soon(self._wake)
             self._waking.append((future, answer))
 
-        self.tell(coordinator, body, settle)
+        self.tell(partition, body, settle)
         return await future
 
-    def tell(self, coordinator: int, body: RequestBody, settle: Settle) -> None:
+    def tell(self, partition: int, body: B, settle: Callable[[A | StilltideError], None]) -> None:
         """One request; `settle` is called once, before anybody hears who asks by `ask`."""
         if self._failure is not None:
             settle(self._failure)
             return
         now_ms = self._loop.time() * 1000
-        send = self._sessions[coordinator].made(body, now_ms, self._timeout_ms)
-        self._settles[coordinator, send.request.number] = settle
-        self._batchers[coordinator].append(requests.encode_request(send.request))
+        send = self._sessions[partition].made(body, now_ms, self._timeout_ms)
+        self._settles[partition, send.request.number] = settle
+        self._batchers[partition].append(self._service.encode(send.request))
 
     def _wake(self) -> None:
         """Wakes callers, some in each turn of the loop."""
@@ -151,13 +202,13 @@ class Requests:
         if waking:
             self._loop.call_soon(self._wake)
 
-    def _batcher(self, coordinator: int) -> Batcher:
-        data = TopicPartition(topics.TXN_REQUESTS, coordinator)
+    def _batcher(self, partition: int) -> Batcher:
+        data = TopicPartition(self._service.topic, partition)
 
         def write(entry: WriteEntry) -> None:
             def delivered(error: ConnectorError | None, _offset: int) -> None:
                 if error is not None:  # the sessions send again until their time-out
-                    log.warning("requests_not_delivered", coordinator=coordinator)
+                    log.warning("requests_not_delivered", to=str(data))
                 batcher.write_ended()
 
             records = entry.records
@@ -196,32 +247,34 @@ class Requests:
 
     def _answered(self, records: Sequence[bytes]) -> None:
         for record in records:
-            number, coordinator, answer = requests.decode_response(record)
-            if coordinator >= len(self._sessions):
-                raise DecodeError(f"an answer of coordinator {coordinator}, which there is not")
-            if self._sessions[coordinator].answered(number, answer) is not None:
-                self._settles.pop((coordinator, number))(answer)
+            number, partition, answer = self._service.decode(record)
+            if partition >= len(self._sessions):
+                owner = self._service.owner
+                raise DecodeError(f"an answer of {owner} {partition}, which there is not")
+            if self._sessions[partition].answered(number, answer) is not None:
+                self._settles.pop((partition, number))(answer)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             now_ms = self._loop.time() * 1000
-            for coordinator, session in enumerate(self._sessions):
+            for partition, session in enumerate(self._sessions):
                 deadline_ms = session.deadline_ms
                 if deadline_ms is not None and deadline_ms <= now_ms:
-                    self._run(coordinator, session.tick(now_ms))
+                    self._run(partition, session.tick(now_ms))
 
-    def _run(self, coordinator: int, effects: Sequence[Send | GiveUp]) -> None:
+    def _run(self, partition: int, effects: Sequence[Send[R] | GiveUp]) -> None:
         for effect in effects:
             match effect:
                 case Send(request):
-                    self._batchers[coordinator].append(requests.encode_request(request))
+                    self._batchers[partition].append(self._service.encode(request))
                 case GiveUp(number):
-                    self._settles.pop((coordinator, number))(self._timed_out(coordinator))
+                    self._settles.pop((partition, number))(self._timed_out(partition))
 
-    def _timed_out(self, coordinator: int) -> RequestTimeoutError:
+    def _timed_out(self, partition: int) -> RequestTimeoutError:
         return RequestTimeoutError(
-            f"no answer from coordinator {coordinator} within {self._timeout_ms / 1000:g} s",
+            f"no answer from {self._service.owner} {partition} "
+            f"within {self._timeout_ms / 1000:g} s",
             detail="whether the request took effect is unknown",
             hint="is a worker running for this cluster? start one with `stilltide worker`",
         )
@@ -231,3 +284,7 @@ class Requests:
         settles, self._settles = self._settles, {}
         for settle in settles.values():
             settle(error)
+
+
+CoordinatorRequests = Requests[RequestBody, Request, Answer]
+AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]

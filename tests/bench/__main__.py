@@ -6,7 +6,7 @@ import sys
 
 from pipeline.cli.output import say
 
-CASES = ("writer", "transactions", "recovery")
+CASES = ("writer", "transactions", "acknowledgements", "recovery")
 
 
 def main(names: list[str]) -> int:

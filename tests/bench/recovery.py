@@ -20,7 +20,7 @@ from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.demo.worker_process import WorkerProcess
-from pipeline.drivers.requests import Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, Requests
 from schemas.topics import TXN_LOG, TopicSpec
 from schemas.transactions import Done, End, Open, Opened, Registered, Written
 from schemas.values import EndOffset, Offset, TopicPartition
@@ -91,6 +91,7 @@ async def run() -> None:
         writer = connector.writer("bench")
         stack.push_async_callback(writer.close)
         requests = Requests(
+            COORDINATOR_SERVICE,
             connector,
             writer,
             name="bench",
@@ -98,7 +99,7 @@ async def run() -> None:
             request_timeout_s=DEADLINE_S,
             resend_s=10,
         )
-        await requests.open(coordinator_count=COORDINATORS, response_partition_count=PARTITIONS)
+        await requests.open(partition_count=COORDINATORS, response_partition_count=PARTITIONS)
         stack.push_async_callback(requests.close)
         topic_id = (await admin.describe_topics([TOPIC]))[TOPIC].topic_id
         pools = Pools(requests, Registered(TopicPartition(TOPIC, 0), EndOffset(0), topic_id))

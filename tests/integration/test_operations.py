@@ -267,7 +267,10 @@ async def test_probes_follow_the_broker(cluster: LocalCluster, worker: WorkerPro
     """Ready while it serves and its broker answers; alive throughout."""
     assert await get(worker, "/readyz") == (
         200,
-        "[+]broker answers\n[+]coordinators serving: [0, 1, 2, 3]\n",
+        (
+            "[+]broker answers\n"
+            "[+]partitions serving coordinators: [0, 1, 2, 3], pending-ack stores: [0, 1, 2, 3]\n"
+        ),
     )
     await asyncio.to_thread(cluster.kill)
     async with asyncio.timeout(20):

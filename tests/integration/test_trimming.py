@@ -13,7 +13,7 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.requests import Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, Requests
 from schemas.topics import TXN_LOG
 from schemas.transactions import Done, End, Listed, ListTransactions, Open, Opened, Refused
 from schemas.values import TopicPartition
@@ -52,6 +52,7 @@ async def requests_to(bootstrap: str, stack: AsyncExitStack) -> Requests:
     writer = connector.writer("test")
     stack.push_async_callback(writer.close)
     made = Requests(
+        COORDINATOR_SERVICE,
         connector,
         writer,
         name="test",
@@ -59,7 +60,7 @@ async def requests_to(bootstrap: str, stack: AsyncExitStack) -> Requests:
         request_timeout_s=DEADLINE_S,
         resend_s=0.5,
     )
-    await made.open(coordinator_count=COORDINATORS, response_partition_count=COORDINATORS)
+    await made.open(partition_count=COORDINATORS, response_partition_count=COORDINATORS)
     stack.push_async_callback(made.close)
     return made
 

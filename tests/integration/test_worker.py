@@ -130,7 +130,7 @@ async def test_another_worker_takes_over_from_a_killed_one(
 
 def assigned_last(said: str) -> list[int]:
     """The coordinators a worker said last that it was given."""
-    return json.loads(re.findall(r"coordinators_assigned\s+coordinators=(.*)", said)[-1])
+    return json.loads(re.findall(r"assigned\s+owner=coordinator partitions=(.*)", said)[-1])
 
 
 async def test_a_terminated_worker_stops_in_good_order(

@@ -121,7 +121,7 @@ class CoordinatorWorld:
         self.records: dict[int, dict[TopicPartition, list[int]]] = {}
         self.outcomes: dict[int, bool] = {}  # acknowledged to a client
         self.zombies: list[Owner] = []
-        self.clients = [Client(name, ClientSession(name, 0)) for name in (b"a", b"b")]
+        self.clients = [Client(name, ClientSession(name, 0, Request)) for name in (b"a", b"b")]
         self.new_owner(0)
 
     @property

@@ -1,4 +1,4 @@
-"""Coordinators on the memory broker, without Faust: a queue and a reader stand for its agents."""
+"""A worker's owners on the memory broker, without Faust: a queue and a reader are its agents."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,15 +16,19 @@ from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.owned_log import OwnedLog
+from pipeline.drivers.pending_ack import PendingAckDriver
+from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
 from pipeline.metrics import WorkerMetrics
-from schemas.topics import TXN_REQUESTS, system_topics
+from schemas.topics import ACK_REQUESTS, TXN_REQUESTS, system_topics
 from schemas.values import Offset, TopicPartition
 
 PARTITIONS = 2
-"""Of txn-markers and txn-responses."""
+"""Of txn-markers, txn-responses and ack-requests."""
 
 AWAY_S = 0.01
 """Between two looks at a broker that is down."""
+
+SETTLE_RESEND_S = 0.2
 
 WAIT_S = 10.0
 """For what happens within milliseconds."""
@@ -55,7 +59,7 @@ class EntryQueue:
 
 
 class MemoryWorker:
-    """Serves every coordinator from entry to exit.
+    """Serves every coordinator and pending-ack store from entry to exit.
 
     Like a group that has committed nothing, it is given every request since the beginning.
     """
@@ -78,6 +82,7 @@ class MemoryWorker:
         self._stack = AsyncExitStack()
         self.metrics = WorkerMetrics("test", CollectorRegistry())
         self.drivers: list[CoordinatorDriver] = []
+        self.pending_acks: list[PendingAckDriver] = []
         self.tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -88,6 +93,17 @@ class MemoryWorker:
         queue, ends = EntryQueue(), EndOffsets(admin)
         writer = self._connector.writer("worker")
         self._stack.push_async_callback(writer.close, timeout_s=0)
+        acks: AckRequests = Requests(
+            PENDING_ACK_SERVICE,
+            self._connector,
+            writer,
+            name="worker",
+            limits=BatchLimits(),
+            request_timeout_s=WAIT_S,
+            resend_s=SETTLE_RESEND_S,
+        )
+        await acks.open(partition_count=self._partitions, response_partition_count=self._partitions)
+        self._stack.push_async_callback(acks.close)
         for coordinator in range(self._coordinators):
             driver = CoordinatorDriver(
                 coordinator,
@@ -95,21 +111,34 @@ class MemoryWorker:
                 writer=writer,
                 ends=ends,
                 admin=admin,
+                acks=acks,
                 submit=queue.submit,
                 limits=self._limits,
-                marker_partition_count=self._partitions,
+                partition_count=self._partitions,
                 clock=SystemClock(),
                 metrics=self.metrics.coordinator(coordinator),
                 txn_timeout_ms_max=self._txn_timeout_ms_max,
                 broker_away_s_max=self._broker_away_s_max,
             )
             self.drivers.append(driver)
-            self.tasks.append(asyncio.create_task(driver.run()))
+        for partition in range(self._partitions):
+            store = PendingAckDriver(
+                partition,
+                self._connector,
+                writer=writer,
+                admin=admin,
+                submit=queue.submit,
+                limits=self._limits,
+                clock=SystemClock(),
+                metrics=self.metrics.pending_ack(partition),
+                broker_away_s_max=self._broker_away_s_max,
+            )
+            self.pending_acks.append(store)
+        owners = [*self.drivers, *self.pending_acks]
+        self.tasks = [asyncio.create_task(it.run()) for it in owners]
         others = [queue.run(), ends.run(), self._receive()]
         self._helpers = [asyncio.create_task(work) for work in others]
-        await until(
-            lambda: all(it.serving for it in self.drivers) or any(it.done() for it in self.tasks)
-        )
+        await until(lambda: all(it.serving for it in owners) or any(it.done() for it in self.tasks))
         return self
 
     async def __aexit__(
@@ -126,8 +155,11 @@ class MemoryWorker:
     async def _receive(self) -> None:
         reader = self._connector.reader("requests")
         self._stack.push_async_callback(reader.close)
-        sources = [TopicPartition(TXN_REQUESTS, it) for it in range(self._coordinators)]
-        await reader.assign(dict.fromkeys(sources, Offset(0)))
+        owners = {
+            **{TopicPartition(TXN_REQUESTS, n): it for n, it in enumerate(self.drivers)},
+            **{TopicPartition(ACK_REQUESTS, n): it for n, it in enumerate(self.pending_acks)},
+        }
+        await reader.assign(dict.fromkeys(owners, Offset(0)))
         while True:
             try:
                 items = await reader.read()
@@ -136,4 +168,5 @@ class MemoryWorker:
                 continue
             for item in items:
                 if isinstance(item, Record):
-                    self.drivers[item.partition].requests_received(item.value)
+                    owner = owners[TopicPartition(item.topic, item.partition)]
+                    owner.requests_received(item.value)

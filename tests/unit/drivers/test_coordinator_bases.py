@@ -7,7 +7,7 @@ import pytest
 from connectors.memory.broker import Log, MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.requests import Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, Requests
 from pipeline.errors import LogTrimmedError
 from schemas import txn_log
 from schemas.framing import decode_value
@@ -54,9 +54,15 @@ async def client(connector: MemoryConnector) -> AsyncIterator[Requests]:
     admin, writer = connector.admin(), connector.writer("client")
     await admin.ensure_topics(system_topics(coordinators=1, partitions=PARTITIONS))
     made = Requests(
-        connector, writer, name="c", limits=BatchLimits(), request_timeout_s=10, resend_s=0.5
+        COORDINATOR_SERVICE,
+        connector,
+        writer,
+        name="c",
+        limits=BatchLimits(),
+        request_timeout_s=10,
+        resend_s=0.5,
     )
-    await made.open(coordinator_count=1, response_partition_count=PARTITIONS)
+    await made.open(partition_count=1, response_partition_count=PARTITIONS)
     yield made
     await made.close()
     await writer.close()

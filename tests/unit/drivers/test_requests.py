@@ -10,7 +10,7 @@ from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.requests import WAKES_PER_TURN, Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, WAKES_PER_TURN, Requests
 from pipeline.errors import RequestTimeoutError
 from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
@@ -56,6 +56,7 @@ async def opened(
 ) -> Requests:
     """A client's requests, listening."""
     made = Requests(
+        COORDINATOR_SERVICE,
         MemoryConnector(broker),
         writer,
         name="client",
@@ -63,7 +64,7 @@ async def opened(
         request_timeout_s=timeout_s,
         resend_s=resend_s,
     )
-    await made.open(coordinator_count=2, response_partition_count=1)
+    await made.open(partition_count=2, response_partition_count=1)
     return made
 
 
@@ -199,6 +200,8 @@ async def test_an_undecodable_answer_fails_every_request(broker: MemoryBroker, c
     assert caught.value.place == f"{RESPONSES}@0"
     with pytest.raises(DecodeError):
         await client.ask(0, OPEN)
+    with pytest.raises(DecodeError):  # and whoever only tells hears of it too
+        await client.failed()
 
 
 async def test_an_answer_of_no_known_coordinator_fails_every_request(

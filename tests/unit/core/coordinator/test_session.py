@@ -18,7 +18,7 @@ def changing(sequence: int) -> AddPartitions:
 
 def session(asked: int = 0) -> ClientSession:
     """A session that made `asked` requests at 0 ms, each to be answered within 20 s."""
-    made = ClientSession(CLIENT, 4)
+    made = ClientSession(CLIENT, 4, Request)
     for sequence in range(1, asked + 1):
         made.made(changing(sequence), 0, 20_000)
     return made

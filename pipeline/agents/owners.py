@@ -1,0 +1,154 @@
+"""What a worker owns: the coordinators and pending-ack stores of its assigned partitions.
+
+*Source*: system.md, Process shapes 1; protocols.md A7 (batching is switched while they serve).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+import faust
+
+from connectors.base import Connector, LogAdmin, LogWriter
+from connectors.clock import SystemClock
+from pipeline.agents.buffered_writer import BufferedWriter
+from pipeline.agents.partition_owner import PartitionOwnerAgent
+from pipeline.agents.probes import Finding
+from pipeline.config import Settings
+from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.drivers.coordinator import CoordinatorDriver
+from pipeline.drivers.dynamic_settings import DynamicSettings
+from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.pending_ack import PendingAckDriver
+from pipeline.drivers.requests import AckRequests
+from pipeline.metrics import WorkerMetrics
+from schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
+from schemas.topics import ACK_REQUESTS, TXN_REQUESTS
+
+
+class Shared(NamedTuple):
+    """What all owners of a worker use together."""
+
+    connector: Connector
+    admin: LogAdmin
+    writer: LogWriter
+    ends: EndOffsets
+    acks: AckRequests
+    buffered_writer: BufferedWriter
+    settings: Settings
+    dynamic: DynamicSettings
+    metrics: WorkerMetrics
+
+
+class Owners:
+    """Both agents of a worker, and the drivers they run.
+
+    Args:
+        app: the App on the cluster.
+        shared: what the drivers use.
+        failed: called with what an owner failed with; the worker cannot go on.
+    """
+
+    def __init__(
+        self, app: faust.App, shared: Shared, failed: Callable[[BaseException], None]
+    ) -> None:
+        self._shared = shared
+        self.coordinators = PartitionOwnerAgent(
+            app, "coordinator", TXN_REQUESTS, self._coordinator, failed
+        )
+        self.pending_acks = PartitionOwnerAgent(
+            app, "pending-ack", ACK_REQUESTS, self._pending_ack, failed
+        )
+        agent = self.coordinators
+        shared.metrics.watch_coordinators(
+            lambda: {it: one.stats() for it, one in agent.drivers.items() if one.serving}
+        )
+
+    @property
+    def serving(self) -> bool:
+        """Whether coordinators are assigned, and everything assigned is recovered."""
+        owners = [*self.coordinators.drivers.values(), *self.pending_acks.drivers.values()]
+        return bool(self.coordinators.drivers) and all(owner.serving for owner in owners)
+
+    def finding(self) -> Finding:
+        """Whether the group has assigned partitions, be it none, and those are recovered."""
+        said: list[str] = []
+        for name, agent in (
+            ("coordinators", self.coordinators),
+            ("pending-ack stores", self.pending_acks),
+        ):
+            if not agent.joined:
+                return Finding(passed=False, text="the group has assigned none yet")
+            recovering = sorted(it for it, owner in agent.drivers.items() if not owner.serving)
+            if recovering:
+                return Finding(passed=False, text=f"recovering {name}: {recovering}")
+            said.append(f"{name}: {sorted(agent.drivers)}")
+        return Finding(passed=True, text=f"serving {', '.join(said)}")
+
+    async def stop(self) -> None:
+        """Stops every owner; what is in flight is not acknowledged."""
+        await asyncio.gather(self.coordinators.stop(), self.pending_acks.stop())
+
+    def settings_changed(self) -> None:
+        """A dynamic setting has another value."""
+        shared = self._shared
+        for coordinator in self.coordinators.drivers.values():
+            coordinator.limits_changed(_txn_log_limits(shared.settings, shared.dynamic))
+        for store in self.pending_acks.drivers.values():
+            store.limits_changed(_pending_ack_limits(shared.settings, shared.dynamic))
+
+    def _coordinator(self, coordinator: int) -> CoordinatorDriver:
+        shared = self._shared
+        return CoordinatorDriver(
+            coordinator,
+            shared.connector,
+            writer=shared.writer,
+            ends=shared.ends,
+            admin=shared.admin,
+            acks=shared.acks,
+            submit=shared.buffered_writer.submit,
+            limits=_txn_log_limits(shared.settings, shared.dynamic),
+            partition_count=shared.settings.partitions,
+            clock=SystemClock(),
+            metrics=shared.metrics.coordinator(coordinator),
+            txn_timeout_ms_max=shared.settings.txn_timeout_ms_max,
+            broker_away_s_max=shared.settings.broker_away_s_max,
+        )
+
+    def _pending_ack(self, partition: int) -> PendingAckDriver:
+        shared = self._shared
+        return PendingAckDriver(
+            partition,
+            shared.connector,
+            writer=shared.writer,
+            admin=shared.admin,
+            submit=shared.buffered_writer.submit,
+            limits=_pending_ack_limits(shared.settings, shared.dynamic),
+            clock=SystemClock(),
+            metrics=shared.metrics.pending_ack(partition),
+            broker_away_s_max=shared.settings.broker_away_s_max,
+        )
+
+
+def _txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
+    """Thresholds of the transaction log (A); a dynamic setting goes before a static one."""
+    batching = dynamic.flag(TXN_LOG_BATCHING_ENABLED)
+    return BatchLimits(
+        records_max=settings.txn_log_batch_records_max,
+        bytes_max=settings.txn_log_batch_bytes_max,
+        delay_ms_max=settings.txn_log_batch_delay_ms_max,
+        eager=settings.txn_log_flush_mode == "eager",
+        batching=settings.txn_log_batching_enabled if batching is None else batching,
+    )
+
+
+def _pending_ack_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
+    """Thresholds of the pending-ack log, likewise."""
+    batching = dynamic.flag(PENDING_ACK_BATCHING_ENABLED)
+    return BatchLimits(
+        records_max=settings.pending_ack_batch_records_max,
+        bytes_max=settings.pending_ack_batch_bytes_max,
+        delay_ms_max=settings.pending_ack_batch_delay_ms_max,
+        eager=settings.pending_ack_flush_mode == "eager",
+        batching=settings.pending_ack_batching_enabled if batching is None else batching,
+    )

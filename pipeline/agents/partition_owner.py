@@ -1,0 +1,134 @@
+"""The agent of a requests topic: requests of assigned partitions go to the owners of their logs.
+
+*Source*: system.md, Process shapes; protocols.md B (ownership is the Faust assignment, safety is
+the fence's), C, G. An assignment that comes straight back after a rebalance keeps its owner.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import faust
+import structlog
+
+from schemas.errors import DecodeError
+
+log = structlog.get_logger(__name__)
+
+
+class OwnerDriver(Protocol):
+    """Owns one log, and serves what is asked of it."""
+
+    assigned: bool
+    """Whether the partition is given to this worker; else it stops once it is fenced."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether it owns its log just now."""
+        ...
+
+    async def run(self) -> None:
+        """Owns the log until cancelled, or fenced and not assigned any more."""
+        ...
+
+    def requests_received(self, value: bytes | None) -> None:
+        """One value of the requests topic; raises `DecodeError` before any of it takes effect."""
+        ...
+
+
+D = TypeVar("D", bound=OwnerDriver)
+
+
+class PartitionOwnerAgent(Generic[D]):
+    """Runs a driver for each assigned partition of a requests topic.
+
+    Args:
+        app: the App on the cluster.
+        name: of the agent, and of an owner in logs.
+        topic: the requests topic.
+        make_driver: makes the driver of one partition.
+        failed: called with what an owner failed with; the worker cannot go on.
+
+    Attributes:
+        joined: the group has said which partitions are this worker's.
+    """
+
+    def __init__(
+        self,
+        app: faust.App,
+        name: str,
+        topic: str,
+        make_driver: Callable[[int], D],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.joined = False
+        self._name = name
+        self._topic = topic
+        self._make_driver = make_driver
+        self._failed = failed
+        self._drivers: dict[int, D] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        source = app.topic(topic, key_type=bytes, value_type=bytes, value_serializer="raw")
+        app.agent(source, name=name, concurrency=1)(self._receive)
+        app.on_partitions_assigned.connect(self._assigned, weak=False)
+        app.on_partitions_revoked.connect(self._revoked, weak=False)
+
+    @property
+    def drivers(self) -> dict[int, D]:
+        """By partition: those assigned to this worker."""
+        return self._drivers
+
+    async def stop(self) -> None:
+        """Stops every owner; what is in flight is not acknowledged."""
+        await self._keep(set())
+
+    async def _receive(self, stream: Any) -> None:
+        # Faust acknowledges an event whose agent fails, and would pass it over after a restart.
+        async for event in stream.noack().events():
+            message = event.message
+            driver = self._drivers.get(message.partition)
+            if driver is not None:  # else revoked: its new owner serves it, clients ask again
+                try:
+                    driver.requests_received(event.value)
+                except DecodeError as error:
+                    self._failed(error.at(message.topic, message.partition, message.offset))
+                    await asyncio.get_running_loop().create_future()
+            await stream.ack(event)
+
+    async def _assigned(self, _app: Any, assigned: Any, *_: Any, **__: Any) -> None:
+        owned = {data.partition for data in assigned if data.topic == self._topic}
+        self.joined = True
+        await self._keep(owned)
+        for partition in sorted(owned):
+            task = self._tasks.get(partition)
+            if task is not None and not task.done():
+                self._drivers[partition].assigned = True
+                continue
+            driver = self._drivers[partition] = self._make_driver(partition)
+            task = asyncio.create_task(driver.run(), name=f"{self._name}-{partition}")
+            self._tasks[partition] = task
+            task.add_done_callback(partial(self._ended, partition))
+        log.info("assigned", owner=self._name, partitions=sorted(owned))
+
+    async def _revoked(self, _app: Any, _taken: Any, *_: Any, **__: Any) -> None:
+        # Most come straight back. Until then they serve, and stop for good when fenced.
+        for driver in self._drivers.values():
+            driver.assigned = False
+
+    async def _keep(self, owned: set[int]) -> None:
+        """Stops the owners of partitions that are not in `owned`."""
+        leaving = [self._tasks.pop(it) for it in list(self._tasks) if it not in owned]
+        for partition in [it for it in self._drivers if it not in owned]:
+            del self._drivers[partition]
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+
+    def _ended(self, partition: int, task: "asyncio.Task[None]") -> None:
+        if self._tasks.get(partition) is task:
+            del self._tasks[partition]
+            self._drivers.pop(partition, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)

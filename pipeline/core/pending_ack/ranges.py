@@ -1,0 +1,115 @@
+"""A set of offsets as sorted, disjoint ranges.
+
+*Source*: protocols.md G: a cursor and a compact set of individually acknowledged offsets.
+*Invariants*: ranges `[first, end)` ascend, none is empty, no two touch; never more than
+`ranges_max` of them: what would make more changes nothing.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from schemas.acknowledgements import OffsetRange
+from schemas.values import EndOffset, Offset
+
+
+class RangesFullError(Exception):
+    """The set would fall into more ranges than it may hold; nothing was changed."""
+
+
+class RangeSet:
+    """Offsets; a look-up costs a bisection, a change also moves the ranges behind it.
+
+    Args:
+        ranges: `[first, end)`, in any order, overlapping or not.
+        ranges_max: the most ranges held.
+    """
+
+    def __init__(
+        self, ranges: Iterable[tuple[int, int]] = (), *, ranges_max: int = 100_000
+    ) -> None:
+        self.ranges_max = ranges_max
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        for first, end in ranges:
+            self.add(first, end)
+
+    @property
+    def range_count(self) -> int:
+        """How many ranges there are."""
+        return len(self._firsts)
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets they hold; costs a walk over the ranges."""
+        return sum(self._ends) - sum(self._firsts)
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def __contains__(self, offset: int) -> bool:
+        index = bisect_right(self._firsts, offset) - 1
+        return index >= 0 and offset < self._ends[index]
+
+    def __iter__(self) -> Iterator[OffsetRange]:
+        """The ranges in ascending order."""
+        return (
+            OffsetRange(Offset(first), EndOffset(end))
+            for first, end in zip(self._firsts, self._ends, strict=True)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RangeSet):
+            return NotImplemented
+        return self._firsts == other._firsts and self._ends == other._ends
+
+    __hash__ = None  # type: ignore[assignment] - it changes
+
+    def __repr__(self) -> str:
+        return f"RangeSet({[tuple(one) for one in self]})"
+
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """The ranges in ascending order."""
+        return tuple(self)
+
+    def end_of(self, offset: int) -> EndOffset:
+        """The lowest offset at or above `offset` that is not in the set."""
+        index = bisect_right(self._firsts, offset) - 1
+        return EndOffset(max(offset, self._ends[index]) if index >= 0 else offset)
+
+    def overlaps(self, first: int, end: int) -> bool:
+        """Whether any of `[first, end)` is in the set."""
+        index = bisect_right(self._ends, first)
+        return first < end and index < len(self._firsts) and self._firsts[index] < end
+
+    def add(self, first: int, end: int) -> None:
+        """Adds `[first, end)`, which may be empty; raises `RangesFullError`."""
+        if first >= end:
+            return
+        low = bisect_left(self._ends, first)  # the first range that touches or lies behind
+        high = bisect_right(self._firsts, end)  # behind the last that touches
+        if low < high:
+            first = min(first, self._firsts[low])
+            end = max(end, self._ends[high - 1])
+        self._replace(low, high, [(first, end)])
+
+    def remove(self, first: int, end: int) -> None:
+        """Takes `[first, end)` out, present or not; raises `RangesFullError`."""
+        if first >= end:
+            return
+        low = bisect_right(self._ends, first)  # the first range that reaches behind `first`
+        high = bisect_left(self._firsts, end)  # behind the last that begins before `end`
+        if low >= high:
+            return
+        parts = [(self._firsts[low], first), (end, self._ends[high - 1])]
+        self._replace(low, high, [part for part in parts if part[0] < part[1]])
+
+    def trim_below(self, offset: int) -> None:
+        """Takes every offset below `offset` out."""
+        if self._firsts and self._firsts[0] < offset:
+            self.remove(self._firsts[0], offset)
+
+    def _replace(self, low: int, high: int, parts: list[tuple[int, int]]) -> None:
+        if len(self._firsts) - (high - low) + len(parts) > self.ranges_max:
+            raise RangesFullError(f"more than {self.ranges_max} ranges")
+        self._firsts[low:high] = [first for first, _ in parts]
+        self._ends[low:high] = [end for _, end in parts]

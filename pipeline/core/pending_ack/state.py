@@ -1,0 +1,165 @@
+"""What a pending-ack log means: the state after its effective records, in log order.
+
+*Source*: protocols.md G, C0, C8.
+*Invariants*: the same records give the same state and the same answers, whoever applies them; an
+illegal request changes nothing; a repeated request has no second effect, so no answer needs to be
+remembered (C1b). What a transaction has pending when its coordinator's low watermark passes it was
+never registered: it is dropped as aborted.
+"""
+
+from pipeline.core.pending_ack.subscription import SubscriptionAcks
+from pipeline.core.pending_ack.transactions import CoordinatorView
+from schemas.acknowledgements import (
+    AckAnswer,
+    Acknowledge,
+    AckRefusalCode,
+    AckRefused,
+    AckRequest,
+    Acks,
+    AckState,
+    Attach,
+    CursorMoved,
+    PendingAckRecord,
+    Settle,
+)
+from schemas.transactions import Done
+from schemas.values import EndOffset, SubscriptionId
+
+SUBSCRIPTIONS_MAX = 10_000
+"""In one log; the system topics have several."""
+
+FORGET_AFTER_MS = 60 * 60 * 1000
+"""A subscription silent for so long, and known to its group as it is here, may give way."""
+
+
+class PendingAckState:
+    """Apply every effective record; read the rest."""
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[SubscriptionId, SubscriptionAcks] = {}
+        self._coordinators: dict[int, CoordinatorView] = {}
+        self._now_ms = 0  # the log's clock: the latest time in it
+
+    def apply(self, record: PendingAckRecord) -> AckAnswer | None:
+        """Takes one record; the answer where it holds a request."""
+        request = record.body
+        if not isinstance(request, AckRequest):
+            return None
+        self._now_ms = max(self._now_ms, record.at_ms)
+        subscription, body = request.subscription, request.body
+        if isinstance(body, Settle):
+            self._settle(subscription, body)
+            return Done()
+        if isinstance(body, Attach):
+            return self._attach(subscription, body)
+        assert isinstance(body, Acknowledge | CursorMoved), "a question is never logged"
+        held = self.subscriptions.get(subscription)
+        if held is None:
+            return AckRefused(AckRefusalCode.NOT_ATTACHED, "no member is attached")
+        refused = held.not_attached(body.member)
+        if refused is None:
+            held.last_seen_ms = self._now_ms
+            refused = self._change(subscription, held, body)
+        return refused or Done()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is pending in any transaction."""
+        return not any(view.pending_count for view in self._coordinators.values())
+
+    @property
+    def item_count(self) -> int:
+        """How much a base would hold: subscriptions, and the offsets and ranges in them."""
+        held = sum(one.held_count for one in self.subscriptions.values())
+        return len(self.subscriptions) + held
+
+    def acks(self, subscription: SubscriptionId) -> Acks:
+        """The acknowledgements of one subscription, also of one nobody was ever attached to."""
+        held = self.subscriptions.get(subscription)
+        return Acks(EndOffset(0), (), (), b"") if held is None else held.acks()
+
+    def base(self) -> AckState:
+        """A copy of the whole state (C8)."""
+        return AckState(
+            self._now_ms,
+            tuple(held.base(one) for one, held in self.subscriptions.items()),
+            tuple(view.base() for view in self._coordinators.values()),
+        )
+
+    @classmethod
+    def from_base(cls, base: AckState) -> "PendingAckState":
+        """What `base` copied: the same history then has the same answers."""
+        self = cls()
+        self._now_ms = base.now_ms
+        for coordinator in base.coordinators:
+            view = CoordinatorView.from_base(coordinator)
+            self._coordinators[coordinator.coordinator] = view
+        for one in base.subscriptions:
+            held = self.subscriptions[one.subscription] = SubscriptionAcks.from_base(one)
+            for txn in held.pending:
+                self._view(txn.coordinator).acknowledged(txn.sequence, one.subscription)
+        return self
+
+    def _attach(self, subscription: SubscriptionId, body: Attach) -> AckAnswer:
+        held = self.subscriptions.get(subscription)
+        if held is None:
+            if len(self.subscriptions) >= SUBSCRIPTIONS_MAX and not self._forget_one():
+                reason = f"{SUBSCRIPTIONS_MAX} subscriptions share this log already"
+                return AckRefused(AckRefusalCode.TOO_MANY, reason)
+            held = SubscriptionAcks()
+        if body.member != held.member:
+            refused = held.too_many(len(body.acknowledged)) or held.attach(
+                body.member, self._now_ms
+            )
+            if refused is not None:
+                return refused
+            held.committed_by_group(body.cursor, body.acknowledged)
+        held.last_seen_ms = self._now_ms
+        self.subscriptions[subscription] = held
+        return held.acks()
+
+    def _change(
+        self, subscription: SubscriptionId, held: SubscriptionAcks, body: Acknowledge | CursorMoved
+    ) -> AckRefused | None:
+        if isinstance(body, CursorMoved):
+            refused = held.too_many(len(body.acknowledged))
+            if refused is None:
+                held.committed_by_group(body.cursor, body.acknowledged)
+            return refused
+        view = self._view(body.txn.coordinator)
+        if view.has_ended(body.txn.sequence):
+            reason = f"transaction {body.txn} has ended"
+            return AckRefused(AckRefusalCode.TRANSACTION_ENDED, reason)
+        refused = held.acknowledge(body.txn, body.offsets, body.cumulative_offset)
+        if refused is None and body.txn in held.pending:
+            view.acknowledged(body.txn.sequence, subscription)
+        return refused
+
+    def _settle(self, subscription: SubscriptionId, body: Settle) -> None:
+        view = self._view(body.txn.coordinator)
+        held = self.subscriptions.get(subscription)
+        if held is not None:
+            held.settle(body.txn, committed=body.committed)
+        view.settled(body.txn.sequence, subscription)
+        for txn, where in view.passed(body.low_watermark):
+            held = self.subscriptions.get(where)
+            if held is not None:  # else it had nothing pending any more, and was forgotten
+                held.settle(txn, committed=False)
+
+    def _view(self, coordinator: int) -> CoordinatorView:
+        view = self._coordinators.get(coordinator)
+        if view is None:
+            view = self._coordinators[coordinator] = CoordinatorView(coordinator)
+        return view
+
+    def _forget_one(self) -> bool:
+        """Makes room: the subscription silent for longest, if its group knows all of it."""
+        until_ms = self._now_ms - FORGET_AFTER_MS
+        silent = [
+            (held.last_seen_ms, one)
+            for one, held in self.subscriptions.items()
+            if held.last_seen_ms <= until_ms and held.forgettable
+        ]
+        if silent:
+            del self.subscriptions[min(silent)[1]]
+        return bool(silent)

@@ -1,0 +1,252 @@
+"""One subscription: what is acknowledged, and what is pending in which transaction.
+
+*Source*: protocols.md G; conflict rules as Pulsar's (facts, pulsar.md 5). Pulsar does not hold
+cumulative against individual acknowledgements; here no record is pending in two transactions,
+however they acknowledge it.
+*Invariants*: the cursor never moves back; nothing pending is acknowledged; no offset is pending in
+two transactions; a refused request changes nothing; at most `HELD_MAX` ranges and offsets are held.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pipeline.core.pending_ack.ranges import RangeSet
+from schemas.acknowledgements import (
+    AckRefusalCode,
+    AckRefused,
+    Acks,
+    BaseSubscription,
+    PendingAcks,
+    Ranges,
+)
+from schemas.values import EndOffset, Offset, SubscriptionId, TxnId
+
+HELD_MAX = 100_000
+"""Acknowledged ranges and pending offsets; a commit turns the latter into the former."""
+
+REPLACED_MS = 60 * 60 * 1000
+"""A request older than this is not repeated any more, so no replaced member comes back later."""
+
+REPLACED_MAX = 256
+
+
+@dataclass(slots=True)
+class Pending:
+    """What one transaction acknowledges: single offsets, and everything up to one, inclusive."""
+
+    offsets: set[int] = field(default_factory=set[int])
+    cumulative_offset: Offset | None = None
+
+
+class SubscriptionAcks:
+    """The acknowledgements of one subscription.
+
+    Attributes:
+        cursor: everything below it is acknowledged.
+        committed: the group's commit, as far as a member has told.
+        acknowledged: what is acknowledged at or above the cursor.
+        pending: by transaction, in the order of their first acknowledgement.
+        member: who is attached; empty when nobody ever was.
+        replaced: members before it, and when they were replaced, oldest first.
+        last_seen_ms: when a member last asked for something.
+    """
+
+    def __init__(self) -> None:
+        self.cursor = EndOffset(0)
+        self.committed = EndOffset(0)
+        self.acknowledged = RangeSet(ranges_max=HELD_MAX)
+        self.pending: dict[TxnId, Pending] = {}
+        self.member = b""
+        self.replaced: dict[bytes, int] = {}
+        self.last_seen_ms = 0
+        self._holders: dict[int, TxnId] = {}  # by offset: the transaction it is pending in
+        self._slot: TxnId | None = None  # the transaction that acknowledges cumulatively
+
+    @property
+    def forgettable(self) -> bool:
+        """Whether the group's commit holds everything that is known here."""
+        return not self.pending and not self.acknowledged and self.cursor == self.committed
+
+    @property
+    def held_count(self) -> int:
+        """Acknowledged ranges and pending offsets."""
+        return self.acknowledged.range_count + len(self._holders)
+
+    def attach(self, member: bytes, now_ms: int) -> AckRefused | None:
+        """The member takes the subscription over, unless it was replaced before."""
+        if member == self.member:
+            return None
+        replaced_ms = self.replaced.get(member)
+        if replaced_ms is not None and now_ms < replaced_ms + REPLACED_MS:
+            return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member has replaced this one")
+        if self.member:
+            self.replaced.pop(self.member, None)
+            self.replaced[self.member] = now_ms
+        while self.replaced:
+            oldest = next(iter(self.replaced))
+            fresh = now_ms < self.replaced[oldest] + REPLACED_MS
+            if fresh and len(self.replaced) <= REPLACED_MAX:
+                break
+            del self.replaced[oldest]
+        self.member = member
+        return None
+
+    def not_attached(self, member: bytes) -> AckRefused | None:
+        """The refusal for any member but the attached one."""
+        if member == self.member:
+            return None
+        return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member holds the subscription")
+
+    def too_many(self, count: int) -> AckRefused | None:
+        """The refusal of `count` more offsets or ranges than fit."""
+        held = self.held_count
+        if held + count <= HELD_MAX:
+            return None
+        reason = f"{held} offsets and ranges are held; with {count} more there are over {HELD_MAX}"
+        return AckRefused(AckRefusalCode.TOO_MANY, reason)
+
+    def committed_by_group(self, cursor: EndOffset, acknowledged: Ranges) -> None:
+        """What the group's commit holds is acknowledged, and pending in no transaction any more."""
+        self.committed = max(self.committed, cursor)
+        for first, end in acknowledged:
+            self.acknowledged.add(max(first, self.cursor), end)
+        self._raise_cursor(cursor)
+        self._drop_acknowledged()
+
+    def acknowledge(
+        self, txn: TxnId, offsets: Iterable[Offset], cumulative_offset: Offset | None
+    ) -> AckRefused | None:
+        """Adds all of it to what is pending in a transaction, or nothing."""
+        new = {int(offset) for offset in offsets if self._holders.get(offset) != txn}
+        pending = self.pending.get(txn)
+        up_to = None if pending is None else pending.cumulative_offset
+        if up_to is not None:
+            new = {offset for offset in new if offset > up_to}
+            if cumulative_offset is not None and cumulative_offset <= up_to:
+                cumulative_offset = None
+        refused = (
+            self.too_many(len(new))
+            or self._individual_conflict(txn, new)
+            or self._cumulative_conflict(txn, cumulative_offset)
+        )
+        if refused or not (new or cumulative_offset is not None):
+            return refused
+        if pending is None:
+            pending = self.pending[txn] = Pending()
+        pending.offsets |= new
+        self._holders.update(dict.fromkeys(new, txn))
+        if cumulative_offset is not None:
+            self._slot, pending.cumulative_offset = txn, cumulative_offset
+            self._drop(pending, [one for one in pending.offsets if one <= cumulative_offset])
+        return None
+
+    def settle(self, txn: TxnId, *, committed: bool) -> None:
+        """What is pending in a transaction becomes acknowledged, or free again."""
+        pending = self.pending.pop(txn, None)
+        if pending is None:
+            return
+        for offset in pending.offsets:
+            del self._holders[offset]
+        if self._slot == txn:
+            self._slot = None
+        if not committed:
+            return
+        for offset in sorted(pending.offsets):
+            self.acknowledged.add(offset, offset + 1)
+        cumulative_offset = pending.cumulative_offset
+        self._raise_cursor(0 if cumulative_offset is None else cumulative_offset + 1)
+
+    def acks(self) -> Acks:
+        """A copy of all that a member needs to know."""
+        pending = tuple(
+            PendingAcks(txn, _ranges_of(one.offsets), one.cumulative_offset)
+            for txn, one in self.pending.items()
+        )
+        return Acks(self.cursor, self.acknowledged.ranges(), pending, self.member)
+
+    def base(self, subscription: SubscriptionId) -> BaseSubscription:
+        """A copy of everything (C8)."""
+        replaced = tuple(self.replaced.items())
+        return BaseSubscription(
+            subscription, self.acks(), self.committed, replaced, self.last_seen_ms
+        )
+
+    @classmethod
+    def from_base(cls, base: BaseSubscription) -> "SubscriptionAcks":
+        """What `base` copied."""
+        self = cls()
+        self.cursor, self.committed = base.acks.cursor, base.committed
+        self.acknowledged = RangeSet(base.acks.acknowledged, ranges_max=HELD_MAX)
+        self.member, self.replaced = base.acks.member, dict(base.replaced)
+        self.last_seen_ms = base.last_seen_ms
+        for txn, ranges, cumulative_offset in base.acks.pending:
+            offsets = {offset for first, end in ranges for offset in range(first, end)}
+            self.pending[txn] = Pending(offsets, cumulative_offset)
+            self._holders.update(dict.fromkeys(offsets, txn))
+            if cumulative_offset is not None:
+                self._slot = txn
+        return self
+
+    def _individual_conflict(self, txn: TxnId, offsets: set[int]) -> AckRefused | None:
+        other = self._slot if self._slot != txn else None
+        up_to = -1 if other is None else self.pending[other].cumulative_offset
+        assert up_to is not None, "the slot's transaction acknowledges cumulatively"
+        for offset in offsets:
+            if offset < self.cursor or offset in self.acknowledged:
+                return _acknowledged(offset)
+            holder = other if offset <= up_to else self._holders.get(offset)
+            if holder is not None:
+                return _pending_elsewhere(offset, holder)
+        return None
+
+    def _cumulative_conflict(self, txn: TxnId, up_to: Offset | None) -> AckRefused | None:
+        if up_to is None:
+            return None
+        if up_to < self.cursor:
+            return _acknowledged(up_to)
+        if self._slot not in (None, txn):
+            return AckRefused(
+                AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION,
+                f"transaction {self._slot} acknowledges cumulatively",
+            )
+        for offset, holder in self._holders.items():
+            if offset <= up_to and holder != txn:
+                return _pending_elsewhere(offset, holder)
+        return None
+
+    def _raise_cursor(self, cursor: int) -> None:
+        """Everything below `cursor` is acknowledged, and what follows without a gap."""
+        self.cursor = self.acknowledged.end_of(max(self.cursor, cursor))
+        self.acknowledged.trim_below(self.cursor)
+
+    def _drop_acknowledged(self) -> None:
+        """What the group's commit holds is not pending any more."""
+        for txn, pending in list(self.pending.items()):
+            up_to = pending.cumulative_offset
+            if up_to is not None and up_to < self.cursor:
+                self._slot, pending.cumulative_offset = None, None
+            self._drop(
+                pending,
+                [one for one in pending.offsets if one < self.cursor or one in self.acknowledged],
+            )
+            if not pending.offsets and pending.cumulative_offset is None:
+                del self.pending[txn]
+
+    def _drop(self, pending: Pending, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            pending.offsets.remove(offset)
+            del self._holders[offset]
+
+
+def _ranges_of(offsets: Iterable[int]) -> Ranges:
+    return RangeSet((offset, offset + 1) for offset in sorted(offsets)).ranges()
+
+
+def _acknowledged(offset: int) -> AckRefused:
+    reason = f"offset {offset} is acknowledged already"
+    return AckRefused(AckRefusalCode.ALREADY_ACKNOWLEDGED, reason)
+
+
+def _pending_elsewhere(offset: int, txn: TxnId) -> AckRefused:
+    reason = f"offset {offset} is pending in transaction {txn}"
+    return AckRefused(AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION, reason)

@@ -1,0 +1,59 @@
+"""Gathers answers to clients: one record per client for all that one turn of the loop answers.
+
+*Source*: protocols.md A, C1b: an answer that is lost is asked for again.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from connectors.base import LogWriter
+from connectors.errors import ConnectorError
+from schemas.framing import encode_batch
+from schemas.topics import TXN_RESPONSES
+from schemas.values import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class Replies:
+    """Answers on their way to txn-responses.
+
+    Args:
+        writer: appends them.
+        sent: called with how many answers a record takes along.
+    """
+
+    def __init__(self, writer: LogWriter, *, sent: Callable[[int], None] = lambda _: None) -> None:
+        self._writer = writer
+        self._sent = sent
+        self._waiting: dict[tuple[bytes, int], list[bytes]] = {}
+
+    def add(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
+        """Takes one serialised answer; it leaves in this turn of the loop."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._waiting.setdefault((client_id, reply_partition), []).append(answer)
+
+    def drop(self) -> None:
+        """Sends nothing of what is gathered: its owner serves no longer."""
+        self._waiting.clear()
+
+    def _send(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for (client_id, partition), answers in waiting.items():
+            self._sent(len(answers))
+            try:
+                self._writer.append(
+                    TopicPartition(TXN_RESPONSES, partition),
+                    encode_batch(answers),
+                    _ignored,
+                    key=client_id,
+                )
+            except ConnectorError as error:
+                log.warning("answers_dropped", answers=len(answers), why=error.primary)
+
+
+def _ignored(_error: ConnectorError | None, _offset: int) -> None:
+    """An answer that did not arrive is asked for again (C1b)."""

@@ -1,0 +1,229 @@
+from schemas.v1 import requests_pb2 as _requests_pb2
+from schemas.v1 import txn_log_pb2 as _txn_log_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AckRefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACK_REFUSAL_CODE_UNSPECIFIED: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_ALREADY_ACKNOWLEDGED: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_PENDING_IN_ANOTHER_TRANSACTION: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_TRANSACTION_ENDED: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_NOT_ATTACHED: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_TOO_MANY: _ClassVar[AckRefusalCode]
+ACK_REFUSAL_CODE_UNSPECIFIED: AckRefusalCode
+ACK_REFUSAL_CODE_ALREADY_ACKNOWLEDGED: AckRefusalCode
+ACK_REFUSAL_CODE_PENDING_IN_ANOTHER_TRANSACTION: AckRefusalCode
+ACK_REFUSAL_CODE_TRANSACTION_ENDED: AckRefusalCode
+ACK_REFUSAL_CODE_NOT_ATTACHED: AckRefusalCode
+ACK_REFUSAL_CODE_TOO_MANY: AckRefusalCode
+
+class OffsetRange(_message.Message):
+    __slots__ = ("first", "end")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class TransactionId(_message.Message):
+    __slots__ = ("coordinator", "sequence")
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    coordinator: int
+    sequence: int
+    def __init__(self, coordinator: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class Attach(_message.Message):
+    __slots__ = ("member", "cursor", "acknowledged")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    member: bytes
+    cursor: int
+    acknowledged: _containers.RepeatedCompositeFieldContainer[OffsetRange]
+    def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+
+class Acknowledge(_message.Message):
+    __slots__ = ("txn", "member", "offsets", "cumulative_offset")
+    TXN_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    txn: TransactionId
+    member: bytes
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    cumulative_offset: int
+    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., member: _Optional[bytes] = ..., offsets: _Optional[_Iterable[int]] = ..., cumulative_offset: _Optional[int] = ...) -> None: ...
+
+class CursorMoved(_message.Message):
+    __slots__ = ("member", "cursor", "acknowledged")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    member: bytes
+    cursor: int
+    acknowledged: _containers.RepeatedCompositeFieldContainer[OffsetRange]
+    def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+
+class Settle(_message.Message):
+    __slots__ = ("txn", "outcome", "low_watermark")
+    TXN_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    txn: TransactionId
+    outcome: _requests_pb2.Outcome
+    low_watermark: int
+    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., outcome: _Optional[_Union[_requests_pb2.Outcome, str]] = ..., low_watermark: _Optional[int] = ...) -> None: ...
+
+class DescribeAcks(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AckRequest(_message.Message):
+    __slots__ = ("client_id", "number", "reply_partition", "subscription", "attach", "acknowledge", "cursor_moved", "settle", "describe")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REPLY_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_MOVED_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_FIELD_NUMBER: _ClassVar[int]
+    client_id: bytes
+    number: int
+    reply_partition: int
+    subscription: _requests_pb2.RegisteredSubscription
+    attach: Attach
+    acknowledge: Acknowledge
+    cursor_moved: CursorMoved
+    settle: Settle
+    describe: DescribeAcks
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., reply_partition: _Optional[int] = ..., subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., cursor_moved: _Optional[_Union[CursorMoved, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., describe: _Optional[_Union[DescribeAcks, _Mapping]] = ...) -> None: ...
+
+class AckRefused(_message.Message):
+    __slots__ = ("code", "reason")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    code: AckRefusalCode
+    reason: str
+    def __init__(self, code: _Optional[_Union[AckRefusalCode, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PendingAcks(_message.Message):
+    __slots__ = ("txn", "ranges", "cumulative_offset")
+    TXN_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    txn: TransactionId
+    ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
+    cumulative_offset: int
+    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., cumulative_offset: _Optional[int] = ...) -> None: ...
+
+class Acks(_message.Message):
+    __slots__ = ("cursor", "acknowledged", "pending", "member")
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    cursor: int
+    acknowledged: _containers.RepeatedCompositeFieldContainer[OffsetRange]
+    pending: _containers.RepeatedCompositeFieldContainer[PendingAcks]
+    member: bytes
+    def __init__(self, cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingAcks, _Mapping]]] = ..., member: _Optional[bytes] = ...) -> None: ...
+
+class AckResponse(_message.Message):
+    __slots__ = ("number", "partition", "done", "refused", "acks")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    partition: int
+    done: _requests_pb2.Done
+    refused: AckRefused
+    acks: Acks
+    def __init__(self, number: _Optional[int] = ..., partition: _Optional[int] = ..., done: _Optional[_Union[_requests_pb2.Done, _Mapping]] = ..., refused: _Optional[_Union[AckRefused, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ...) -> None: ...
+
+class ReplacedMember(_message.Message):
+    __slots__ = ("member", "at_ms")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    member: bytes
+    at_ms: int
+    def __init__(self, member: _Optional[bytes] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class SubscriptionState(_message.Message):
+    __slots__ = ("subscription", "acks", "committed", "replaced", "last_seen_ms")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
+    subscription: _requests_pb2.RegisteredSubscription
+    acks: Acks
+    committed: int
+    replaced: _containers.RepeatedCompositeFieldContainer[ReplacedMember]
+    last_seen_ms: int
+    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., committed: _Optional[int] = ..., replaced: _Optional[_Iterable[_Union[ReplacedMember, _Mapping]]] = ..., last_seen_ms: _Optional[int] = ...) -> None: ...
+
+class SequenceRange(_message.Message):
+    __slots__ = ("first", "end")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class CoordinatorState(_message.Message):
+    __slots__ = ("coordinator", "low_watermark", "settled")
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    coordinator: int
+    low_watermark: int
+    settled: _containers.RepeatedCompositeFieldContainer[SequenceRange]
+    def __init__(self, coordinator: _Optional[int] = ..., low_watermark: _Optional[int] = ..., settled: _Optional[_Iterable[_Union[SequenceRange, _Mapping]]] = ...) -> None: ...
+
+class PendingAckState(_message.Message):
+    __slots__ = ("now_ms", "subscriptions", "coordinators")
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
+    now_ms: int
+    subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionState]
+    coordinators: _containers.RepeatedCompositeFieldContainer[CoordinatorState]
+    def __init__(self, now_ms: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionState, _Mapping]]] = ..., coordinators: _Optional[_Iterable[_Union[CoordinatorState, _Mapping]]] = ...) -> None: ...
+
+class PendingAckBase(_message.Message):
+    __slots__ = ("as_of", "piece_index", "piece_count", "state")
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    PIECE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PIECE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    as_of: int
+    piece_index: int
+    piece_count: int
+    state: bytes
+    def __init__(self, as_of: _Optional[int] = ..., piece_index: _Optional[int] = ..., piece_count: _Optional[int] = ..., state: _Optional[bytes] = ...) -> None: ...
+
+class PendingAckLogRecord(_message.Message):
+    __slots__ = ("fence", "noop", "request", "base", "at_ms")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    NOOP_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    fence: _txn_log_pb2.Fence
+    noop: _txn_log_pb2.Noop
+    request: AckRequest
+    base: PendingAckBase
+    at_ms: int
+    def __init__(self, fence: _Optional[_Union[_txn_log_pb2.Fence, _Mapping]] = ..., noop: _Optional[_Union[_txn_log_pb2.Noop, _Mapping]] = ..., request: _Optional[_Union[AckRequest, _Mapping]] = ..., base: _Optional[_Union[PendingAckBase, _Mapping]] = ..., at_ms: _Optional[int] = ...) -> None: ...

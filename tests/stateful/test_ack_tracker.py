@@ -12,8 +12,9 @@ from pipeline.core.pending_ack.ranges import RangeSet
 from pipeline.core.pending_ack.tracker import Ask, Tracker
 from pipeline.errors import AcknowledgementError
 from schemas.acknowledgements import Acks, PendingAcks, Ranges
-from schemas.values import EndOffset, Offset, TxnId
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
+DATA = TopicPartition("orders", 0)
 DELAY_MS = 1000
 THEIRS = TxnId(9, 9)
 END = 64
@@ -72,7 +73,7 @@ class TrackerRules(RuleBasedStateMachine):
         self.unsettled: list[Txn] = []
         self.questions: list[Ask] = []
         cursor = Cursor(Offset(self.offset), ranges_of(committed), ("g=1",))
-        self.tracker = Tracker[int](cursor, self.acks(), redelivery_delay_ms=DELAY_MS)
+        self.tracker = Tracker[int](DATA, cursor, self.acks(), redelivery_delay_ms=DELAY_MS)
 
     def acks(self) -> Acks:
         """What the store says now."""

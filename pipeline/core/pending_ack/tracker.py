@@ -30,7 +30,7 @@ from pipeline.errors import (
     PendingAcknowledgementError,
 )
 from schemas.acknowledgements import Acks
-from schemas.values import EndOffset, Offset
+from schemas.values import EndOffset, Offset, TopicPartition
 
 P = TypeVar("P")
 
@@ -48,12 +48,16 @@ class Tracker(Generic[P]):
     """One assigned partition, from the store's first answer on.
 
     Args:
+        data: for errors.
         cursor: as committed.
         acks: the store's answer to this member's attachment.
         redelivery_delay_ms: between a negative acknowledgement and the next delivery.
     """
 
-    def __init__(self, cursor: Cursor, acks: Acks, *, redelivery_delay_ms: float) -> None:
+    def __init__(
+        self, data: TopicPartition, cursor: Cursor, acks: Acks, *, redelivery_delay_ms: float
+    ) -> None:
+        self._data = data
         self._fields = cursor.fields
         self._redelivery_delay_ms = redelivery_delay_ms
         self._position: int = cursor.offset
@@ -245,7 +249,7 @@ class Tracker(Generic[P]):
     def _through(self, offset: int, txn: Hashable) -> list[int]:
         """What a cumulative acknowledgement covers and `txn` has not claimed."""
         if offset >= self._position:
-            raise _not_delivered(offset)
+            raise self._refusal(offset)
         conflicts = chain(
             self._held,
             self._unsettled,
@@ -253,10 +257,10 @@ class Tracker(Generic[P]):
         )
         conflict = min((it for it in conflicts if it <= offset), default=None)
         if conflict is not None:
-            raise _pending(conflict)
+            raise self._refusal(conflict)
         covered = [it for it in chain(self._delivered, self._waiting) if it <= offset]
         if not covered:
-            raise _acknowledged(offset)
+            raise self._refusal(offset, acknowledged=True)
         return covered
 
     def _pop(self, offset: int) -> P:
@@ -266,10 +270,23 @@ class Tracker(Generic[P]):
             return self._waiting.pop(offset)[1]
         raise self._refusal(offset)
 
-    def _refusal(self, offset: int) -> AcknowledgementError:
-        if offset in self._claimed or offset in self._unsettled or offset in self._held:
-            return _pending(offset)
-        return _not_delivered(offset) if offset >= self._position else _acknowledged(offset)
+    def _refusal(self, offset: int, *, acknowledged: bool = False) -> AcknowledgementError:
+        """Why an offset cannot be acknowledged; `acknowledged`: all that was asked for is."""
+        if offset >= self._position:
+            error: AcknowledgementError = NotDeliveredError(
+                "the message was not delivered to this member", hint="receive it first"
+            )
+        elif acknowledged or offset not in {*self._claimed, *self._unsettled, *self._held}:
+            error = AlreadyAcknowledgedError(
+                "the message is acknowledged already", hint="acknowledge a message once"
+            )
+        else:
+            error = PendingAcknowledgementError(
+                "the message is acknowledged in a transaction that is not settled",
+                hint="it is delivered again should that transaction abort",
+            )
+        error.at(self._data.topic, self._data.partition, offset)
+        return error
 
     def _note(self, acks: Acks) -> None:
         """Takes over what concerns records that were not taken yet."""
@@ -299,23 +316,3 @@ def _pending_in(acks: Acks) -> RangeSet:
         if cumulative_offset is not None:
             pending.add(0, cumulative_offset + 1)
     return pending
-
-
-def _not_delivered(offset: int) -> NotDeliveredError:
-    return NotDeliveredError(
-        "the message was not delivered to this member", offset=offset, hint="receive it first"
-    )
-
-
-def _acknowledged(offset: int) -> AlreadyAcknowledgedError:
-    return AlreadyAcknowledgedError(
-        "the message is acknowledged already", offset=offset, hint="acknowledge a message once"
-    )
-
-
-def _pending(offset: int) -> PendingAcknowledgementError:
-    return PendingAcknowledgementError(
-        "the message is acknowledged in another transaction, which is not settled",
-        offset=offset,
-        hint="it is delivered again should that transaction abort",
-    )

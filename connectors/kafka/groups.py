@@ -126,6 +126,7 @@ class KafkaGroupReader:
         check_metadata(metadata)
         if not positions:
             return
+        told = self._told
         offsets = [
             ClientPartition(data.topic, data.partition, offset, metadata.get(data, ""))
             for data, offset in positions.items()
@@ -137,7 +138,7 @@ class KafkaGroupReader:
                     await asyncio.wait([self._committing])
                 self._committing = asyncio.get_running_loop().create_future()
                 try:
-                    await self._thread.submit(lambda it: it.commit(offsets=offsets))
+                    await self._thread.submit(lambda it: self._send_commit(it, offsets, told))
                 except ConnectorError as error:
                     self._answer_commit(error)
                     raise
@@ -162,6 +163,14 @@ class KafkaGroupReader:
                     f"group {self._group} has not given {data} to this member",
                     hint="stop using the partition; another member has it, or will",
                 )
+
+    def _send_commit(self, consumer: Consumer, offsets: list[ClientPartition], told: int) -> None:
+        """Commits on the thread, unless the offsets are of an assignment that has ended."""
+        if told == self._rebalances:
+            consumer.commit(offsets=offsets)
+        else:
+            failure = FencedError(f"group {self._group} has rebalanced", hint="commit again")
+            self._thread.post(self._answer_commit, failure)
 
     def _note_committed(self, error: KafkaError | None, partitions: list[ClientPartition]) -> None:
         """The broker's answer, on the thread."""

@@ -10,12 +10,14 @@ from connectors.base import Connector
 from connectors.errors import FatalError
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
+from pipeline.drivers.subscription_outage import OutageGuard
 from schemas import topics
 from schemas.acknowledgements import AckAnswer, AckBody, AckQuestion
 from schemas.placement import system_partition
 from schemas.values import SubscriptionId
 
 RESEND_S = 1.0
+RETRY_DELAY_S = 0.2
 
 
 class RemoteAckStore:
@@ -44,14 +46,16 @@ async def connect_ack_store(
 
     Raises:
         FatalError: the system topics do not exist.
-        RetriableError: the cluster cannot be reached.
+        UnavailableError: the cluster cannot be reached.
     """
     admin = connector.admin()
+    outages = OutageGuard(admin, timeout_s=timeout_s, retry_delay_s=RETRY_DELAY_S)
+    needed = (topics.ACK_REQUESTS, topics.TXN_RESPONSES)
     try:
-        found = await admin.describe_topics([topics.ACK_REQUESTS, topics.TXN_RESPONSES])
+        found = await outages.call(lambda: admin.describe_topics(needed))
     finally:
         await admin.close()
-    for topic in (topics.ACK_REQUESTS, topics.TXN_RESPONSES):
+    for topic in needed:
         if topic not in found:
             raise FatalError(
                 "the system topic does not exist",

@@ -152,7 +152,7 @@ class AcknowledgingDriver:
         partition = self._partitions.get(data)
         if partition is None:
             return _NOTHING
-        if len(partition.ready) < TURN_RECORDS:
+        if source and not partition.ready:
             self._refill(partition, source)
         return partition.ready
 
@@ -365,7 +365,7 @@ class AcknowledgingDriver:
             return
         room = self._options.unacknowledged_records_max - self._unacknowledged()
         self._starved = room <= 0
-        room = min(room, TURN_RECORDS - len(partition.ready))
+        room = min(room, TURN_RECORDS)
         stuck = False
         while room > 0 and source:
             offset = source[0].offset

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from connectors.base import NO_METADATA, Committed, Connector, EndReached, GroupReader, Record
-from connectors.errors import FatalError
+from connectors.errors import FatalError, FencedError
 from pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
@@ -236,9 +236,15 @@ class SubscriptionDriver:
         self.look()
         if not cursors:
             return
-        reader = self._reader
+        reader, rebalanced_at = self._reader, self.rebalanced_at
         assert reader is not None, "commit belongs between start and close"
-        await self._outages.call(lambda: reader.commit(cursors, metadata))
+
+        async def attempt() -> None:
+            if rebalanced_at != self.rebalanced_at:  # another member may have come further since
+                raise FencedError("a rebalance came before the commit", hint="commit again")
+            await reader.commit(cursors, metadata)
+
+        await self._outages.call(attempt)
 
     def withhold(self, partitions: Collection[TopicPartition]) -> None:
         """Fetches these no further, until called with others; what is buffered stays."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.base import Committed, Record
+from connectors.errors import FencedError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.pending_ack.cursor import decode
@@ -389,6 +390,25 @@ async def test_a_rebalance_ends_what_was_delivered(
                 loser.acknowledge(messages[0])
             store.settle(SUBSCRIPTION, X, committed=False)
             assert offsets(await take(owner, 1)) == [1]
+
+
+async def test_a_commit_does_not_outlive_its_assignment(
+    broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic, store: StateStore
+):
+    """Repeated after a rebalance it would take the cursor back behind another member's."""
+    await topic.write(0, None, 2)
+    async with member(connector, store, commit_interval_s=60) as driver:
+        driver.acknowledge((await take(driver, 1))[0])
+        broker.down()
+        committing = asyncio.create_task(driver.commit())
+        other = connector.group_reader("other", "billing")
+        await other.subscribe(["orders"], assigned=lambda _: None, revoked=lambda _: None)
+        await asyncio.sleep(0)
+        broker.up()
+        with pytest.raises(FencedError):
+            await committing
+        assert committed(broker) is None
+        await other.close()
 
 
 async def test_metadata_of_another_tool_is_no_ack_set(

@@ -12,7 +12,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from connectors.base import Record
-from pipeline.drivers.acknowledgements import AcknowledgingDriver, AssignedPartition
+from pipeline.drivers.acknowledgements import AcknowledgingDriver
+from pipeline.drivers.assigned_partition import AssignedPartition
 from schemas.errors import StilltideError
 from schemas.values import Offset, SubscriptionId, TxnId
 

@@ -10,11 +10,10 @@
 """
 
 import asyncio
-import secrets
 from collections import deque
 from collections.abc import Coroutine, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -22,25 +21,8 @@ from connectors.base import Committed, Record
 from connectors.errors import FencedError
 from pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from pipeline.core.pending_ack.tracker import Ask, Tracker
+from pipeline.drivers.assigned_partition import AckStore, AssignedPartition, lost
 from pipeline.drivers.subscription import TURN_RECORDS, SubscriptionDriver
-from pipeline.errors import (
-    AlreadyAcknowledgedError,
-    NotDeliveredError,
-    PendingAcknowledgementError,
-    RefusedError,
-)
-from schemas.acknowledgements import (
-    MEMBER_BYTES,
-    AckAnswer,
-    AckBody,
-    Acknowledge,
-    AckRefusalCode,
-    AckRefused,
-    Acks,
-    Attach,
-    CursorMoved,
-    DescribeAcks,
-)
 from schemas.errors import DecodeError, StilltideError
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
@@ -49,14 +31,6 @@ CLOSE_S = 5.0
 _NOTHING: deque[Record] = deque(maxlen=0)
 
 _log = structlog.get_logger(__name__)
-
-
-class AckStore(Protocol):
-    """The owners of the pending-ack logs, wherever they are."""
-
-    async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
-        """One request and its answer; repeated until then. Raises `RequestTimeoutError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +48,6 @@ class AckOptions:
     commit_interval_s: float = 1.0
 
 
-@dataclass(eq=False, slots=True)
-class AssignedPartition:
-    """One partition from its assignment to its revocation."""
-
-    subscription: SubscriptionId
-    committed: Cursor
-    metadata: str
-    member: bytes = b""
-    tracker: Tracker[Record] | None = None
-    ready: deque[Record] = field(default_factory=deque[Record])
-    revoked: bool = False
-    attaching: bool = False
-    telling: bool = False
-    stored_to: int = 0
-    """End of what the store still holds as acknowledged, as far as this member knows."""
-
-    @property
-    def data(self) -> TopicPartition:
-        """The data partition."""
-        return self.subscription.data
-
-
 class AcknowledgingDriver:
     """Stands between a `SubscriptionDriver` and the application, with the same calls."""
 
@@ -111,6 +63,7 @@ class AcknowledgingDriver:
         self._turns: deque[TopicPartition] = deque()
         self._stuck: set[TopicPartition] = set()
         self._starved = False
+        self._attaching: set[AssignedPartition] = set()
         self._committing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,7 +86,7 @@ class AcknowledgingDriver:
         except (StilltideError, TimeoutError) as error:
             _log.warning("the cursor was not committed; messages come again", why=str(error))
         for partition in self._partitions.values():
-            partition.revoked = True  # transactions that end later find nothing to do here
+            partition.revoke()  # transactions that end later find nothing to do here
 
     # What iterating asks for: as of SubscriptionDriver.
 
@@ -172,28 +125,28 @@ class AcknowledgingDriver:
         """Takes a message as done; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
         tracker.acknowledge(message.offset)
-        _unprepare(partition, message.offset, cumulative=False)
+        partition.unprepare(message.offset, cumulative=False)
         self._freed()
 
     def acknowledge_cumulative(self, message: Record) -> None:
         """Takes a message, and all before it in its partition, as done."""
         partition, tracker = self._delivered(message)
         tracker.acknowledge_cumulative(message.offset)
-        _unprepare(partition, message.offset, cumulative=True)
+        partition.unprepare(message.offset, cumulative=True)
         self._freed()
 
     def negative_acknowledge(self, message: Record) -> None:
         """Has a message delivered again after the delay; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
         tracker.negative_acknowledge(message.offset, self._now_ms())
-        _unprepare(partition, message.offset, cumulative=False)
+        partition.unprepare(message.offset, cumulative=False)
         self._arm()
 
     def claim(self, txn: Hashable, message: Record, *, cumulative: bool) -> AssignedPartition:
         """Takes a message as acknowledged in a transaction; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
         (tracker.claim_cumulative if cumulative else tracker.claim)(txn, message.offset)
-        _unprepare(partition, message.offset, cumulative=cumulative)
+        partition.unprepare(message.offset, cumulative=cumulative)
         return partition
 
     # Transactions.
@@ -211,14 +164,10 @@ class AcknowledgingDriver:
             AcknowledgementError, RefusedError: refused, with nothing changed.
             RequestTimeoutError: no answer in time.
         """
-        if partition.revoked:
-            raise _lost(partition.data)
-        body = Acknowledge(txn, partition.member, tuple(offsets), cumulative_offset)
-        answer = await self._store.ask(partition.subscription, body)
-        if isinstance(answer, AckRefused):
-            if answer.code is AckRefusalCode.NOT_ATTACHED:
-                self._attach_soon(partition)
-            raise _refused(partition.data, answer)
+        try:
+            await partition.acknowledge(txn, offsets, cumulative_offset)
+        finally:
+            self._attach_soon(partition)
 
     def ended(self, partition: AssignedPartition, txn: Hashable, *, committed: bool) -> None:
         """A transaction that claimed messages has ended: surely committed, or who knows how."""
@@ -228,7 +177,7 @@ class AcknowledgingDriver:
         if committed:
             position = self._driver.position(partition.data)
             tracker.committed(txn)
-            partition.stored_to = max(partition.stored_to, position or 0)
+            partition.stored(position or 0)
             self._freed()
         else:
             tracker.unsettled(txn)
@@ -256,7 +205,7 @@ class AcknowledgingDriver:
                 durable = decode(offset, metadata)
                 assert durable is not None
                 partition.committed, partition.metadata = durable, metadata
-                self._tell_soon(partition)
+                self._spawn(self._tell(partition))
 
     async def _commit_regularly(self) -> None:
         while True:
@@ -266,23 +215,9 @@ class AcknowledgingDriver:
             except FencedError as error:
                 _log.info("a rebalance came before the commit", why=error.primary)
 
-    def _tell_soon(self, partition: AssignedPartition) -> None:
-        if partition.stored_to and not partition.telling and not partition.revoked:
-            partition.telling = True
-            self._spawn(self._tell_store(partition))
-
-    async def _tell_store(self, partition: AssignedPartition) -> None:
-        """Lets the store forget what the group's commit holds now."""
-        durable = partition.committed
-        body = CursorMoved(partition.member, EndOffset(durable.offset), durable.acknowledged)
-        answer = await self._store.ask(partition.subscription, body)
-        partition.telling = False
-        if isinstance(answer, AckRefused):
-            self._attach_soon(partition)
-        elif durable.offset >= partition.stored_to:
-            partition.stored_to = 0
-        elif durable != partition.committed:
-            self._tell_soon(partition)
+    async def _tell(self, partition: AssignedPartition) -> None:
+        await partition.tell_cursor()
+        self._attach_soon(partition)
 
     # Assignment.
 
@@ -302,7 +237,13 @@ class AcknowledgingDriver:
                     partition=data.partition,
                     metadata=metadata[:64],
                 )
-            partition = AssignedPartition(SubscriptionId(data, self._group), cursor, metadata)
+            partition = AssignedPartition(
+                self._store,
+                SubscriptionId(data, self._group),
+                cursor,
+                metadata,
+                redelivery_delay_ms=self._options.redelivery_delay_s * 1000,
+            )
             self._partitions[data] = partition
             self._turns.append(data)
             self._stuck.add(data)
@@ -314,47 +255,25 @@ class AcknowledgingDriver:
         for data in partitions:
             partition = self._partitions.pop(data, None)
             if partition is not None:
-                partition.revoked = True
-                partition.ready.clear()
+                partition.revoke()
                 self._turns.remove(data)
                 self._stuck.discard(data)
         self._freed()
 
     def _attach_soon(self, partition: AssignedPartition) -> None:
-        if not partition.attaching and not partition.revoked:
-            partition.attaching = True
+        """Takes the subscription over, if it has none or was replaced."""
+        if not partition.attached and not partition.revoked and partition not in self._attaching:
+            self._attaching.add(partition)
             self._spawn(self._attach(partition))
 
     async def _attach(self, partition: AssignedPartition) -> None:
-        """Takes the subscription over; again under a new name if another did so meanwhile."""
-        while not partition.revoked:
-            member = secrets.token_bytes(MEMBER_BYTES)
-            cursor = partition.committed
-            body = Attach(member, EndOffset(cursor.offset), cursor.acknowledged)
-            answer = await self._store.ask(partition.subscription, body)
-            if isinstance(answer, Acks):
-                partition.attaching = False
-                self._attached(partition, member, answer)
-                return
-            assert isinstance(answer, AckRefused), answer
-            if answer.code is not AckRefusalCode.NOT_ATTACHED:
-                raise _refused(partition.data, answer)
-            await asyncio.sleep(ATTACH_AGAIN_S)
-
-    def _attached(self, partition: AssignedPartition, member: bytes, acks: Acks) -> None:
-        if partition.revoked:
-            return
-        partition.member = member
-        partition.stored_to = max([acks.cursor, *(it.end for it in acks.acknowledged)])
-        if partition.tracker is None:
-            delay_ms = self._options.redelivery_delay_s * 1000
-            partition.tracker = Tracker(
-                partition.data, partition.committed, acks, redelivery_delay_ms=delay_ms
-            )
-        else:
-            partition.tracker.attached_again(acks)
-        self._set_stuck(partition.data, stuck=False)
-        self._driver.wake()
+        try:
+            await partition.attach()
+        finally:
+            self._attaching.remove(partition)
+        if not partition.revoked:
+            self._set_stuck(partition.data, stuck=False)
+            self._driver.wake()
 
     # Delivery.
 
@@ -407,7 +326,7 @@ class AcknowledgingDriver:
     def _delivered(self, message: Record) -> tuple[AssignedPartition, Tracker[Record]]:
         partition = self._partitions.get(TopicPartition(message.topic, message.partition))
         if partition is None or partition.tracker is None:
-            raise _lost(TopicPartition(message.topic, message.partition), message.offset)
+            raise lost(TopicPartition(message.topic, message.partition), message.offset)
         return partition, partition.tracker
 
     # Time.
@@ -431,20 +350,14 @@ class AcknowledgingDriver:
             if partition.tracker is None:
                 continue
             if again := partition.tracker.redelivered(now_ms):
-                ready = sorted([*again, *partition.ready], key=lambda it: it.offset)
-                partition.ready.clear()
-                partition.ready.extend(ready)
+                partition.prepare(again)
                 self._driver.wake()
             for ask in partition.tracker.tick(now_ms):
                 self._spawn(self._describe(partition, ask))
         self._arm()
 
     async def _describe(self, partition: AssignedPartition, ask: Ask) -> None:
-        answer = await self._store.ask(partition.subscription, DescribeAcks())
-        if partition.revoked or partition.tracker is None:
-            return
-        acks = answer if isinstance(answer, Acks) else None
-        partition.tracker.described(ask.number, acks, self._now_ms())
+        await partition.describe(ask, self._now_ms)
         self._arm()
         self._freed()
 
@@ -459,40 +372,3 @@ class AcknowledgingDriver:
         if not task.cancelled() and (error := task.exception()) is not None:
             assert isinstance(error, Exception)
             self._driver.fail(error)
-
-
-def _unprepare(partition: AssignedPartition, offset: int, *, cumulative: bool) -> None:
-    """Takes back what was about to be delivered again: it is spoken for by now."""
-    ready = partition.ready
-    if not ready or ready[0].offset > offset:  # as ever, but after a redelivery
-        return
-    kept = [it for it in ready if it.offset > offset or not (cumulative or it.offset == offset)]
-    ready.clear()
-    ready.extend(kept)
-
-
-def _lost(data: TopicPartition, offset: int | None = None) -> NotDeliveredError:
-    return NotDeliveredError(
-        "the partition of the message is not assigned to this member",
-        detail="it never was, or another member has it since a rebalance",
-        hint="whoever has the partition is given the message again",
-        topic=data.topic,
-        partition=data.partition,
-        offset=offset,
-    )
-
-
-_REFUSALS = {
-    AckRefusalCode.ALREADY_ACKNOWLEDGED: AlreadyAcknowledgedError,
-    AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION: PendingAcknowledgementError,
-    AckRefusalCode.NOT_ATTACHED: NotDeliveredError,
-}
-
-
-def _refused(data: TopicPartition, refused: AckRefused) -> StilltideError:
-    return _REFUSALS.get(refused.code, RefusedError)(
-        f"the acknowledgement was refused: {refused.code.value}",
-        detail=refused.reason,
-        topic=data.topic,
-        partition=data.partition,
-    )

@@ -136,14 +136,15 @@ class KafkaGroupReader:
                 # The client's answers name no question, so there is one at a time.
                 while self._committing is not None:
                     await asyncio.wait([self._committing])
-                self._committing = asyncio.get_running_loop().create_future()
+                # Kept here, because the answer may overtake the news that the question was sent.
+                sent = self._committing = asyncio.get_running_loop().create_future()
                 try:
                     await self._thread.submit(lambda it: self._send_commit(it, offsets, told))
                 except ConnectorError as error:
                     self._answer_commit(error)
                     raise
                 # The question goes on without us after a time-out; its answer ends it.
-                await asyncio.shield(self._committing)
+                await asyncio.shield(sent)
         except TimeoutError:
             raise RetriableError(
                 f"no answer to a commit of group {self._group} from {self._thread.address}",

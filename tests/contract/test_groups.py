@@ -1,6 +1,7 @@
 """`GroupReader`: promises of connectors.base, on every connector."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -8,6 +9,9 @@ from connectors.base import COMMIT_METADATA_CHARS_MAX
 from connectors.errors import FatalError, FencedError, RetriableError
 from schemas.values import TopicPartition
 from tests.contract.rig import Membership, Rig, trim, write
+
+BUSY_S = 0.3
+"""Longer than a broker takes to answer a commit."""
 
 
 async def test_a_new_group_starts_at_the_log_start(rig: Rig, log: TopicPartition):
@@ -120,6 +124,19 @@ async def test_metadata_comes_back_with_the_offset(rig: Rig, log: TopicPartition
     assert second.held[log] == 1
     assert second.reader.committed(TopicPartition(log.topic, 1)) is None
     await second.leave()
+
+
+async def test_a_commit_is_answered_while_the_loop_is_busy(rig: Rig, log: TopicPartition):
+    """An answer that comes together with the news of the sending is not lost."""
+    member = Membership(rig.connector.group_reader("m", log.topic))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.held) == 2)
+    for offset in range(3):
+        committing = asyncio.create_task(member.reader.commit({log: offset}))
+        await asyncio.sleep(0)
+        threading.Event().wait(BUSY_S)
+        await committing
+    await member.leave()
 
 
 async def test_a_plain_commit_wipes_metadata(rig: Rig, log: TopicPartition):

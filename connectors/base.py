@@ -7,6 +7,7 @@ Every method that waits does so on the caller's asyncio loop; callbacks run on t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from connectors.errors import ConnectorError
@@ -118,6 +119,21 @@ class LogReader(Protocol):
         ...
 
 
+COMMIT_METADATA_CHARS_MAX = 4095
+"""Longest metadata of a committed offset with Kafka's defaults (`offset.metadata.max.bytes`)."""
+
+
+NO_METADATA: Mapping[TopicPartition, str] = MappingProxyType({})
+"""A plain commit."""
+
+
+class Committed(NamedTuple):
+    """What a group has committed for a partition: the next offset to read, and free text."""
+
+    offset: Offset
+    metadata: str
+
+
 class GroupReader(LogReader, Protocol):
     """A reader whose partitions come from a consumer group."""
 
@@ -136,11 +152,26 @@ class GroupReader(LogReader, Protocol):
         """
         ...
 
-    async def commit(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Commits, for each partition, the offset of the next record to read.
+    def committed(self, data: TopicPartition) -> Committed | None:
+        """What the group had committed for a partition when it was assigned here.
+
+        Of one moment with the position that `assigned` was told; commits made since are not in it.
+        None: nothing was committed, or the partition is not assigned.
+        """
+        ...
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, Offset],
+        metadata: Mapping[TopicPartition, str] = NO_METADATA,
+    ) -> None:
+        """Commits, for each partition, the offset of the next record to read, and its metadata.
+
+        The metadata of a partition that `metadata` does not name becomes empty.
 
         Raises:
             FencedError: the group has not given this member one of the partitions, or no longer.
+            FatalError: metadata is longer than `COMMIT_METADATA_CHARS_MAX`; nothing is committed.
             RetriableError: the broker is away.
         """
         ...

@@ -49,3 +49,19 @@ class MarkerConflictError(PipelineError):
 
 class LogTrimmedError(PipelineError):
     """A log lacks records that its meaning depends on, and nothing that stands for them (C8)."""
+
+
+class AcknowledgementError(PipelineError):
+    """A message cannot be acknowledged; nothing was changed."""
+
+
+class NotDeliveredError(AcknowledgementError):
+    """This member was not given the message, or has lost its partition since."""
+
+
+class AlreadyAcknowledgedError(AcknowledgementError):
+    """The message is acknowledged."""
+
+
+class PendingAcknowledgementError(AcknowledgementError):
+    """The message is acknowledged in a transaction that has not ended, or not visibly."""

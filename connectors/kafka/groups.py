@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from connectors.base import EndReached, Record
+from connectors.base import NO_METADATA, Committed, EndReached, Record
+from connectors.commit_check import check_metadata
 from connectors.errors import ConnectorError, FencedError, RetriableError
 from connectors.kafka.admin import log_bounds
 from connectors.kafka.config import KafkaConfig, group_options
@@ -25,7 +26,6 @@ from connectors.kafka.consuming import (
     ConsumerThread,
     Positions,
     client_names,
-    client_partitions,
 )
 from connectors.kafka.errors import translate
 from schemas.values import Offset, TopicPartition
@@ -55,6 +55,7 @@ class KafkaGroupReader:
         # The loop's view of it.
         self._told = 0
         self._held: frozenset[TopicPartition] = frozenset()
+        self._found: Mapping[TopicPartition, Committed] = {}
         self._assigned: Assigned
         self._revoked: Revoked
         self._closed = False
@@ -109,27 +110,41 @@ class KafkaGroupReader:
         """Fetches paused partitions again from where they stand."""
         self._thread.resume(partitions)
 
-    async def commit(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Commits the offset of the next record to read; see `GroupReader.commit`."""
+    def committed(self, data: TopicPartition) -> Committed | None:
+        """What was committed at the assignment; see `GroupReader.committed`."""
+        return self._found.get(data)
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, Offset],
+        metadata: Mapping[TopicPartition, str] = NO_METADATA,
+    ) -> None:
+        """Commits offsets with metadata; see `GroupReader.commit`."""
         if self._closed:
             raise self._thread.closed_error()
         self._check_held(positions)
+        check_metadata(metadata)
         if not positions:
             return
-        offsets = client_partitions(positions)
+        told = self._told
+        offsets = [
+            ClientPartition(data.topic, data.partition, offset, metadata.get(data, ""))
+            for data, offset in positions.items()
+        ]
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
                 # The client's answers name no question, so there is one at a time.
                 while self._committing is not None:
                     await asyncio.wait([self._committing])
-                self._committing = asyncio.get_running_loop().create_future()
+                # Kept here, because the answer may overtake the news that the question was sent.
+                sent = self._committing = asyncio.get_running_loop().create_future()
                 try:
-                    await self._thread.submit(lambda it: it.commit(offsets=offsets))
+                    await self._thread.submit(lambda it: self._send_commit(it, offsets, told))
                 except ConnectorError as error:
                     self._answer_commit(error)
                     raise
                 # The question goes on without us after a time-out; its answer ends it.
-                await asyncio.shield(self._committing)
+                await asyncio.shield(sent)
         except TimeoutError:
             raise RetriableError(
                 f"no answer to a commit of group {self._group} from {self._thread.address}",
@@ -149,6 +164,14 @@ class KafkaGroupReader:
                     f"group {self._group} has not given {data} to this member",
                     hint="stop using the partition; another member has it, or will",
                 )
+
+    def _send_commit(self, consumer: Consumer, offsets: list[ClientPartition], told: int) -> None:
+        """Commits on the thread, unless the offsets are of an assignment that has ended."""
+        if told == self._rebalances:
+            consumer.commit(offsets=offsets)
+        else:
+            failure = FencedError(f"group {self._group} has rebalanced", hint="commit again")
+            self._thread.post(self._answer_commit, failure)
 
     def _note_committed(self, error: KafkaError | None, partitions: list[ClientPartition]) -> None:
         """The broker's answer, on the thread."""
@@ -198,48 +221,56 @@ class KafkaGroupReader:
     def _take_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Resolves positions and starts to read; on failure the next round tries again."""
         try:
-            positions = self._resolve(consumer, partitions)
+            found, positions = self._resolve(consumer, partitions)
         except RetriableError as error:
             self._thread.post(self._thread.inbox.away, error)
             return
         self._granted = None
         self._given = tuple(positions)
         self._rebalances += 1
-        self._thread.post(self._tell_assigned, self._rebalances, positions)
+        self._thread.post(self._tell_assigned, self._rebalances, positions, found)
         self._thread.assign(consumer, positions, self._thread.inbox.generation)
 
-    def _resolve(self, consumer: Consumer, partitions: list[TopicPartition]) -> Positions:
-        """Committed offsets; where there is none, the log start or end."""
+    def _resolve(
+        self, consumer: Consumer, partitions: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Committed], Positions]:
+        """What is committed, and positions: where there is nothing, the log start or end."""
         timeout_s, address = self._config.request_timeout_s, self._thread.address
         try:
-            positions = _committed(consumer, partitions, timeout_s)
-            fresh = [it for it in partitions if it not in positions]
+            found = _committed(consumer, partitions, timeout_s)
+            fresh = [it for it in partitions if it not in found]
+            positions = {data: it.offset for data, it in found.items()}
             positions |= log_bounds(self._config, fresh, start=self._from_start)
         except KafkaException as error:
             action = f"cannot resolve the positions of group {self._group}"
             raise translate(error, address, action) from error
-        return positions
+        return found, positions
 
     def _tell_revoked(self, told: int, partitions: Sequence[TopicPartition]) -> None:
         self._told = told
         self._held = frozenset()
+        self._found = {}
         self._thread.inbox.clear()
         self._revoked(partitions)
 
-    def _tell_assigned(self, told: int, positions: Positions) -> None:
+    def _tell_assigned(
+        self, told: int, positions: Positions, found: Mapping[TopicPartition, Committed]
+    ) -> None:
         self._told = told
         self._held = frozenset(positions)
+        self._found = found
         self._assigned(positions)
 
 
 def _committed(
     consumer: Consumer, partitions: list[TopicPartition], timeout_s: float
-) -> dict[TopicPartition, Offset]:
-    """The group's committed offsets, of partitions that have one."""
-    found: dict[TopicPartition, Offset] = {}
+) -> dict[TopicPartition, Committed]:
+    """What the group has committed, of partitions for which it has."""
+    found: dict[TopicPartition, Committed] = {}
     for it in consumer.committed(client_names(partitions), timeout_s):
         if it.error is not None:
             raise KafkaException(it.error)
         if it.offset >= 0:
-            found[TopicPartition(it.topic, it.partition)] = Offset(it.offset)
+            data = TopicPartition(it.topic, it.partition)
+            found[data] = Committed(Offset(it.offset), it.metadata or "")
     return found

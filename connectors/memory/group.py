@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from schemas.values import Offset, TopicPartition
+from connectors.base import Committed
+from schemas.values import TopicPartition
 
 
 class Member(Protocol):
@@ -33,7 +34,7 @@ class Group:
     """One group."""
 
     def __init__(self) -> None:
-        self.offsets: dict[TopicPartition, Offset] = {}
+        self.committed: dict[TopicPartition, Committed] = {}
         self._members: list[Member] = []
 
     def join(self, member: Member) -> None:

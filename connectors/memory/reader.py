@@ -8,7 +8,8 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from connectors.base import EndReached, Record
+from connectors.base import NO_METADATA, Committed, EndReached, Record
+from connectors.commit_check import check_metadata
 from connectors.errors import FatalError, FencedError
 from connectors.memory.broker import MemoryBroker
 from schemas.values import EndOffset, Offset, TopicPartition
@@ -111,6 +112,7 @@ class MemoryGroupReader:
         self._from_start = from_start
         self._reader = MemoryReader(broker, client_id)
         self._held: frozenset[TopicPartition] = frozenset()
+        self._found: dict[TopicPartition, Committed] = {}
         self._assigned: Callable[[Mapping[TopicPartition, Offset]], None]
         self._revoked: Callable[[Sequence[TopicPartition]], None]
         self.topics: Sequence[str] = ()
@@ -150,12 +152,22 @@ class MemoryGroupReader:
         """Fetches paused partitions again from where they stand."""
         self._reader.resume(partitions)
 
-    async def commit(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Commits the offset of the next record to read; see `GroupReader.commit`."""
+    def committed(self, data: TopicPartition) -> Committed | None:
+        """What was committed at the assignment; see `GroupReader.committed`."""
+        return self._found.get(data)
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, Offset],
+        metadata: Mapping[TopicPartition, str] = NO_METADATA,
+    ) -> None:
+        """Commits offsets with metadata; see `GroupReader.commit`."""
         self._reader.check_open()
         self._check_held(positions)
+        check_metadata(metadata)
         self._broker.check_up()
-        self._group.offsets.update(positions)
+        for data, offset in positions.items():
+            self._group.committed[data] = Committed(offset, metadata.get(data, ""))
 
     async def close(self) -> None:
         """Leaves the group; a waiting `read` raises `FatalError`. Safe to call twice."""
@@ -167,6 +179,7 @@ class MemoryGroupReader:
     def take_back(self) -> None:
         """The group takes everything back."""
         held, self._held = self._held, frozenset()
+        self._found = {}
         self._reader.move({})
         if held:
             self._revoked(sorted(held))
@@ -181,12 +194,14 @@ class MemoryGroupReader:
             return
         positions = {data: self._position(data) for data in partitions}
         self._held = frozenset(partitions)
+        committed = self._group.committed
+        self._found = {data: committed[data] for data in partitions if data in committed}
         self._reader.move(positions)
         self._assigned(positions)
 
     def _position(self, data: TopicPartition) -> Offset:
-        if data in self._group.offsets:
-            return self._group.offsets[data]
+        if data in self._group.committed:
+            return self._group.committed[data].offset
         log = self._broker.log(data)
         assert log is not None
         return log.start if self._from_start else Offset(log.end)

@@ -9,6 +9,7 @@ partitions, `commit` says how far the application has come, delivery is at least
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +17,8 @@ from connectors.base import Connector, Record
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.core.read_committed.effects import Statistics
+from pipeline.drivers.ack_store import connect_ack_store
+from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
 from pipeline.drivers.subscription import (
     TURN_RECORDS,
     Blocked,
@@ -65,6 +68,11 @@ class Subscription:
         undecided_timeout_s: how long `read_to` stands at one undecided record, > 0. It counts from
             when the markers written before were read.
         assignment_timeout_s: how long `read_to` waits for the group to assign a partition, > 0.
+        acknowledgements: messages are acknowledged one by one, in transactions too, rather than by
+            `commit` of positions: see `acknowledge`. Needs a running worker.
+        unacknowledged_records_max: messages returned and not acknowledged, over all partitions,
+            before delivery waits, >= 1.
+        redelivery_delay_s: from a negative acknowledgement to the next delivery, > 0.
     """
 
     def __init__(
@@ -81,6 +89,9 @@ class Subscription:
         unavailable_timeout_s: float = 60.0,
         undecided_timeout_s: float = 30.0,
         assignment_timeout_s: float = 30.0,
+        acknowledgements: bool = False,
+        unacknowledged_records_max: int = 10_000,
+        redelivery_delay_s: float = 1.0,
     ) -> None:
         if isinstance(topics, str) or not topics:
             raise TypeError("topics is a list of at least one topic")
@@ -90,6 +101,8 @@ class Subscription:
             unavailable_timeout_s=unavailable_timeout_s,
             undecided_timeout_s=undecided_timeout_s,
             assignment_timeout_s=assignment_timeout_s,
+            unacknowledged_records_max=unacknowledged_records_max,
+            redelivery_delay_s=redelivery_delay_s,
         )
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
@@ -107,16 +120,36 @@ class Subscription:
         )
         self._undecided_timeout_s = undecided_timeout_s
         self._assignment_timeout_s = assignment_timeout_s
+        self._ack_options: AckOptions | None = None
+        if acknowledgements:
+            self._ack_options = AckOptions(
+                unacknowledged_records_max=unacknowledged_records_max,
+                redelivery_delay_s=redelivery_delay_s,
+            )
         self._driver: SubscriptionDriver | None = None
+        self._source: SubscriptionDriver | AcknowledgingDriver | None = None
+        self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        driver = SubscriptionDriver(self._connector, self._options)
-        try:
+        async with AsyncExitStack() as stack:
+            source = driver = SubscriptionDriver(self._connector, self._options)
+            stack.push_async_callback(driver.close)
+            if self._ack_options is not None:
+                store = await stack.enter_async_context(
+                    connect_ack_store(
+                        self._connector,
+                        self._options.client_id,
+                        timeout_s=self._options.unavailable_timeout_s,
+                    )
+                )
+                group = self._options.group
+                source = AcknowledgingDriver(driver, store, group, self._ack_options)
+                stack.push_async_callback(source.close)
             await driver.start()
-        except BaseException:
-            await driver.close()
-            raise
-        self._driver = driver
+            if isinstance(source, AcknowledgingDriver):
+                source.start()
+            self._driver, self._source = driver, source
+            self._closing = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -125,9 +158,8 @@ class Subscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._driver is not None:
-            await self._driver.close()
-            self._driver = None
+        self._driver = self._source = None
+        await self._closing.aclose()
 
     async def __aiter__(self) -> AsyncGenerator[Message, None]:
         """The visible records, in offset order for each partition; waits for more without limit.
@@ -137,9 +169,9 @@ class Subscription:
             UnavailableError: the cluster stayed away.
             FatalError: a topic was deleted, or reading it is not allowed.
         """
-        driver = self._open_driver()
+        driver, source = self._open_driver(), self._open_source()
         while True:
-            queue = driver.next_queue()
+            queue = source.next_queue()
             if not queue:
                 await driver.changed()
             for _ in range(min(len(queue), TURN_RECORDS)):
@@ -149,8 +181,8 @@ class Subscription:
 
     async def __anext__(self) -> Message:
         """The next visible record; waits and raises as iterating does."""
-        driver = self._open_driver()
-        while not (queue := driver.next_queue()):
+        driver, source = self._open_driver(), self._open_source()
+        while not (queue := source.next_queue()):
             await driver.changed()
         return _message(queue)
 
@@ -167,19 +199,19 @@ class Subscription:
             NotAssignedError: a named partition was not assigned to this member in time.
             And what iterating raises.
         """
-        driver = self._open_driver()
+        driver, source = self._open_driver(), self._open_source()
         remaining = dict(end_offsets)
         began = asyncio.get_running_loop().time()
         while remaining:
             yielded = False
             for data, end_offset in list(remaining.items()):
-                queue = driver.queue(data)
+                queue = source.queue(data)
                 for _ in range(TURN_RECORDS):
                     if not queue or queue[0].offset >= end_offset:
                         break
                     yielded = True
                     yield _message(queue)
-                position = driver.position(data)
+                position = source.position(data)
                 if position is not None and position >= end_offset:
                     del remaining[data]
             if remaining and not yielded:
@@ -188,15 +220,54 @@ class Subscription:
     async def commit(self) -> None:
         """Commits the positions of what iterating has returned so far, not of what is buffered.
 
+        With `acknowledgements`: commits now what is acknowledged, instead of within a second.
+
         Raises:
             FencedError: the group has moved a partition to another member.
             UnavailableError: the cluster stayed away.
         """
-        await self._open_driver().commit()
+        await self._open_source().commit()
+
+    def acknowledge(self, message: Message) -> None:
+        """Takes a message as done; the group's cursor is committed within a second, and on leaving.
+
+        A message that is not acknowledged is delivered again to whoever has its partition next.
+
+        Raises:
+            AcknowledgementError: it was not delivered to this member, its partition was lost, it
+                is acknowledged already, or in a transaction. Nothing was changed.
+        """
+        self.acknowledging.acknowledge(message)
+
+    def acknowledge_cumulative(self, message: Message) -> None:
+        """Takes a message, and all before it in its partition, as done; raises as `acknowledge`.
+
+        It is refused as a whole when one of them is acknowledged in a transaction.
+        """
+        self.acknowledging.acknowledge_cumulative(message)
+
+    def negative_acknowledge(self, message: Message) -> None:
+        """Has a message delivered again after `redelivery_delay_s`; raises as `acknowledge`."""
+        self.acknowledging.negative_acknowledge(message)
+
+    @property
+    def acknowledging(self) -> AcknowledgingDriver:
+        """What transactions acknowledge with; not for applications.
+
+        Raises:
+            ConfigError: the subscription was made without `acknowledgements`.
+        """
+        source = self._open_source()
+        if not isinstance(source, AcknowledgingDriver):
+            raise ConfigError(
+                "the subscription does not take acknowledgements",
+                hint="make it with `acknowledgements=True`",
+            )
+        return source
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Everything below it was returned or is withheld for good; None: not assigned."""
-        return self._open_driver().position(data)
+        return self._open_source().position(data)
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
         """Counts of each assigned partition since it was assigned.
@@ -217,6 +288,10 @@ class Subscription:
     def _open_driver(self) -> SubscriptionDriver:
         assert self._driver is not None, "use it inside of `async with`"
         return self._driver
+
+    def _open_source(self) -> SubscriptionDriver | AcknowledgingDriver:
+        assert self._source is not None, "use it inside of `async with`"
+        return self._source
 
     def _patience_s(
         self,

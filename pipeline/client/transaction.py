@@ -15,6 +15,8 @@ from connectors.errors import FatalError, RetriableError
 from pipeline.client.cluster import ClientCluster
 from pipeline.client.partition_writes import PartitionWrites
 from pipeline.client.partitioner import partition_for
+from pipeline.client.subscription import Message, Subscription
+from pipeline.client.transaction_acks import TransactionAcks
 from pipeline.errors import (
     OutcomeUnknownError,
     RefusedError,
@@ -24,6 +26,7 @@ from schemas.errors import StilltideError
 from schemas.headers import TXN
 from schemas.transactions import (
     AddPartitions,
+    AddSubscriptions,
     Done,
     End,
     Open,
@@ -32,7 +35,7 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
-from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +67,7 @@ class Transaction:
         self._writes: dict[TopicPartition, PartitionWrites] = {}
         self._held: dict[TopicPartition, list[_Outgoing]] = {}
         self._held_count = 0
+        self._acks = TransactionAcks()
         self._registrar: asyncio.Task[None] | None = None
         self._unreported = 0
         self._all_reported: asyncio.Future[None] | None = None
@@ -98,6 +102,7 @@ class Transaction:
             if self._state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
         finally:
+            self._acks.ended(committed=False)  # unless the end is known by now
             self._cluster.slots.release()
 
     async def send(
@@ -138,6 +143,23 @@ class Transaction:
             await self._hold(data, record)
         return data
 
+    async def acknowledge(self, subscription: Subscription, message: Message) -> None:
+        """Acknowledges a message when the transaction commits, and not when it aborts.
+
+        Returns before the acknowledgement is stored; `commit` waits for that. A message of a
+        transaction that aborted is delivered again.
+
+        Raises:
+            TransactionStateError: the transaction has ended.
+            AcknowledgementError: the message was not delivered to the subscription, is
+                acknowledged already, or in another transaction. Nothing was changed.
+        """
+        await self._acknowledge(subscription, message, cumulative=False)
+
+    async def acknowledge_cumulative(self, subscription: Subscription, message: Message) -> None:
+        """As `acknowledge`, of a message and all before it in its partition."""
+        await self._acknowledge(subscription, message, cumulative=True)
+
     async def flush(self) -> None:
         """Waits until every record sent so far is durable.
 
@@ -168,6 +190,7 @@ class Transaction:
         self._must_be_open()
         try:
             await self.flush()
+            await self._acks.gathered()
             written = tuple([await self._counted(one) for one in self._writes.values()])
         except StilltideError:
             await self._abort_quietly()
@@ -188,6 +211,7 @@ class Transaction:
             if not isinstance(answer, Done):
                 raise self._outcome_unknown("the coordinator no longer remembers the request")
         self._state = "committed"
+        self._acks.ended(committed=True)
 
     async def abort(self) -> None:
         """Hides every record of the transaction for good.
@@ -203,7 +227,9 @@ class Transaction:
             await asyncio.gather(self._registrar, return_exceptions=True)
         if self._id is not None:
             self._cluster.pool.ending(self._timeout_ms, self._writes)
-            body = End(self._id.sequence, committed=False, written=(), wait_visible=False)
+            # With acknowledgements it waits until their messages can be delivered again.
+            wait = bool(self._acks)
+            body = End(self._id.sequence, committed=False, written=(), wait_visible=wait)
             await self._cluster.ask(self._id.coordinator, body)
 
     async def _abort_quietly(self) -> None:
@@ -245,11 +271,22 @@ class Transaction:
         """Keeps a record until its partition is registered (C2)."""
         self._held.setdefault(data, []).append(record)
         self._held_count += 1
+        await self._start_registering()
+        if self._held_count > HELD_RECORDS_MAX:
+            await self._registered()
+
+    async def _acknowledge(
+        self, subscription: Subscription, message: Message, *, cumulative: bool
+    ) -> None:
+        self._must_be_open()
+        self._acks.claim(subscription.acknowledging, message, cumulative=cumulative)
+        if self._acks.unregistered:
+            await self._start_registering()
+
+    async def _start_registering(self) -> None:
         if self._registrar is None or self._registrar.done():
             await self._registered()  # raises what the last registration failed with
             self._registrar = asyncio.create_task(self._register())
-        elif self._held_count > HELD_RECORDS_MAX:
-            await self._registered()
 
     async def _registered(self) -> None:
         if self._registrar is not None:
@@ -257,19 +294,39 @@ class Transaction:
 
     async def _register(self) -> None:
         """Registers what is held, one request at a time, and lets its records go."""
-        while self._held:
+        while self._held or self._acks.unregistered:
             partitions = tuple(map(self._cluster.registration, self._held))
-            if self._id is None:
+            subscriptions = self._acks.unregistered
+            txn = self._id
+            if txn is None:
                 coordinator = self._cluster.coordinator
-                opened = await self._ask(coordinator, Open(self._timeout_ms, 1, partitions), Opened)
-                self._begun(TxnId(coordinator, opened.first_sequence))
+                body = Open(self._timeout_ms, 1, partitions, subscriptions)
+                opened = await self._ask(coordinator, body, Opened)
+                txn = TxnId(coordinator, opened.first_sequence)
+                self._begun(txn)
             else:
-                body = AddPartitions(self._id.sequence, partitions)
-                await self._ask(self._id.coordinator, body, Done)
+                await self._add(txn, partitions, subscriptions)
+            self._acks.registered(txn, subscriptions)
             for registered in partitions:
                 await self._let_go(registered)
 
-    async def _ask(self, coordinator: int, body: Open | AddPartitions, wanted: type[A]) -> A:
+    async def _add(
+        self,
+        txn: TxnId,
+        partitions: tuple[Registered, ...],
+        subscriptions: tuple[SubscriptionId, ...],
+    ) -> None:
+        """Registers with the open transaction what came later."""
+        bodies: list[AddPartitions | AddSubscriptions] = []
+        if partitions:
+            bodies.append(AddPartitions(txn.sequence, partitions))
+        if subscriptions:
+            bodies.append(AddSubscriptions(txn.sequence, subscriptions))
+        await asyncio.gather(*(self._ask(txn.coordinator, body, Done) for body in bodies))
+
+    async def _ask(
+        self, coordinator: int, body: Open | AddPartitions | AddSubscriptions, wanted: type[A]
+    ) -> A:
         """Asks what may be asked anew: opening in vain is harmless, registering repeats (C2)."""
         answer = await self._cluster.ask(coordinator, body)
         if isinstance(answer, Unknown):  # the first request after an hour's silence (C1b)

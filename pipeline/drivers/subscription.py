@@ -11,15 +11,15 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
-from connectors.base import Connector, EndReached, GroupReader, Record
-from connectors.errors import FatalError
+from connectors.base import NO_METADATA, Committed, Connector, EndReached, GroupReader, Record
+from connectors.errors import FatalError, FencedError
 from pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
@@ -72,6 +72,18 @@ class SubscriptionOptions:
     retry_delay_s: float = 0.2
 
 
+class AssignmentListener(Protocol):
+    """Told of partitions that come and go, after the driver has taken note of it."""
+
+    def assigned(self, committed: Mapping[TopicPartition, Committed]) -> None:
+        """These are read from now on, from what the group has committed, or a fresh start."""
+        ...
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are not read any more."""
+        ...
+
+
 class Blocked(NamedTuple):
     """An undecided record that a partition stands at (D2).
 
@@ -110,6 +122,7 @@ class SubscriptionDriver:
         self._buffer = DeliveredBuffer()
         self._standing: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
+        self._withheld: Collection[TopicPartition] = ()
         self._full = False
         self._committed: dict[TopicPartition, EndOffset] = {}
         self._changed = asyncio.Event()
@@ -117,6 +130,7 @@ class SubscriptionDriver:
         self._reading: asyncio.Task[None] | None = None
         self._tailing: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self.listener: AssignmentListener | None = None
         self.rebalanced_at = 0.0
 
     async def start(self) -> None:
@@ -178,17 +192,17 @@ class SubscriptionDriver:
         whenever the caller lets the loop run. Ask again after at most `TURN_RECORDS`, so that
         fetching goes on and others have their turn. Raises what went wrong.
         """
-        self._look()
+        self.look()
         return self._buffer.next_queue()
 
     def queue(self, data: TopicPartition) -> deque[Record]:
         """Visible records of one partition; otherwise as `next_queue`."""
-        self._look()
+        self.look()
         return self._buffer.queue(data)
 
     async def changed(self, timeout_s: float | None = None) -> None:
         """Returns when something may have changed since the last look, or after the time."""
-        self._look()
+        self.look()
         if timeout_s is None:
             await self._changed.wait()
         else:
@@ -203,20 +217,49 @@ class SubscriptionDriver:
             FencedError: the group has moved a partition to another member.
             UnavailableError: the cluster stayed away.
         """
-        self._look()
-        reader = self._reader
-        assert reader is not None, "commit belongs between start and close"
         positions = {
             data: Offset(position)
             for data, position in self._buffer.positions().items()
             if self._committed.get(data) != position
         }
-        if not positions:
-            return
-        await self._outages.call(lambda: reader.commit(positions))
+        await self.commit_cursors(positions)
         for data, position in positions.items():
             if data in self._assigned:
                 self._committed[data] = EndOffset(position)
+
+    async def commit_cursors(
+        self,
+        cursors: Mapping[TopicPartition, Offset],
+        metadata: Mapping[TopicPartition, str] = NO_METADATA,
+    ) -> None:
+        """Commits these offsets, with metadata; raises as `commit`."""
+        self.look()
+        if not cursors:
+            return
+        reader, rebalanced_at = self._reader, self.rebalanced_at
+        assert reader is not None, "commit belongs between start and close"
+
+        async def attempt() -> None:
+            if rebalanced_at != self.rebalanced_at:  # another member may have come further since
+                raise FencedError("a rebalance came before the commit", hint="commit again")
+            await reader.commit(cursors, metadata)
+
+        await self._outages.call(attempt)
+
+    def withhold(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetches these no further, until called with others; what is buffered stays."""
+        self._withheld = partitions
+        self._apply_pauses()
+
+    def wake(self) -> None:
+        """Has whoever waits in `changed` look again."""
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the subscription; the error is raised from the application's next call."""
+        if self._failure is None:
+            self._failure = error
+        self._changed.set()
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Everything below it was taken or withheld for good; None: not assigned."""
@@ -261,9 +304,7 @@ class SubscriptionDriver:
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - raised from the application's next call
-            if self._failure is None:
-                self._failure = error
-            self._changed.set()
+            self.fail(error)
 
     async def _read(self, reader: GroupReader) -> None:
         while True:
@@ -280,6 +321,14 @@ class SubscriptionDriver:
             self._committed[data] = EndOffset(position)
         self._markers.add(positions)
         self._rebalanced()
+        if self.listener is not None:
+            assert self._reader is not None
+            self.listener.assigned(
+                {
+                    data: self._reader.committed(data) or Committed(position, "")
+                    for data, position in positions.items()
+                }
+            )
 
     def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         assert self._markers is not None
@@ -292,6 +341,8 @@ class SubscriptionDriver:
             self._paused.discard(data)
         self._markers.remove(partitions)
         self._rebalanced()
+        if self.listener is not None:
+            self.listener.revoked(partitions)
 
     def _rebalanced(self) -> None:
         """Reads other markers from now on; the old reader closes on its own time."""
@@ -372,7 +423,8 @@ class SubscriptionDriver:
             assigned.undecided_since = asyncio.get_running_loop().time()
             self._changed.set()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Raises what went wrong, and fetches on when there is room."""
         if self._failure is not None:
             raise self._failure
         if self._full and self._buffer.count <= self._options.buffer_records_max // 2:
@@ -380,19 +432,21 @@ class SubscriptionDriver:
             self._apply_pauses()
 
     def _apply_pauses(self) -> None:
-        """Pauses what stands at an undecided record, and everything while the buffer is full."""
+        """Pauses what stands still, and everything while the buffer is full."""
         if self._reader is None:
             return
         if self._buffer.count >= self._options.buffer_records_max:
             self._full = True
-        wanted = set(self._assigned) if self._full else self._standing
+        wanted = self._standing.union(self._assigned.keys() & set(self._withheld))
+        if self._full:
+            wanted = set(self._assigned)
         if wanted == self._paused:
             return
         if pause := wanted - self._paused:
             self._reader.pause(pause)
         if resume := self._paused - wanted:
             self._reader.resume(resume)
-        self._paused = set(wanted)
+        self._paused = wanted
 
 
 def _txn_of(headers: Headers) -> bytes | None:

@@ -6,7 +6,7 @@ import sys
 
 from pipeline.cli.output import say
 
-CASES = ("writer", "transactions", "acknowledgements", "recovery")
+CASES = ("writer", "transactions", "acknowledgements", "recovery", "consume_transform_produce")
 
 
 def main(names: list[str]) -> int:

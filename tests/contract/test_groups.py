@@ -1,12 +1,17 @@
 """`GroupReader`: promises of connectors.base, on every connector."""
 
 import asyncio
+import threading
 
 import pytest
 
+from connectors.base import COMMIT_METADATA_CHARS_MAX
 from connectors.errors import FatalError, FencedError, RetriableError
 from schemas.values import TopicPartition
 from tests.contract.rig import Membership, Rig, trim, write
+
+BUSY_S = 0.3
+"""Longer than a broker takes to answer a commit."""
 
 
 async def test_a_new_group_starts_at_the_log_start(rig: Rig, log: TopicPartition):
@@ -100,6 +105,73 @@ async def test_a_commit_of_a_partition_not_held_is_fenced(rig: Rig, log: TopicPa
         await member.reader.commit(dict.fromkeys(member.held, 0))
     await second.leave()
     await first.leave()
+
+
+async def test_metadata_comes_back_with_the_offset(rig: Rig, log: TopicPartition):
+    """`committed` is of the moment of the assignment; what was never committed is None."""
+    await write(rig, log, b"a", b"b")
+    first = Membership(rig.connector.group_reader("m", log.topic))
+    await first.join(log.topic)
+    await first.until(lambda: len(first.held) == 2)
+    assert first.reader.committed(log) is None
+    await first.reader.commit({log: 1}, {log: "st1;a=rAQE"})
+    assert first.reader.committed(log) is None
+    await first.leave()
+    second = Membership(rig.connector.group_reader("m", log.topic))
+    await second.join(log.topic)
+    await second.until(lambda: len(second.held) == 2)
+    assert second.reader.committed(log) == (1, "st1;a=rAQE")
+    assert second.held[log] == 1
+    assert second.reader.committed(TopicPartition(log.topic, 1)) is None
+    await second.leave()
+
+
+async def test_a_commit_is_answered_while_the_loop_is_busy(rig: Rig, log: TopicPartition):
+    """An answer that comes together with the news of the sending is not lost."""
+    member = Membership(rig.connector.group_reader("m", log.topic))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.held) == 2)
+    for offset in range(3):
+        committing = asyncio.create_task(member.reader.commit({log: offset}))
+        await asyncio.sleep(0)
+        threading.Event().wait(BUSY_S)
+        await committing
+    await member.leave()
+
+
+async def test_a_plain_commit_wipes_metadata(rig: Rig, log: TopicPartition):
+    """What a commit does not name is empty afterwards, also beside a partition it names."""
+    other = TopicPartition(log.topic, 1)
+    first = Membership(rig.connector.group_reader("m", log.topic))
+    await first.join(log.topic)
+    await first.until(lambda: len(first.held) == 2)
+    await first.reader.commit({log: 0, other: 0}, {log: "x", other: "y"})
+    await first.reader.commit({log: 0, other: 0}, {other: "z"})
+    await first.leave()
+    second = Membership(rig.connector.group_reader("m", log.topic))
+    await second.join(log.topic)
+    await second.until(lambda: len(second.held) == 2)
+    assert [second.reader.committed(it) for it in (log, other)] == [(0, ""), (0, "z")]
+    await second.leave()
+
+
+async def test_metadata_has_a_longest_length(rig: Rig, log: TopicPartition):
+    """The longest is kept whole; one more character is refused and changes nothing."""
+    longest = "x" * COMMIT_METADATA_CHARS_MAX
+    first = Membership(rig.connector.group_reader("m", log.topic))
+    await first.join(log.topic)
+    await first.until(lambda: len(first.held) == 2)
+    await first.reader.commit({log: 0}, {log: longest})
+    with pytest.raises(FatalError, match=f"{log.topic}/0"):
+        await first.reader.commit({log: 0}, {log: longest + "x"})
+    with pytest.raises(FatalError, match="ASCII"):
+        await first.reader.commit({log: 0}, {log: "\u00e9"})
+    await first.leave()
+    second = Membership(rig.connector.group_reader("m", log.topic))
+    await second.join(log.topic)
+    await second.until(lambda: len(second.held) == 2)
+    assert second.reader.committed(log) == (0, longest)
+    await second.leave()
 
 
 async def test_a_member_can_move_within_its_partitions(rig: Rig, log: TopicPartition):

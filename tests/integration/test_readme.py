@@ -55,6 +55,7 @@ def test_its_programs_run_one_after_the_other(bootstrap: str):
     for topic, order in (("orders", b'{"order": 1}'), ("payments", b'"cents": 995')):
         assert topic in printed
         assert order.decode() in printed
+    assert "invoiced b'{\"order\": 1}'" in printed
 
 
 @pytest.fixture

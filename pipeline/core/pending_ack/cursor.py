@@ -1,0 +1,202 @@
+"""A subscription's cursor as a group's committed offset and the metadata beside it.
+
+*Source*: protocols.md G and I11 (the tag `st1`); kafka.md 2: at most 4095 characters.
+
+    st1;a=<r or b><base64url>;<fields of others>
+
+`a` is the set of offsets acknowledged above the committed one, in the shorter of two forms:
+`r`, runs: varints, in turn how many offsets are not acknowledged and how many are; `b`, a bitmap
+of the offsets behind the committed one, lowest bit first. A field that is not known is kept.
+
+*Invariants*:
+- What is encoded is decoded as it was; what does not fit is left out from the top, so that it is
+  delivered again. While `always_fits` holds nothing is left out, whatever is acknowledged.
+- Metadata of another tool says nothing about acknowledgements; it is never an error.
+
+*Refuses*: ours when it is damaged, or of a later version: what it says of transactions is kept
+nowhere else.
+"""
+
+from base64 import b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from typing import NamedTuple
+
+from schemas.acknowledgements import OffsetRange, Ranges
+from schemas.errors import DecodeError, UnknownVersionError
+from schemas.values import EndOffset, Offset
+
+METADATA_CHARS_MAX = 4095
+
+_TAG = "st1"
+_FIELDS_CHARS_MAX = 256
+"""Room that `always_fits` leaves to fields of others."""
+
+SET_BYTES_MAX = (METADATA_CHARS_MAX - _FIELDS_CHARS_MAX - len(f"{_TAG};a=r")) // 4 * 3
+SPAN_MAX = 8 * SET_BYTES_MAX
+"""Offsets behind the cursor of which any subset fits, as a bitmap."""
+
+_OFFSET_MAX = 2**63 - 1
+_LOW_BITS, _MORE = 0x7F, 0x80
+_SHIFT_MAX = 63
+
+
+class Cursor(NamedTuple):
+    """How far a subscription has come in one partition.
+
+    Attributes:
+        offset: everything below it is acknowledged, or will never be delivered.
+        acknowledged: further ranges above `offset`, with gaps between them.
+        fields: what else stood in the metadata, to be kept.
+    """
+
+    offset: Offset
+    acknowledged: Ranges = ()
+    fields: tuple[str, ...] = ()
+
+
+def always_fits(unacknowledged: int, span: int) -> bool:
+    """Whether every way to acknowledge some of these offsets can be encoded.
+
+    Args:
+        unacknowledged: offsets not acknowledged, and ranges acknowledged above them beforehand.
+        span: from the cursor to the end of what may be acknowledged.
+    """
+    if span <= SPAN_MAX:
+        return True
+    varint_bytes = (span.bit_length() + 6) // 7
+    return unacknowledged * 2 * varint_bytes <= SET_BYTES_MAX
+
+
+def encode(cursor: Cursor) -> str:
+    """Metadata for a commit of `cursor.offset`; ASCII, empty when there is nothing to say."""
+    fields = list(cursor.fields)
+    room = METADATA_CHARS_MAX - len(";".join([_TAG, "a=r", *fields]))
+    payload = _encode_set(cursor, room // 4 * 3)
+    if payload:
+        fields.insert(0, f"a={payload}")
+    return ";".join([_TAG, *fields]) if fields else ""
+
+
+def decode(offset: Offset, metadata: str) -> Cursor | None:
+    """The cursor that a group has committed; None: the metadata is not ours.
+
+    Raises:
+        DecodeError: it is ours and damaged; `UnknownVersionError`: ours, of a later version.
+    """
+    tag, *fields = metadata.split(";")
+    if tag != _TAG:
+        if tag.startswith("st") and tag[2:].isdecimal():
+            raise UnknownVersionError(
+                f"commit metadata of version {tag!r}",
+                hint="a later version of this program has written it: use that one",
+            )
+        return None if metadata else Cursor(offset)
+    sets = [field for field in fields if field.startswith("a=")]
+    if len(sets) > 1:
+        raise DecodeError("commit metadata with two sets of acknowledgements")
+    acknowledged = _decode_set(offset, sets[0][2:]) if sets else ()
+    return Cursor(offset, acknowledged, tuple(it for it in fields if it not in sets))
+
+
+def _encode_set(cursor: Cursor, bytes_max: int) -> str:
+    runs, complete = _runs(cursor, bytes_max)
+    if cursor.acknowledged:
+        bits = cursor.acknowledged[-1][1] - cursor.offset - 1
+        bitmap_bytes = (bits + 7) // 8
+        if bitmap_bytes <= bytes_max and (not complete or bitmap_bytes < len(runs)):
+            return "b" + _base64(_bitmap(cursor, bitmap_bytes))
+    return "r" + _base64(runs) if runs else ""
+
+
+def _runs(cursor: Cursor, bytes_max: int) -> tuple[bytes, bool]:
+    """As many runs as fit, and whether that is all of them."""
+    encoded = bytearray()
+    before: int = cursor.offset
+    for first, end in cursor.acknowledged:
+        run = _varint(first - before) + _varint(end - first)
+        if len(encoded) + len(run) > bytes_max:
+            return bytes(encoded), False
+        encoded += run
+        before = end
+    return bytes(encoded), True
+
+
+def _bitmap(cursor: Cursor, byte_count: int) -> bytes:
+    bits = 0
+    for first, end in cursor.acknowledged:
+        bits |= ((1 << (end - first)) - 1) << (first - cursor.offset - 1)
+    return bits.to_bytes(byte_count, "little")
+
+
+def _decode_set(offset: int, text: str) -> Ranges:
+    kind, payload = text[:1], _from_base64(text[1:])
+    if kind == "b":
+        return tuple(_of_bitmap(offset + 1, payload))
+    if kind == "r":
+        return tuple(_of_runs(offset, payload))
+    raise DecodeError(f"commit metadata with acknowledgements of kind {kind!r}")
+
+
+def _of_runs(offset: int, payload: bytes) -> list[OffsetRange]:
+    numbers = _varints(payload)
+    if len(numbers) % 2 or 0 in numbers:
+        raise DecodeError("commit metadata with a run of nothing")
+    found: list[OffsetRange] = []
+    end = offset
+    for skipped, length in zip(numbers[::2], numbers[1::2], strict=True):
+        first = end + skipped
+        end = first + length
+        found.append(OffsetRange(Offset(first), EndOffset(end)))
+    if end > _OFFSET_MAX:
+        raise DecodeError("commit metadata with an offset that cannot be")
+    return found
+
+
+def _of_bitmap(offset: int, payload: bytes) -> list[OffsetRange]:
+    bits = int.from_bytes(payload, "little")
+    found: list[OffsetRange] = []
+    while bits:
+        zeros = (bits & -bits).bit_length() - 1
+        bits >>= zeros
+        ones = (~bits & (bits + 1)).bit_length() - 1
+        bits >>= ones
+        first, offset = offset + zeros, offset + zeros + ones
+        found.append(OffsetRange(Offset(first), EndOffset(offset)))
+    return found
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, lowest first; the high bit says that more follow."""
+    encoded = bytearray()
+    while number > _LOW_BITS:
+        encoded.append(number & _LOW_BITS | _MORE)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _varints(data: bytes) -> list[int]:
+    numbers: list[int] = []
+    number = shift = 0
+    for byte in data:
+        number |= (byte & _LOW_BITS) << shift
+        shift += 7
+        if not byte & _MORE:
+            numbers.append(number)
+            number = shift = 0
+        elif shift > _SHIFT_MAX:
+            break
+    if shift:
+        raise DecodeError("commit metadata with a number that does not end")
+    return numbers
+
+
+def _base64(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (Base64Error, ValueError) as error:
+        raise DecodeError("commit metadata that is not base64", detail=str(error)) from error

@@ -1,0 +1,239 @@
+"""Messages acknowledged in transactions, on the memory broker with real owners of everything."""
+# ruff: noqa: PT012 - an error is raised on leaving the transaction's block, not by one statement
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from pipeline.client import Message, Subscription, TransactionClient
+from pipeline.errors import (
+    AlreadyAcknowledgedError,
+    ConfigError,
+    NotDeliveredError,
+    PendingAcknowledgementError,
+    RefusedError,
+    TransactionStateError,
+)
+from schemas.acknowledgements import Attach
+from schemas.topics import TXN_REQUESTS
+from schemas.transactions import Listed, ListTransactions, Open
+from schemas.values import EndOffset, SubscriptionId, TopicPartition
+from tests.support.worker_client import TOPICS, requests_in, visible
+from tests.support.worker_memory import MemoryWorker, until
+
+GROUP = "invoicing"
+
+
+def subscribe(connector: MemoryConnector) -> Subscription:
+    """A member that reads the first topic."""
+    return Subscription([TOPICS[0]], group=GROUP, connector=connector, acknowledgements=True)
+
+
+@pytest.fixture
+async def orders(
+    connector: MemoryConnector, client: TransactionClient
+) -> AsyncIterator[Subscription]:
+    """A subscription with four messages in one partition."""
+    async with client.transaction() as txn:
+        for number in range(4):
+            await txn.send(TOPICS[0], b"%d" % number, partition=0)
+        await txn.commit(wait_visible=True)
+    async with subscribe(connector) as subscription:
+        yield subscription
+
+
+async def take(subscription: Subscription, count: int) -> list[Message]:
+    """The next messages."""
+    async with asyncio.timeout(10):
+        return [await anext(subscription) for _ in range(count)]
+
+
+def values(messages: list[Message]) -> list[bytes | None]:
+    """Their values."""
+    return [it.value for it in messages]
+
+
+async def open_at(client: TransactionClient, coordinator: int) -> int:
+    """How many transactions of a coordinator have not ended."""
+    assert client._cluster is not None
+    listed = await client._cluster.ask(coordinator, ListTransactions())
+    assert isinstance(listed, Listed)
+    return len(listed.transactions)
+
+
+def cursor(broker: MemoryBroker) -> int | None:
+    """The offset that the group has committed of the messages' partition."""
+    found = broker.group(GROUP).committed.get(TopicPartition(TOPICS[0], 0))
+    return None if found is None else found.offset
+
+
+async def test_a_commit_takes_output_and_acknowledgement_together(
+    broker: MemoryBroker,
+    connector: MemoryConnector,
+    client: TransactionClient,
+    orders: Subscription,
+):
+    """G: both or neither; what was acknowledged is in the group's cursor afterwards."""
+    messages = await take(orders, 4)
+    async with client.transaction() as txn:
+        for message in messages[:2]:
+            await txn.acknowledge(orders, message)
+            await txn.send(TOPICS[1], message.value)
+    await orders.commit()
+    assert cursor(broker) == 2
+    seen = await visible(connector)
+    assert [seen[TOPICS[1], it.value] for it in messages] == [1, 1, 0, 0]
+    with pytest.raises(AlreadyAcknowledgedError):
+        orders.acknowledge(messages[0])
+
+
+async def test_the_transaction_is_opened_with_everything_known(
+    broker: MemoryBroker, client: TransactionClient, orders: Subscription
+):
+    """One round trip registers partition and subscription, before anything is sent there."""
+    (message,) = await take(orders, 1)
+    async with client.transaction() as txn:
+        await txn.acknowledge(orders, message)
+        await txn.send(TOPICS[1], message.value, partition=0)
+    opened = [it.body for it in requests_in(broker) if isinstance(it.body, Open)][-1]
+    assert [str(it) for it in opened.subscriptions] == [f"{TOPICS[0]}/0 of {GROUP}"]
+    assert [str(it.data) for it in opened.partitions] == [f"{TOPICS[1]}/0"]
+
+
+async def test_an_abort_brings_the_messages_again(
+    broker: MemoryBroker, client: TransactionClient, orders: Subscription
+):
+    """They come to this member from memory, and may be acknowledged in another transaction."""
+    messages = await take(orders, 4)
+    async with client.transaction() as txn:
+        await txn.acknowledge(orders, messages[0])
+        await txn.acknowledge(orders, messages[2])
+        await txn.flush()
+        await txn.abort()
+    again = await take(orders, 2)
+    assert again == [messages[0], messages[2]]
+    async with client.transaction() as txn:
+        await txn.acknowledge_cumulative(orders, messages[3])
+    await orders.commit()
+    assert cursor(broker) == 4
+
+
+async def test_an_exception_brings_the_messages_again(
+    client: TransactionClient, orders: Subscription
+):
+    """As an abort; the application's own error passes."""
+    messages = await take(orders, 4)
+    with pytest.raises(KeyError):
+        async with client.transaction() as txn:
+            await txn.acknowledge_cumulative(orders, messages[1])
+            raise KeyError
+    assert await take(orders, 2) == messages[:2]
+
+
+async def test_a_message_belongs_to_one_transaction(
+    client: TransactionClient, orders: Subscription
+):
+    """The second is refused, with nothing changed: it can still commit other messages."""
+    messages = await take(orders, 4)
+    async with client.transaction() as one, client.transaction() as other:
+        await one.acknowledge(orders, messages[1])
+        with pytest.raises(PendingAcknowledgementError, match="orders/0@1"):
+            await other.acknowledge(orders, messages[1])
+        with pytest.raises(PendingAcknowledgementError):
+            await other.acknowledge_cumulative(orders, messages[3])
+        with pytest.raises(PendingAcknowledgementError):
+            orders.acknowledge(messages[1])
+        await other.acknowledge(orders, messages[3])
+    assert (one.state, other.state) == ("committed", "committed")
+
+
+async def test_acknowledgements_alone_are_a_transaction(
+    broker: MemoryBroker, client: TransactionClient, orders: Subscription
+):
+    """Nothing needs to be written for them to take effect together."""
+    messages = await take(orders, 4)
+    async with client.transaction() as txn:
+        for message in messages:
+            await txn.acknowledge(orders, message)
+    await orders.commit()
+    assert cursor(broker) == 4
+
+
+async def test_a_refusal_aborts_the_transaction(
+    connector: MemoryConnector, client: TransactionClient, orders: Subscription
+):
+    """Another member has the subscription by now: nothing becomes visible, the error says why."""
+    messages = await take(orders, 4)
+    subscription = SubscriptionId(TopicPartition(TOPICS[0], 0), GROUP)
+    store = orders.acknowledging._store
+    await store.ask(subscription, Attach(b"another member's", EndOffset(0), ()))
+    with pytest.raises(NotDeliveredError, match="NOT_ATTACHED"):
+        async with client.transaction() as txn:
+            await txn.send(TOPICS[1], b"invoice")
+            await txn.acknowledge(orders, messages[0])
+    assert txn.state == "aborted"
+    assert (TOPICS[1], b"invoice") not in await visible(connector)
+    assert await take(orders, 1) == messages[:1]
+    async with client.transaction() as txn:
+        await txn.acknowledge(orders, messages[0])
+
+
+async def test_a_transaction_out_of_time_acknowledges_nothing(
+    client: TransactionClient, orders: Subscription
+):
+    """Its commit is refused, and its messages come again."""
+    messages = await take(orders, 4)
+    with pytest.raises(RefusedError):
+        async with client.transaction(timeout_s=0.05) as txn:
+            await txn.acknowledge(orders, messages[0])
+            await txn.flush()
+            assert txn.id is not None
+            while await open_at(client, txn.id.coordinator):
+                assert txn.state == "open"
+    assert await take(orders, 1) == messages[:1]
+
+
+async def test_what_has_ended_acknowledges_nothing(client: TransactionClient, orders: Subscription):
+    """After a commit the message is still the application's to acknowledge."""
+    (message,) = await take(orders, 1)
+    async with client.transaction() as txn:
+        await txn.commit()
+        with pytest.raises(TransactionStateError):
+            await txn.acknowledge(orders, message)
+    orders.acknowledge(message)
+
+
+async def test_a_plain_subscription_takes_no_acknowledgements(
+    connector: MemoryConnector, client: TransactionClient, orders: Subscription
+):
+    """It commits positions: the error says how to make the other kind."""
+    (message,) = await take(orders, 1)
+    async with Subscription([TOPICS[0]], group="plain", connector=connector) as plain:
+        with pytest.raises(ConfigError, match="acknowledgements=True"):
+            plain.acknowledge(message)
+        async with client.transaction() as txn:
+            with pytest.raises(ConfigError):
+                await txn.acknowledge(plain, message)
+
+
+async def test_an_outcome_that_is_unknown_is_settled_by_the_store(
+    broker: MemoryBroker, worker: MemoryWorker, client: TransactionClient, orders: Subscription
+):
+    """A commit that was cancelled may have taken place: its message is never acknowledged twice."""
+    messages = await take(orders, 4)
+    async with client.transaction() as txn:
+        await txn.acknowledge(orders, messages[0])
+        await txn.flush()
+        broker.hold(TXN_REQUESTS)
+        committing = asyncio.create_task(txn.commit())
+        await until(lambda: txn.state == "unknown")
+        committing.cancel()
+        await asyncio.wait([committing])
+        broker.release()
+    await orders.commit()
+    await until(lambda: cursor(broker) == 1 or not orders.acknowledging._partitions)
+    with pytest.raises(AlreadyAcknowledgedError):
+        orders.acknowledge(messages[0])

@@ -9,6 +9,7 @@ the address. Nothing is ever changed on a topic that exists.
 
 import asyncio
 import base64
+import contextlib
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,7 +25,7 @@ from confluent_kafka.cimpl import NewTopic
 from connectors.base import TopicDescription
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, admin_options
-from connectors.kafka.errors import MISSING, error_of, translate
+from connectors.kafka.errors import MISSING, STALE, error_of, translate
 from connectors.kafka.logs import ClientLog
 from connectors.topic_check import check_specs, check_topic
 from schemas.topics import TopicSpec
@@ -32,6 +33,9 @@ from schemas.values import EndOffset, Offset, TopicPartition
 
 _LOOK_AGAIN_S = 0.05
 """Between two looks at metadata that does not show a new topic yet."""
+
+_FIRST_ATTEMPT_S = 1.0
+"""Of the first question about offsets; each further one may take twice as long."""
 
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begins so
 """What the client says when no partition it was asked about has a leader, or none exists."""
@@ -181,14 +185,28 @@ class KafkaAdmin:
     ) -> list[tuple[TopicPartition, int]]:
         """Asks again while it fails soon: the leaders of a new topic show only after the topic."""
         deadline_s = time.monotonic() + self._config.request_timeout_s
+        attempt_s = _FIRST_ATTEMPT_S
         while True:
             left_s = max(deadline_s - time.monotonic(), _LOOK_AGAIN_S)
             try:
-                return await self._offsets_once(partitions, spec, level, left_s)
-            except RetriableError:
+                return await self._offsets_once(partitions, spec, level, min(attempt_s, left_s))
+            except RetriableError as error:
                 if time.monotonic() + _LOOK_AGAIN_S > deadline_s:
                     raise
+                await self._refresh_leaders(error)
+            attempt_s *= 2
             await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _refresh_leaders(self, error: RetriableError) -> None:
+        """Asks for all metadata when an error says that what the client holds is stale.
+
+        The client keeps the leader epochs it knows for minutes, and asks with them again and again
+        (librdkafka issue 4620). Of all topics, because a question about one may create it.
+        """
+        cause = error.__cause__
+        if isinstance(cause, KafkaException) and error_of(cause).code() in STALE:
+            with contextlib.suppress(KafkaException):
+                await asyncio.to_thread(self._open().list_topics, timeout=_FIRST_ATTEMPT_S)
 
     async def _offsets_once(
         self,

@@ -41,41 +41,51 @@ AWAY = frozenset(
 )
 """The broker cannot be reached at the moment."""
 
-_RETRIABLE = AWAY | frozenset(
+STALE = frozenset(
     {
-        KafkaError._DESTROY,  # noqa: SLF001 - as above
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - as above
-        KafkaError._OUTDATED,  # noqa: SLF001 - as above
-        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
-        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
-        KafkaError._QUEUE_FULL,  # noqa: SLF001 - as above
-        KafkaError._RETRY,  # noqa: SLF001 - as above
-        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001 - as above
-        KafkaError._WAIT_COORD,  # noqa: SLF001 - as above
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.CONCURRENT_TRANSACTIONS,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.NOT_ENOUGH_REPLICAS,
-        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
-        KafkaError.REASSIGNMENT_IN_PROGRESS,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.THROTTLING_QUOTA_EXCEEDED,
         KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
+)
+"""The metadata that the client holds does not name the leader that is."""
+
+_RETRIABLE = (
+    AWAY
+    | STALE
+    | frozenset(
+        {
+            KafkaError._DESTROY,  # noqa: SLF001 - as above
+            KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - as above
+            KafkaError._OUTDATED,  # noqa: SLF001 - as above
+            KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
+            KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
+            KafkaError._QUEUE_FULL,  # noqa: SLF001 - as above
+            KafkaError._RETRY,  # noqa: SLF001 - as above
+            KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001 - as above
+            KafkaError._WAIT_COORD,  # noqa: SLF001 - as above
+            KafkaError.BROKER_NOT_AVAILABLE,
+            KafkaError.CONCURRENT_TRANSACTIONS,
+            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+            KafkaError.COORDINATOR_NOT_AVAILABLE,
+            KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            KafkaError.KAFKA_STORAGE_ERROR,
+            KafkaError.NETWORK_EXCEPTION,
+            KafkaError.NOT_CONTROLLER,
+            KafkaError.NOT_COORDINATOR,
+            KafkaError.NOT_ENOUGH_REPLICAS,
+            KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            KafkaError.OFFSET_NOT_AVAILABLE,
+            KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+            KafkaError.REASSIGNMENT_IN_PROGRESS,
+            KafkaError.REBALANCE_IN_PROGRESS,
+            KafkaError.REPLICA_NOT_AVAILABLE,
+            KafkaError.REQUEST_TIMED_OUT,
+            KafkaError.THROTTLING_QUOTA_EXCEEDED,
+            KafkaError.UNSTABLE_OFFSET_COMMIT,
+        }
+    )
 )
 
 MISSING = frozenset(

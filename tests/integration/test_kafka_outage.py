@@ -1,6 +1,7 @@
 """The Kafka connector while its broker dies and comes back."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,21 @@ async def test_an_append_fails_in_bounded_time_and_the_writer_recovers(
             writer.append(data, b"after", lambda error, _: outcomes.put_nowait(error))
             error = await outcomes.get()
     await writer.close()
+
+
+async def test_end_offsets_are_known_again_when_the_leader_has_a_new_epoch(cluster: LocalCluster):
+    """An admin that was asked about another topic during the outage still held the old epoch."""
+    connector = KafkaConnector(KafkaConfig(cluster.bootstrap))
+    idle, busy = await _topic(connector, "idle"), await _topic(connector, "busy")
+    admin = connector.admin()
+    assert await admin.end_offsets([idle, busy]) == {idle: 0, busy: 0}
+    await asyncio.to_thread(cluster.kill)
+    asking = asyncio.create_task(admin.end_offsets([busy]))
+    await asyncio.to_thread(cluster.start)
+    with contextlib.suppress(RetriableError):
+        await asking
+    assert await admin.end_offsets([idle]) == {idle: 0}
+    await admin.close()
 
 
 async def test_a_reader_says_that_the_broker_is_away_and_goes_on_afterwards(

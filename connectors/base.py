@@ -82,6 +82,47 @@ class LogWriter(Protocol):
         ...
 
 
+class NewRecord(NamedTuple):
+    """A record to be written."""
+
+    data: TopicPartition
+    key: bytes | None
+    value: bytes | None
+
+
+class TransactionalWriter(Protocol):
+    """Writes sets of records whole or not at all, by native Kafka transactions.
+
+    Of all writers with one transactional id only the last that called `fence` can write. After any
+    error of `write`, `fence` comes first again.
+    """
+
+    async def fence(self) -> None:
+        """Takes the transactional id from whoever has it; before the first `write`.
+
+        Once it returns, every set that was begun under this id is there whole, or will never be.
+
+        Raises:
+            RetriableError: the broker is away; call again.
+        """
+        ...
+
+    async def write(self, records: Sequence[NewRecord]) -> None:
+        """Writes all of them in one transaction, in order per partition, and waits for that.
+
+        Raises:
+            FencedError: another writer has taken the id; none of them is there.
+            FatalError: one can never be written (too large, no such partition), `fence` was not
+                called, or the writer is closed; none of them is there.
+            RetriableError: they may be there; `fence` decides it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Waits for what is under way; a waiting `write` ends as it may. Safe to call twice."""
+        ...
+
+
 class LogReader(Protocol):
     """Reads partitions that the caller names, each in offset order."""
 
@@ -238,6 +279,10 @@ class Connector(Protocol):
 
     def writer(self, client_id: str, *, linger_ms: float = 0) -> LogWriter:
         """A writer: idempotent, acknowledged by all in-sync replicas."""
+        ...
+
+    def transactional_writer(self, transactional_id: str) -> TransactionalWriter:
+        """A writer of whole sets; see there."""
         ...
 
     def reader(self, client_id: str, *, committed: bool = True) -> LogReader:

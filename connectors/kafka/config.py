@@ -22,6 +22,9 @@ _READ_AHEAD_KIB = 32 * 1024
 _FETCH_WAIT_MS = 100
 """A broker holds an empty fetch this long; only then is `EndReached` known."""
 
+_TRANSACTION_TIMEOUT_MS = 60_000
+"""Of a dead writer's transaction; the next owner of its id aborts it sooner."""
+
 _TOPIC_ABSENT_MS = 3000
 """A topic the metadata does not show for so long is missing, not new."""
 
@@ -108,6 +111,18 @@ def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> O
         "max.in.flight.requests.per.connection": 5,
         "compression.type": "none",
         **config.extra,
+    }
+
+
+def transactional_options(config: KafkaConfig, transactional_id: str) -> Options:
+    """Options of a producer of native transactions, one at a time."""
+    delivery_ms = min(_ms(config.delivery_timeout_s), _TRANSACTION_TIMEOUT_MS)
+    return {
+        **producer_options(config, transactional_id, linger_ms=0),
+        "delivery.timeout.ms": delivery_ms,
+        "request.timeout.ms": min(_ms(config.request_timeout_s), delivery_ms),
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
     }
 
 

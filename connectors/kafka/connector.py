@@ -7,6 +7,7 @@ from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.groups import KafkaGroupReader
 from connectors.kafka.reader import KafkaReader
+from connectors.kafka.transactional import KafkaTransactionalWriter
 from connectors.kafka.writer import KafkaWriter
 
 
@@ -19,6 +20,10 @@ class KafkaConnector:
     def writer(self, client_id: str, *, linger_ms: float = 0) -> KafkaWriter:
         """A writer: idempotent, acknowledged by all in-sync replicas."""
         return KafkaWriter(self._config, client_id, linger_ms)
+
+    def transactional_writer(self, transactional_id: str) -> KafkaTransactionalWriter:
+        """A writer of sets of records, each whole or not at all."""
+        return KafkaTransactionalWriter(self._config, transactional_id)
 
     def reader(self, client_id: str, *, committed: bool = True) -> KafkaReader:
         """A reader of named partitions; `committed` hides open and aborted native data."""

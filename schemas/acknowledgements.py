@@ -66,14 +66,21 @@ class DescribeAcks(NamedTuple):
     """Ask for the subscription's acknowledgements."""
 
 
+class DescribeStore(NamedTuple):
+    """Ask for the owner's figures, and those of subscriptions: of a topic, a group; "" is any."""
+
+    topic: str = ""
+    group: str = ""
+
+
 AckChange = Attach | Acknowledge | CursorMoved | Settle
 """Requests that change state: they are written to the log."""
 
-AckBody = AckChange | DescribeAcks
+AckBody = AckChange | DescribeAcks | DescribeStore
 
 
 class AckRequest(NamedTuple):
-    """One request about one subscription.
+    """One request about one subscription, or about the whole store where that is None.
 
     Numbers of a client grow, per partition of ack-requests. They only match answers to requests:
     every request may be repeated without a second effect.
@@ -82,14 +89,14 @@ class AckRequest(NamedTuple):
     client_id: bytes
     number: int
     reply_partition: int
-    subscription: SubscriptionId
+    subscription: SubscriptionId | None
     body: AckBody
 
 
 class AckQuestion(NamedTuple):
-    """What is asked about which subscription."""
+    """What is asked about which subscription; None: about the whole store."""
 
-    subscription: SubscriptionId
+    subscription: SubscriptionId | None
     body: AckBody
 
 
@@ -134,7 +141,80 @@ class Acks(NamedTuple):
     member: bytes
 
 
-AckAnswer = Done | AckRefused | Acks
+class SubscriptionStats(NamedTuple):
+    """A subscription's figures.
+
+    Attributes:
+        subscription: which one.
+        attached: a member is.
+        cursor: everything below it is acknowledged.
+        committed: the group's committed offset, as far as a member has told.
+        acknowledged_ranges: ranges of acknowledged offsets above the cursor.
+        pending_transactions: that have not ended and acknowledge something here.
+        pending_individual: offsets that they acknowledge one by one.
+        pending_cumulative_offset: one of them acknowledges everything up to it, inclusive.
+        locked_offsets: offsets that no other transaction may acknowledge now.
+        has_served: the owner has applied an acknowledgement in a transaction here.
+    """
+
+    subscription: SubscriptionId
+    attached: bool
+    cursor: EndOffset
+    committed: EndOffset
+    acknowledged_ranges: int
+    pending_transactions: int
+    pending_individual: int
+    pending_cumulative_offset: Offset | None
+    locked_offsets: int
+    has_served: bool
+
+
+class StoreStats(NamedTuple):
+    """Answer: the figures of a pending-ack log's owner; entries are counted since its fence.
+
+    Attributes:
+        epoch: offset of the owner's fence (B1).
+        subscription_count: subscriptions in the log.
+        transaction_count: that have not ended and acknowledge something in any of them.
+        pending_individual: offsets that they acknowledge one by one.
+        pending_cumulative: subscriptions in which one of them acknowledges cumulatively.
+        batching_enabled: records share entries (A7), as in force now.
+        batch_records_max: records of an entry at most; likewise `batch_bytes_max`.
+        batch_delay_us_max: how long the oldest record waits at most, in microseconds.
+        flush_eager: entries also leave as soon as none is in flight (A3).
+        entries_written: entries written and read back; `records_written` are in them.
+        appends_in_flight: records appended and not read back yet; of these `buffered_records`,
+            with `buffered_bytes`, are in no entry yet.
+        recovery_ms: from the beginning of the ownership until it served.
+        base_as_of: of the newest base, recovered from or written by this owner (C8).
+        log_records: of the log's effective entries, as far as they were not trimmed.
+        subscriptions: those asked for; the ones with most pending transactions, if too many.
+        subscriptions_omitted: how many of those asked for are left out.
+    """
+
+    epoch: Offset
+    subscription_count: int
+    transaction_count: int
+    pending_individual: int
+    pending_cumulative: int
+    batching_enabled: bool
+    batch_records_max: int
+    batch_bytes_max: int
+    batch_delay_us_max: int
+    flush_eager: bool
+    entries_written: int
+    records_written: int
+    appends_in_flight: int
+    buffered_records: int
+    buffered_bytes: int
+    recovery_ms: int
+    base_as_of: EndOffset | None
+    log_records: int
+    subscriptions: tuple[SubscriptionStats, ...]
+    subscriptions_omitted: int
+
+
+AckAnswer = Done | AckRefused | Acks | StoreStats
 
 
 class AckResponse(NamedTuple):

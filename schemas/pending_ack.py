@@ -23,18 +23,22 @@ from schemas.acknowledgements import (
     Attach,
     CursorMoved,
     DescribeAcks,
+    DescribeStore,
     OffsetRange,
     PendingAckRecord,
     PendingAcks,
     Ranges,
     Settle,
+    StoreStats,
 )
 from schemas.bases import Base
 from schemas.errors import DecodeError
 from schemas.framing import as_field
+from schemas.pending_ack_stats import stats_message, stats_of
+from schemas.requests import subscription_pb
 from schemas.transactions import Done, Fence, Noop
 from schemas.v1 import pending_ack_pb2 as pb
-from schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT, RegisteredSubscription
+from schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 OwnAckBody = Fence | Noop | Base
@@ -49,12 +53,12 @@ _CODES = {pb.AckRefusalCode.Value(_CODE + code.value): code for code in AckRefus
 
 def encode_request(request: AckRequest) -> bytes:
     """Bytes of one request, to be framed with others."""
-    (topic, partition), group = request.subscription
+    about = request.subscription
     message = pb.AckRequest(
         client_id=request.client_id,
         number=request.number,
         reply_partition=request.reply_partition,
-        subscription=RegisteredSubscription(topic=topic, partition=partition, group=group),
+        subscription=None if about is None else subscription_pb(about),
     )
     match request.body:
         case Attach(member, cursor, acknowledged):
@@ -77,6 +81,8 @@ def encode_request(request: AckRequest) -> bytes:
             message.settle.low_watermark = low_watermark
         case DescribeAcks():
             message.describe.SetInParent()
+        case DescribeStore(topic, group):
+            message.describe_store.CopyFrom(pb.DescribeStore(topic=topic, group=group))
     return message.SerializeToString()
 
 
@@ -91,16 +97,13 @@ def decode_request(data: bytes) -> AckRequest:
 def _request_of(message: pb.AckRequest) -> AckRequest:
     if not message.client_id or not message.number:
         raise DecodeError("a request without client id or number")
-    one = message.subscription
-    if not one.topic:
-        raise DecodeError("a request about acknowledgements without subscription")
-    return AckRequest(
-        message.client_id,
-        message.number,
-        message.reply_partition,
-        SubscriptionId(TopicPartition(one.topic, one.partition), one.group),
-        _body_of(message),
-    )
+    body, about = _body_of(message), None
+    if not isinstance(body, DescribeStore):
+        one = message.subscription
+        if not one.topic:
+            raise DecodeError("a request about acknowledgements without subscription")
+        about = SubscriptionId(TopicPartition(one.topic, one.partition), one.group)
+    return AckRequest(message.client_id, message.number, message.reply_partition, about, body)
 
 
 def _body_of(message: pb.AckRequest) -> AckBody:
@@ -118,6 +121,8 @@ def _body_of(message: pb.AckRequest) -> AckBody:
             return CursorMoved(_member(moved.member), EndOffset(moved.cursor), acknowledged)
         case "describe":
             return DescribeAcks()
+        case "describe_store":
+            return DescribeStore(message.describe_store.topic, message.describe_store.group)
         case _:
             raise DecodeError("a request that this program does not know", hint=_NEWER)
 
@@ -174,6 +179,8 @@ def encode_response(response: AckResponse) -> bytes:
             message.refused.CopyFrom(pb.AckRefused(code=_CODE + code.value, reason=reason))
         case Acks():
             message.acks.CopyFrom(acks_pb(response.answer))
+        case StoreStats():
+            message.store_stats.CopyFrom(stats_message(response.answer))
     return message.SerializeToString()
 
 
@@ -202,6 +209,8 @@ def _answer_of(message: pb.AckResponse) -> AckAnswer:
             return AckRefused(code, message.refused.reason)
         case "acks":
             return acks_of(message.acks)
+        case "store_stats":
+            return stats_of(message.store_stats)
         case _:
             raise DecodeError("an answer that this program does not know", hint=_NEWER)
 

@@ -59,9 +59,12 @@ class Owners:
         self.pending_acks = PartitionOwnerAgent(
             app, "pending-ack", ACK_REQUESTS, self._pending_ack, failed
         )
-        agent = self.coordinators
+        coordinators, stores = self.coordinators, self.pending_acks
         shared.metrics.watch_coordinators(
-            lambda: {it: one.stats() for it, one in agent.drivers.items() if one.serving}
+            lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
+        )
+        shared.metrics.watch_pending_acks(
+            lambda: {it: one.stats() for it, one in stores.drivers.items() if one.serving}
         )
 
     @property

@@ -16,19 +16,29 @@ from connectors.kafka.connector import KafkaConnector
 from pipeline.cli.output import say
 from pipeline.config import load_settings
 from pipeline.drivers.coordinators import Coordinators
+from pipeline.drivers.pending_ack_stores import PendingAckStores
 
 T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 EXIT_INCOMPLETE = 4
-"""Some coordinators did not answer; what is printed is of the others."""
+"""Some owners did not answer; what is printed is of the others."""
 
-EXIT_CODES = """\b
+COORDINATORS = "coordinators"
+STORES = "pending-ack stores"
+
+
+def exit_codes(owners: str) -> str:
+    """The part of a command's help that tells its exit codes; `owners` are asked."""
+    return f"""\b
 Exit codes:
-  0  done: every coordinator answered
+  0  done: all {owners} answered
   1  it failed; the error names the next step
-  4  some coordinators did not answer; what is printed is of the others
+  4  some {owners} did not answer; what is printed is of the others
 """
+
+
+EXIT_CODES = exit_codes(COORDINATORS)
 
 
 class Target(NamedTuple):
@@ -46,7 +56,7 @@ def cluster_options(command: _Command) -> _Command:
             type=click.FloatRange(0.1, 300),
             default=10.0,
             show_default=True,
-            help="How long a coordinator's answer may take.",
+            help="How long an answer may take.",
         ),
         click.option("--bootstrap-servers", help="Brokers, host:port with commas between."),
     ):
@@ -71,17 +81,27 @@ def ask(asked: Target, work: Callable[[Coordinators], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def answered(answers: Mapping[int, T | None]) -> dict[int, T]:
-    """The answers there are; who gave none is named on stderr."""
-    silent = [coordinator for coordinator, answer in answers.items() if answer is None]
+def ask_stores(asked: Target, work: Callable[[PendingAckStores], Awaitable[T]]) -> T:
+    """Runs `work` with the pending-ack stores of a cluster."""
+
+    async def run() -> T:
+        async with PendingAckStores(asked.connector, request_timeout_s=asked.timeout_s) as stores:
+            return await work(stores)
+
+    return asyncio.run(run())
+
+
+def answered(answers: Mapping[int, T | None], owners: str = COORDINATORS) -> dict[int, T]:
+    """The answers there are; which of the `owners` gave none is said on stderr."""
+    silent = [number for number, answer in answers.items() if answer is None]
     if silent:
         say(
-            f"no answer from coordinators {', '.join(map(str, silent))}\n"
+            f"no answer from {owners} {', '.join(map(str, silent))}\n"
             "  hint: is a worker running for this cluster? start one with `stilltide worker`"
         )
     return {number: answer for number, answer in answers.items() if answer is not None}
 
 
 def exit_code(answers: Mapping[int, object | None]) -> int:
-    """0 when every coordinator answered."""
+    """0 when everyone who was asked answered."""
     return EXIT_INCOMPLETE if None in answers.values() else 0

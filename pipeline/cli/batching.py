@@ -6,21 +6,20 @@ the keys.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
 
 from connectors.base import Connector
 from connectors.clock import SystemClock
-from pipeline.cli.asking import EXIT_CODES, answered, ask, cluster_options, exit_code, target
+from pipeline.cli.asking import Target, answered, cluster_options, exit_code, exit_codes, target
 from pipeline.cli.output import output_option, print_rows, say
-from pipeline.drivers.coordinators import Coordinators
 from pipeline.drivers.dynamic_settings import DynamicSettings, write_setting
 
-States = Mapping[int, tuple[str, bool] | None]
-"""What owners report: name and state, None of one that did not answer; one that has served nothing
-since it began has no entry."""
+States = Mapping[int, Sequence[tuple[str, bool]] | None]
+"""What owners report, by number: names and states, None of one that did not answer. What has been
+served nothing since its owner began is left out."""
 
 
 class Batched(NamedTuple):
@@ -29,14 +28,16 @@ class Batched(NamedTuple):
     Attributes:
         noun: of the commands.
         setting: the dynamic setting.
-        owners_key: what `show` lists the owners under.
-        states: asks the owners for their own state.
+        owners: who is asked.
+        listed: what `show` lists, with the state of each.
+        states: asks the owners.
     """
 
     noun: str
     setting: str
-    owners_key: str
-    states: Callable[[Coordinators], Awaitable[States]]
+    owners: str
+    listed: str
+    states: Callable[[Target], States]
 
 
 def batching_group(log: Batched) -> click.Group:
@@ -74,11 +75,11 @@ def _show(log: Batched) -> click.Command:
         "show",
         help=f"Show whether records share log entries.\n\n"
         f"JSON as in PIP-160: `{log.setting}`, the setting of the cluster, null where it was never "
-        f"set and each worker does as its own settings say; and `{log.owners_key}`, the owners "
-        "with their own state, without those that have served nothing since they began. (The PIP "
-        "spells its keys txnTcBatchLogEnabled, coodinatorArray, txnPendingAckBatchLogEnabled, "
-        "subscriptionArray.)",
-        epilog=EXIT_CODES
+        f"set and each worker does as its own settings say; and `{log.listed}`, "
+        "each with its own state, without those that have served nothing since their owner began. "
+        "(The PIP spells its keys txnTcBatchLogEnabled, coodinatorArray, "
+        "txnPendingAckBatchLogEnabled, subscriptionArray.)",
+        epilog=exit_codes(log.owners)
         + f"\n\b\nExamples:\n  stilltide {log.noun} batching show\n"
         + f"  stilltide {log.noun} batching show -o json\n",
     )
@@ -88,16 +89,16 @@ def _show(log: Batched) -> click.Command:
     def show(ctx: click.Context, output: str, **cluster: Any) -> None:
         asked = target(**cluster)
         enabled = asyncio.run(_setting(asked.connector, log.setting, asked.timeout_s))
-        states = ask(asked, log.states)
-        owners = answered(states).values()
+        states = log.states(asked)
+        listed = [one for some in answered(states, log.owners).values() for one in some]
         if output == "json":
             found = {
                 log.setting: enabled,
-                log.owners_key: [{name: state} for name, state in owners],
+                log.listed: [{name: state} for name, state in listed],
             }
             print(json.dumps(found, indent=2))
         else:
-            rows = [("setting of the cluster", enabled), *owners]
+            rows = [("setting of the cluster", enabled), *listed]
             shown = {None: "not set", True: "on", False: "off"}
             print_rows([{"of": of, "batching": shown[state]} for of, state in rows], output)
         ctx.exit(exit_code(states))

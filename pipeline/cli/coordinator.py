@@ -9,12 +9,11 @@ from typing import Any, cast
 import click
 
 from pipeline.cli.asking import EXIT_CODES, answered, ask, cluster_options, exit_code, target
+from pipeline.cli.log_columns import bounds_columns, writing_columns
 from pipeline.cli.output import Row, output_option, print_columns, print_rows
 from pipeline.drivers.coordinators import Coordinators
+from pipeline.drivers.owner_line import LogBounds
 from schemas.transactions import Answer, CoordinatorStats, DescribeCoordinator, LogLiveness
-from schemas.values import EndOffset, Offset
-
-LogBounds = Mapping[int, tuple[Offset, EndOffset]]
 
 
 @click.group()
@@ -73,7 +72,7 @@ async def _stats(coordinators: Coordinators) -> tuple[dict[int, Answer | None], 
 
 
 def stats_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list[Row]:
-    """What is open and how long the log is; offsets of a log are consecutive (B3)."""
+    """What is open and how long the log is."""
     return [
         {
             "coordinator": number,
@@ -83,9 +82,7 @@ def stats_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list
             "open": one.open_count,
             "committing": one.committing_count,
             "aborting": one.aborting_count,
-            "log_start_offset": bounds[number][0],
-            "log_end_offset": bounds[number][1],
-            "entries": bounds[number][1] - bounds[number][0],
+            **bounds_columns(bounds[number]),
         }
         for number, one in found.items()
     ]
@@ -100,17 +97,8 @@ def internal_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> l
 
 
 def _internals(one: CoordinatorStats) -> Row:
-    written = one.entries_written
     return {
-        "batching_enabled": one.batching_enabled,
-        "batch_records_max": one.batch_records_max,
-        "batch_bytes_max": one.batch_bytes_max,
-        "batch_delay_ms_max": one.batch_delay_us_max / 1000,
-        "flush_mode": "eager" if one.flush_eager else "timer",
-        "entries_written": written,
-        "records_written": one.records_written,
-        "records_per_entry": round(one.records_written / written, 2) if written else None,
-        "appends_in_flight": one.appends_in_flight,
+        **writing_columns(one),
         "markers_pending": one.markers_pending,
         "recovery_s": one.recovery_ms / 1000,
         "clients": one.client_count,

@@ -40,7 +40,7 @@ NOUNS = MappingProxyType(
         "local": Noun("pipeline.cli.local:local", "Run Kafka clusters on this machine."),
         "pending-ack": Noun(
             "pipeline.cli.pending_ack:pending_ack",
-            "Switch and check the log of acknowledgements.",
+            "See what is acknowledged in transactions.",
         ),
         "txn": Noun("pipeline.cli.txn:txn", "See and abort transactions."),
         "txn-log": Noun(

@@ -1,27 +1,28 @@
 """`stilltide txn-log`: the log of the transaction coordinators."""
 
+from typing import cast
+
 import click
 
+from pipeline.cli.asking import COORDINATORS, Target, ask
 from pipeline.cli.batching import Batched, States, batching_group
 from pipeline.cli.downgrade import downgrade_command
-from pipeline.drivers.coordinators import Coordinators
 from schemas.settings import TXN_LOG_BATCHING_ENABLED
 from schemas.topics import TXN_LOG
 from schemas.transactions import CoordinatorStats, DescribeCoordinator
 
 
-async def _states(coordinators: Coordinators) -> States:
-    answers = await coordinators.ask_each(DescribeCoordinator())
-    return {
-        number: (str(number), answer.batching_enabled)
-        if isinstance(answer, CoordinatorStats)
-        else None
-        for number, answer in answers.items()
-        if not isinstance(answer, CoordinatorStats) or answer.has_served
-    }
+def _states(asked: Target) -> States:
+    answers = ask(asked, lambda coordinators: coordinators.ask_each(DescribeCoordinator()))
+    found = cast(dict[int, CoordinatorStats | None], answers)
+    return {number: one and _state(number, one) for number, one in found.items()}
 
 
-_LOG = Batched("txn-log", TXN_LOG_BATCHING_ENABLED, "coordinators", _states)
+def _state(coordinator: int, stats: CoordinatorStats) -> list[tuple[str, bool]]:
+    return [(str(coordinator), stats.batching_enabled)] if stats.has_served else []
+
+
+_LOG = Batched("txn-log", TXN_LOG_BATCHING_ENABLED, COORDINATORS, "coordinators", _states)
 
 
 @click.group("txn-log")

@@ -30,6 +30,11 @@ class Batcher:
         """Records that no entry holds yet."""
         return self._accumulator.buffered
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the records that no entry holds yet."""
+        return self._accumulator.buffered_bytes
+
     def append(self, record: bytes) -> None:
         """Takes one serialised record."""
         now_ms = self._loop.time() * 1000

@@ -24,13 +24,14 @@ from pipeline.core.coordinator.machine import (
     Reply,
     WriteBase,
 )
-from pipeline.drivers.coordinator_stats import Ownership, coordinator_stats, log_liveness
+from pipeline.drivers.coordinator_stats import coordinator_stats, log_liveness
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
+from pipeline.drivers.ownership import Ownership
 from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import AckRequests
-from pipeline.metrics import CoordinatorMetrics
+from pipeline.metrics import OwnerMetrics
 from schemas import markers, requests, topics, txn_log
 from schemas.acknowledgements import AckAnswer, AckQuestion, Settle
 from schemas.errors import DecodeError, StilltideError
@@ -103,7 +104,7 @@ class CoordinatorDriver:
         limits: BatchLimits,
         partition_count: int,
         clock: Clock,
-        metrics: CoordinatorMetrics,
+        metrics: OwnerMetrics,
         txn_timeout_ms_max: int,
         broker_away_s_max: float = 60.0,
     ) -> None:

@@ -4,43 +4,17 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.buffered_log.liveness import Liveness
 from pipeline.core.coordinator.state import CoordinatorState, TxnState
 from pipeline.drivers.owned_log import OwnedLog
-from schemas.transactions import CoordinatorStats, LiveEntry, LogLiveness, Request, TxnLogRecord
+from pipeline.drivers.ownership import Ownership
+from schemas.transactions import CoordinatorStats, LiveEntry, LogLiveness
 
 LIVE_ENTRIES_MAX = 1000
 """Entries with live records that an answer names; all of them are counted."""
-
-
-@dataclass(slots=True)
-class Ownership:
-    """What one ownership has done since it began.
-
-    Attributes:
-        began_s: by the loop's clock.
-        recovery_ms: until it served.
-        has_served: it has applied a client's request that it appended.
-        entries_written: entries that it has read back; `records_written` are in them.
-    """
-
-    began_s: float
-    recovery_ms: int = 0
-    has_served: bool = False
-    entries_written: int = 0
-    records_written: int = 0
-
-    def wrote(self, records: Sequence[TxnLogRecord]) -> None:
-        """An entry of its own was read back."""
-        self.entries_written += 1
-        self.records_written += len(records)
-        if not self.has_served:
-            self.has_served = any(isinstance(it.body, Request) for it in records)
 
 
 def coordinator_stats(

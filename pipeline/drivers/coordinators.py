@@ -4,21 +4,15 @@
 *Invariants*: a coordinator that does not answer is named as such, never left out in silence.
 """
 
-import asyncio
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 from connectors.base import Connector
-from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
-from pipeline.drivers.system_topics import require_topics
-from pipeline.errors import OutcomeUnknownError, RefusedError, RequestTimeoutError
-from schemas import topics
-from schemas.transactions import Answer, Refused, RequestBody, Unknown
-from schemas.values import EndOffset, Offset, TopicPartition
-
-RESEND_S = 1.0
+from pipeline.drivers.owner_line import LogBounds, OwnerLine
+from pipeline.drivers.requests import COORDINATOR_SERVICE
+from pipeline.errors import OutcomeUnknownError, RefusedError
+from schemas.topics import TXN_LOG
+from schemas.transactions import Answer, Refused, Request, RequestBody, Unknown
 
 
 class Coordinators:
@@ -34,33 +28,12 @@ class Coordinators:
     """
 
     def __init__(self, connector: Connector, *, request_timeout_s: float) -> None:
-        self.count = 0
-        self._connector = connector
-        self._admin = connector.admin()
-        self._writer = connector.writer("admin")
-        self._requests: CoordinatorRequests = Requests(
-            COORDINATOR_SERVICE,
-            connector,
-            self._writer,
-            name="admin",
-            limits=BatchLimits(),
-            request_timeout_s=request_timeout_s,
-            resend_s=RESEND_S,
+        self._line: OwnerLine[RequestBody, Request, Answer] = OwnerLine(
+            COORDINATOR_SERVICE, TXN_LOG, connector, request_timeout_s=request_timeout_s
         )
 
     async def __aenter__(self) -> Self:
-        needed = (topics.TXN_LOG, topics.TXN_REQUESTS, topics.TXN_RESPONSES)
-        try:
-            found = await self._admin.describe_topics(needed)
-            require_topics(needed, found)
-            self.count = found[topics.TXN_REQUESTS].partition_count
-            await self._requests.open(
-                partition_count=self.count,
-                response_partition_count=found[topics.TXN_RESPONSES].partition_count,
-            )
-        except BaseException:
-            await self._close()
-            raise
+        await self._line.__aenter__()
         return self
 
     async def __aexit__(
@@ -69,7 +42,7 @@ class Coordinators:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._close()
+        await self._line.__aexit__(kind, error, trace)
 
     async def ask(self, coordinator: int, body: RequestBody) -> Answer:
         """One coordinator's answer.
@@ -79,12 +52,12 @@ class Coordinators:
             RequestTimeoutError: no answer in time; it may still be carried out.
             OutcomeUnknownError: it may have been carried out.
         """
-        if not 0 <= coordinator < self.count:
+        if not 0 <= coordinator < self._line.count:
             raise RefusedError(
                 f"there is no coordinator {coordinator}",
-                detail=f"this cluster has {self.count}, counted from 0",
+                detail=f"this cluster has {self._line.count}, counted from 0",
             )
-        answer = await self._requests.ask(coordinator, body)
+        answer = await self._line.ask(coordinator, body)
         if isinstance(answer, Refused):
             raise RefusedError("the coordinator refused the request", detail=answer.reason)
         if isinstance(answer, Unknown):
@@ -96,24 +69,8 @@ class Coordinators:
 
     async def ask_each(self, body: RequestBody) -> dict[int, Answer | None]:
         """Every coordinator's answer, by number; None of one that did not answer in time."""
+        return await self._line.each(lambda coordinator: self.ask(coordinator, body))
 
-        async def ask(coordinator: int) -> Answer | None:
-            try:
-                return await self.ask(coordinator, body)
-            except RequestTimeoutError:
-                return None
-
-        answers = await asyncio.gather(*map(ask, range(self.count)))
-        return dict(enumerate(answers))
-
-    async def log_bounds(self) -> Mapping[int, tuple[Offset, EndOffset]]:
+    async def log_bounds(self) -> LogBounds:
         """Start and end offset of each coordinator's log."""
-        logs = [TopicPartition(topics.TXN_LOG, number) for number in range(self.count)]
-        starts = await self._admin.start_offsets(logs)
-        ends = await self._admin.end_offsets(logs)
-        return {log.partition: (starts[log], ends[log]) for log in logs}
-
-    async def _close(self) -> None:
-        await self._requests.close()
-        await self._writer.close()
-        await self._admin.close()
+        return await self._line.log_bounds()

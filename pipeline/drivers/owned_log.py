@@ -127,6 +127,11 @@ class OwnedLog:
         """Records appended and not settled."""
         return len(self._open) + sum(map(len, self._waiting.values()))
 
+    @property
+    def buffered(self) -> tuple[int, int]:
+        """Records that no entry holds yet, and their bytes."""
+        return self._batcher.buffered, self._batcher.buffered_bytes
+
     async def run(self) -> None:
         """Fences, replays, then serves until it cannot; always ends with an exception.
 

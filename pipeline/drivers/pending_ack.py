@@ -18,10 +18,19 @@ from pipeline.core.buffered_log.bases import Trim
 from pipeline.core.pending_ack.machine import PendingAckEffect, PendingAckStore, Reply, WriteBase
 from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
+from pipeline.drivers.ownership import Ownership
+from pipeline.drivers.pending_ack_stats import store_stats, with_subscriptions
 from pipeline.drivers.replies import Replies
-from pipeline.metrics import LogMetrics
+from pipeline.metrics import OwnerMetrics
 from schemas import pending_ack, topics
-from schemas.acknowledgements import AckAnswer, AckRequest, AckResponse, DescribeAcks
+from schemas.acknowledgements import (
+    AckAnswer,
+    AckRequest,
+    AckResponse,
+    DescribeAcks,
+    DescribeStore,
+    StoreStats,
+)
 from schemas.errors import DecodeError
 from schemas.framing import decode_value
 from schemas.pending_ack_base import encode_state
@@ -47,7 +56,7 @@ class PendingAckDriver:
         submit: hands log entries to the buffered-writer agent.
         limits: of the buffered writer.
         clock: wall clock.
-        metrics: where its entries are counted.
+        metrics: where it counts.
         broker_away_s_max: how long the broker may be away before `run` gives up.
     """
 
@@ -61,7 +70,7 @@ class PendingAckDriver:
         submit: Callable[[OwnedLog, WriteEntry], None],
         limits: BatchLimits,
         clock: Clock,
-        metrics: LogMetrics,
+        metrics: OwnerMetrics,
         broker_away_s_max: float = 60.0,
     ) -> None:
         self.partition = partition
@@ -76,15 +85,21 @@ class PendingAckDriver:
         self._broker_away_s_max = broker_away_s_max
         self._held: deque[list[tuple[bytes, AckRequest]]] = deque(maxlen=HELD_BATCHES_MAX)
         self._machine = PendingAckStore(partition)
-        self._replies = Replies(writer)
+        self._replies = Replies(writer, sent=metrics.answers.inc)
         self._log: OwnedLog | None = None
         self._bases: LogBases | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._ownership = Ownership(0)
 
     @property
     def serving(self) -> bool:
         """Whether it owns its log just now; what arrives before is held, for a while."""
         return self._log is not None and self._log.epoch is not None
+
+    def stats(self) -> StoreStats:
+        """Its figures without those of subscriptions, only while it serves."""
+        assert self._log is not None
+        return store_stats(self._machine, self._log, self._limits, self._ownership)
 
     def limits_changed(self, limits: BatchLimits) -> None:
         """Other thresholds of the buffered writer, from now on (A7)."""
@@ -101,6 +116,7 @@ class PendingAckDriver:
         late one of a dead process (B4).
         """
         while True:
+            self._ownership = Ownership(asyncio.get_running_loop().time())
             self._log = OwnedLog(
                 self._connector,
                 TopicPartition(topics.PENDING_ACK_LOG, self.partition),
@@ -111,7 +127,7 @@ class PendingAckDriver:
                 replaying=self._replaying,
                 applied=self._applied,
                 serving=self._serve,
-                wrote=self._metrics.entry_written,
+                wrote=self._metrics.log.entry_written,
                 patience_s=self._broker_away_s_max,
             )
             self._bases = LogBases(
@@ -124,6 +140,7 @@ class PendingAckDriver:
             try:
                 await self._log.run()
             except FencedError as error:
+                self._metrics.fenced.inc()
                 log.warning("pending_acks_fenced", partition=self.partition, why=error.detail)
             finally:
                 self._stop_serving()
@@ -138,6 +155,7 @@ class PendingAckDriver:
             DecodeError: not requests; nothing of the value was appended.
         """
         received = [(data, pending_ack.decode_request(data)) for data in decode_value(value)]
+        self._metrics.requests.inc(len(received))
         if self.serving:
             self._take(received)
         else:
@@ -145,7 +163,7 @@ class PendingAckDriver:
 
     def _take(self, received: list[tuple[bytes, AckRequest]]) -> None:
         for data, request in received:
-            if isinstance(request.body, DescribeAcks):
+            if isinstance(request.body, DescribeAcks | DescribeStore):
                 self._answer_after_noop(request)
             else:
                 self._append(pending_ack.encode_request_record(data, self._clock.now_ms()))
@@ -159,9 +177,14 @@ class PendingAckDriver:
     def _answer_after_noop(self, request: AckRequest) -> None:
         def settled(result: BatchPosition | ConnectorError) -> None:
             if not isinstance(result, ConnectorError):
-                self._reply(request, self._machine.asked(request))
+                self._reply(request, self._answer(request))
 
         self._append(pending_ack.encode_own(Noop(), self._clock.now_ms()), settled)
+
+    def _answer(self, request: AckRequest) -> AckAnswer:
+        if isinstance(request.body, DescribeStore):
+            return with_subscriptions(self.stats(), self._machine, request.body)
+        return self._machine.asked(request)
 
     def _replaying(self, log_start: Offset) -> None:
         self._machine = PendingAckStore(self.partition, log_start)
@@ -170,7 +193,9 @@ class PendingAckDriver:
         assert self._log is not None
         assert self._log.epoch is not None
         self._machine.serve(self._log.epoch, self._clock.now_ms())
-        log.info("pending_acks_serving", partition=self.partition)
+        replayed_ms = round((asyncio.get_running_loop().time() - self._ownership.began_s) * 1000)
+        self._ownership.recovery_ms = replayed_ms
+        log.info("pending_acks_serving", partition=self.partition, replayed_ms=replayed_ms)
         self._arm()
         while self._held:
             self._take(self._held.popleft())
@@ -185,6 +210,8 @@ class PendingAckDriver:
 
     def _applied(self, offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         decoded = [pending_ack.decode(record) for record in records]
+        if own:
+            self._ownership.wrote(decoded)
         self._run(self._machine.applied(offset, decoded, own=own, now_ms=self._clock.now_ms()))
 
     def _run(self, effects: Sequence[PendingAckEffect]) -> None:

@@ -26,15 +26,15 @@ from schemas.v1 import requests_pb2 as schemas_dot_v1_dot_requests__pb2
 from schemas.v1 import txn_log_pb2 as schemas_dot_v1_dot_txn__log__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cschemas/v1/pending_ack.proto\x12\x0cstilltide.v1\x1a\x19schemas/v1/requests.proto\x1a\x18schemas/v1/txn_log.proto\")\n\x0bOffsetRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"6\n\rTransactionId\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"Y\n\x06\x41ttach\x12\x0e\n\x06member\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12/\n\x0c\x61\x63knowledged\x18\x03 \x03(\x0b\x32\x19.stilltide.v1.OffsetRange\"\x8e\x01\n\x0b\x41\x63knowledge\x12(\n\x03txn\x18\x01 \x01(\x0b\x32\x1b.stilltide.v1.TransactionId\x12\x0e\n\x06member\x18\x02 \x01(\x0c\x12\x0f\n\x07offsets\x18\x03 \x03(\x04\x12\x1e\n\x11\x63umulative_offset\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_cumulative_offset\"^\n\x0b\x43ursorMoved\x12\x0e\n\x06member\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12/\n\x0c\x61\x63knowledged\x18\x03 \x03(\x0b\x32\x19.stilltide.v1.OffsetRange\"q\n\x06Settle\x12(\n\x03txn\x18\x01 \x01(\x0b\x32\x1b.stilltide.v1.TransactionId\x12&\n\x07outcome\x18\x02 \x01(\x0e\x32\x15.stilltide.v1.Outcome\x12\x15\n\rlow_watermark\x18\x03 \x01(\x04\"\x0e\n\x0c\x44\x65scribeAcks\"\xf1\x02\n\nAckRequest\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x17\n\x0freply_partition\x18\x03 \x01(\r\x12:\n\x0csubscription\x18\x04 \x01(\x0b\x32$.stilltide.v1.RegisteredSubscription\x12&\n\x06\x61ttach\x18\x05 \x01(\x0b\x32\x14.stilltide.v1.AttachH\x00\x12\x30\n\x0b\x61\x63knowledge\x18\x06 \x01(\x0b\x32\x19.stilltide.v1.AcknowledgeH\x00\x12\x31\n\x0c\x63ursor_moved\x18\x07 \x01(\x0b\x32\x19.stilltide.v1.CursorMovedH\x00\x12&\n\x06settle\x18\x08 \x01(\x0b\x32\x14.stilltide.v1.SettleH\x00\x12.\n\x08\x64\x65scribe\x18\t \x01(\x0b\x32\x1a.stilltide.v1.DescribeAcksH\x00\x42\x06\n\x04\x62ody\"H\n\nAckRefused\x12*\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1c.stilltide.v1.AckRefusalCode\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x98\x01\n\x0bPendingAcks\x12(\n\x03txn\x18\x01 \x01(\x0b\x32\x1b.stilltide.v1.TransactionId\x12)\n\x06ranges\x18\x02 \x03(\x0b\x32\x19.stilltide.v1.OffsetRange\x12\x1e\n\x11\x63umulative_offset\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_cumulative_offset\"\x83\x01\n\x04\x41\x63ks\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x04\x12/\n\x0c\x61\x63knowledged\x18\x02 \x03(\x0b\x32\x19.stilltide.v1.OffsetRange\x12*\n\x07pending\x18\x03 \x03(\x0b\x32\x19.stilltide.v1.PendingAcks\x12\x0e\n\x06member\x18\x04 \x01(\x0c\"\xad\x01\n\x0b\x41\x63kResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\"\n\x04\x64one\x18\x03 \x01(\x0b\x32\x12.stilltide.v1.DoneH\x00\x12+\n\x07refused\x18\x04 \x01(\x0b\x32\x18.stilltide.v1.AckRefusedH\x00\x12\"\n\x04\x61\x63ks\x18\x05 \x01(\x0b\x32\x12.stilltide.v1.AcksH\x00\x42\x06\n\x04\x62ody\"/\n\x0eReplacedMember\x12\x0e\n\x06member\x18\x01 \x01(\x0c\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x04\"\xca\x01\n\x11SubscriptionState\x12:\n\x0csubscription\x18\x01 \x01(\x0b\x32$.stilltide.v1.RegisteredSubscription\x12 \n\x04\x61\x63ks\x18\x02 \x01(\x0b\x32\x12.stilltide.v1.Acks\x12\x11\n\tcommitted\x18\x03 \x01(\x04\x12.\n\x08replaced\x18\x04 \x03(\x0b\x32\x1c.stilltide.v1.ReplacedMember\x12\x14\n\x0clast_seen_ms\x18\x05 \x01(\x04\"+\n\rSequenceRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"l\n\x10\x43oordinatorState\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\x04\x12\x15\n\rlow_watermark\x18\x02 \x01(\x04\x12,\n\x07settled\x18\x03 \x03(\x0b\x32\x1b.stilltide.v1.SequenceRange\"\x8f\x01\n\x0fPendingAckState\x12\x0e\n\x06now_ms\x18\x01 \x01(\x04\x12\x36\n\rsubscriptions\x18\x02 \x03(\x0b\x32\x1f.stilltide.v1.SubscriptionState\x12\x34\n\x0c\x63oordinators\x18\x03 \x03(\x0b\x32\x1e.stilltide.v1.CoordinatorState\"X\n\x0ePendingAckBase\x12\r\n\x05\x61s_of\x18\x01 \x01(\x04\x12\x13\n\x0bpiece_index\x18\x02 \x01(\r\x12\x13\n\x0bpiece_count\x18\x03 \x01(\r\x12\r\n\x05state\x18\x04 \x01(\x0c\"\xd1\x01\n\x13PendingAckLogRecord\x12$\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x13.stilltide.v1.FenceH\x00\x12\"\n\x04noop\x18\x02 \x01(\x0b\x32\x12.stilltide.v1.NoopH\x00\x12+\n\x07request\x18\x03 \x01(\x0b\x32\x18.stilltide.v1.AckRequestH\x00\x12,\n\x04\x62\x61se\x18\x04 \x01(\x0b\x32\x1c.stilltide.v1.PendingAckBaseH\x00\x12\r\n\x05\x61t_ms\x18\x0f \x01(\x04\x42\x06\n\x04\x62ody*\xfc\x01\n\x0e\x41\x63kRefusalCode\x12 \n\x1c\x41\x43K_REFUSAL_CODE_UNSPECIFIED\x10\x00\x12)\n%ACK_REFUSAL_CODE_ALREADY_ACKNOWLEDGED\x10\x01\x12\x33\n/ACK_REFUSAL_CODE_PENDING_IN_ANOTHER_TRANSACTION\x10\x02\x12&\n\"ACK_REFUSAL_CODE_TRANSACTION_ENDED\x10\x03\x12!\n\x1d\x41\x43K_REFUSAL_CODE_NOT_ATTACHED\x10\x04\x12\x1d\n\x19\x41\x43K_REFUSAL_CODE_TOO_MANY\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cschemas/v1/pending_ack.proto\x12\x0cstilltide.v1\x1a\x19schemas/v1/requests.proto\x1a\x18schemas/v1/txn_log.proto\")\n\x0bOffsetRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"6\n\rTransactionId\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"Y\n\x06\x41ttach\x12\x0e\n\x06member\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12/\n\x0c\x61\x63knowledged\x18\x03 \x03(\x0b\x32\x19.stilltide.v1.OffsetRange\"\x8e\x01\n\x0b\x41\x63knowledge\x12(\n\x03txn\x18\x01 \x01(\x0b\x32\x1b.stilltide.v1.TransactionId\x12\x0e\n\x06member\x18\x02 \x01(\x0c\x12\x0f\n\x07offsets\x18\x03 \x03(\x04\x12\x1e\n\x11\x63umulative_offset\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_cumulative_offset\"^\n\x0b\x43ursorMoved\x12\x0e\n\x06member\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12/\n\x0c\x61\x63knowledged\x18\x03 \x03(\x0b\x32\x19.stilltide.v1.OffsetRange\"q\n\x06Settle\x12(\n\x03txn\x18\x01 \x01(\x0b\x32\x1b.stilltide.v1.TransactionId\x12&\n\x07outcome\x18\x02 \x01(\x0e\x32\x15.stilltide.v1.Outcome\x12\x15\n\rlow_watermark\x18\x03 \x01(\x04\"\x0e\n\x0c\x44\x65scribeAcks\"-\n\rDescribeStore\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\"\xa8\x03\n\nAckRequest\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x17\n\x0freply_partition\x18\x03 \x01(\r\x12:\n\x0csubscription\x18\x04 \x01(\x0b\x32$.stilltide.v1.RegisteredSubscription\x12&\n\x06\x61ttach\x18\x05 \x01(\x0b\x32\x14.stilltide.v1.AttachH\x00\x12\x30\n\x0b\x61\x63knowledge\x18\x06 \x01(\x0b\x32\x19.stilltide.v1.AcknowledgeH\x00\x12\x31\n\x0c\x63ursor_moved\x18\x07 \x01(\x0b\x32\x19.stilltide.v1.CursorMovedH\x00\x12&\n\x06settle\x18\x08 \x01(\x0b\x32\x14.stilltide.v1.SettleH\x00\x12.\n\x08\x64\x65scribe\x18\t \x01(\x0b\x32\x1a.stilltide.v1.DescribeAcksH\x00\x12\x35\n\x0e\x64\x65scribe_store\x18\n \x01(\x0b\x32\x1b.stilltide.v1.DescribeStoreH\x00\x42\x06\n\x04\x62ody\"H\n\nAckRefused\x12*\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1c.stilltide.v1.AckRefusalCode\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x98\x01\n\x0bPendingAcks\x12(\n\x03txn\x18\x01 \x01(\x0b\x32\x1b.stilltide.v1.TransactionId\x12)\n\x06ranges\x18\x02 \x03(\x0b\x32\x19.stilltide.v1.OffsetRange\x12\x1e\n\x11\x63umulative_offset\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_cumulative_offset\"\x83\x01\n\x04\x41\x63ks\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x04\x12/\n\x0c\x61\x63knowledged\x18\x02 \x03(\x0b\x32\x19.stilltide.v1.OffsetRange\x12*\n\x07pending\x18\x03 \x03(\x0b\x32\x19.stilltide.v1.PendingAcks\x12\x0e\n\x06member\x18\x04 \x01(\x0c\"\xcd\x02\n\x11SubscriptionStats\x12:\n\x0csubscription\x18\x01 \x01(\x0b\x32$.stilltide.v1.RegisteredSubscription\x12\x10\n\x08\x61ttached\x18\x02 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x04\x12\x11\n\tcommitted\x18\x04 \x01(\x04\x12\x1b\n\x13\x61\x63knowledged_ranges\x18\x05 \x01(\x04\x12\x1c\n\x14pending_transactions\x18\x06 \x01(\x04\x12\x1a\n\x12pending_individual\x18\x07 \x01(\x04\x12&\n\x19pending_cumulative_offset\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0elocked_offsets\x18\t \x01(\x04\x12\x12\n\nhas_served\x18\n \x01(\x08\x42\x1c\n\x1a_pending_cumulative_offset\"\xb1\x04\n\nStoreStats\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x1a\n\x12subscription_count\x18\x02 \x01(\x04\x12\x19\n\x11transaction_count\x18\x03 \x01(\x04\x12\x1a\n\x12pending_individual\x18\x04 \x01(\x04\x12\x1a\n\x12pending_cumulative\x18\x05 \x01(\x04\x12\x18\n\x10\x62\x61tching_enabled\x18\x06 \x01(\x08\x12\x19\n\x11\x62\x61tch_records_max\x18\x07 \x01(\r\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\x08 \x01(\x04\x12\x1a\n\x12\x62\x61tch_delay_us_max\x18\t \x01(\x04\x12\x13\n\x0b\x66lush_eager\x18\n \x01(\x08\x12\x17\n\x0f\x65ntries_written\x18\x0b \x01(\x04\x12\x17\n\x0frecords_written\x18\x0c \x01(\x04\x12\x19\n\x11\x61ppends_in_flight\x18\r \x01(\x04\x12\x18\n\x10\x62uffered_records\x18\x0e \x01(\x04\x12\x16\n\x0e\x62uffered_bytes\x18\x0f \x01(\x04\x12\x13\n\x0brecovery_ms\x18\x10 \x01(\x04\x12\x17\n\nbase_as_of\x18\x11 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0blog_records\x18\x12 \x01(\x04\x12\x36\n\rsubscriptions\x18\x13 \x03(\x0b\x32\x1f.stilltide.v1.SubscriptionStats\x12\x1d\n\x15subscriptions_omitted\x18\x14 \x01(\x04\x42\r\n\x0b_base_as_of\"\xde\x01\n\x0b\x41\x63kResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\"\n\x04\x64one\x18\x03 \x01(\x0b\x32\x12.stilltide.v1.DoneH\x00\x12+\n\x07refused\x18\x04 \x01(\x0b\x32\x18.stilltide.v1.AckRefusedH\x00\x12\"\n\x04\x61\x63ks\x18\x05 \x01(\x0b\x32\x12.stilltide.v1.AcksH\x00\x12/\n\x0bstore_stats\x18\x06 \x01(\x0b\x32\x18.stilltide.v1.StoreStatsH\x00\x42\x06\n\x04\x62ody\"/\n\x0eReplacedMember\x12\x0e\n\x06member\x18\x01 \x01(\x0c\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x04\"\xca\x01\n\x11SubscriptionState\x12:\n\x0csubscription\x18\x01 \x01(\x0b\x32$.stilltide.v1.RegisteredSubscription\x12 \n\x04\x61\x63ks\x18\x02 \x01(\x0b\x32\x12.stilltide.v1.Acks\x12\x11\n\tcommitted\x18\x03 \x01(\x04\x12.\n\x08replaced\x18\x04 \x03(\x0b\x32\x1c.stilltide.v1.ReplacedMember\x12\x14\n\x0clast_seen_ms\x18\x05 \x01(\x04\"+\n\rSequenceRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"l\n\x10\x43oordinatorState\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\x04\x12\x15\n\rlow_watermark\x18\x02 \x01(\x04\x12,\n\x07settled\x18\x03 \x03(\x0b\x32\x1b.stilltide.v1.SequenceRange\"\x8f\x01\n\x0fPendingAckState\x12\x0e\n\x06now_ms\x18\x01 \x01(\x04\x12\x36\n\rsubscriptions\x18\x02 \x03(\x0b\x32\x1f.stilltide.v1.SubscriptionState\x12\x34\n\x0c\x63oordinators\x18\x03 \x03(\x0b\x32\x1e.stilltide.v1.CoordinatorState\"X\n\x0ePendingAckBase\x12\r\n\x05\x61s_of\x18\x01 \x01(\x04\x12\x13\n\x0bpiece_index\x18\x02 \x01(\r\x12\x13\n\x0bpiece_count\x18\x03 \x01(\r\x12\r\n\x05state\x18\x04 \x01(\x0c\"\xd1\x01\n\x13PendingAckLogRecord\x12$\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x13.stilltide.v1.FenceH\x00\x12\"\n\x04noop\x18\x02 \x01(\x0b\x32\x12.stilltide.v1.NoopH\x00\x12+\n\x07request\x18\x03 \x01(\x0b\x32\x18.stilltide.v1.AckRequestH\x00\x12,\n\x04\x62\x61se\x18\x04 \x01(\x0b\x32\x1c.stilltide.v1.PendingAckBaseH\x00\x12\r\n\x05\x61t_ms\x18\x0f \x01(\x04\x42\x06\n\x04\x62ody*\xfc\x01\n\x0e\x41\x63kRefusalCode\x12 \n\x1c\x41\x43K_REFUSAL_CODE_UNSPECIFIED\x10\x00\x12)\n%ACK_REFUSAL_CODE_ALREADY_ACKNOWLEDGED\x10\x01\x12\x33\n/ACK_REFUSAL_CODE_PENDING_IN_ANOTHER_TRANSACTION\x10\x02\x12&\n\"ACK_REFUSAL_CODE_TRANSACTION_ENDED\x10\x03\x12!\n\x1d\x41\x43K_REFUSAL_CODE_NOT_ATTACHED\x10\x04\x12\x1d\n\x19\x41\x43K_REFUSAL_CODE_TOO_MANY\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'schemas.v1.pending_ack_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACKREFUSALCODE']._serialized_start=2430
-  _globals['_ACKREFUSALCODE']._serialized_end=2682
+  _globals['_ACKREFUSALCODE']._serialized_start=3481
+  _globals['_ACKREFUSALCODE']._serialized_end=3733
   _globals['_OFFSETRANGE']._serialized_start=99
   _globals['_OFFSETRANGE']._serialized_end=140
   _globals['_TRANSACTIONID']._serialized_start=142
@@ -49,28 +49,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETTLE']._serialized_end=643
   _globals['_DESCRIBEACKS']._serialized_start=645
   _globals['_DESCRIBEACKS']._serialized_end=659
-  _globals['_ACKREQUEST']._serialized_start=662
-  _globals['_ACKREQUEST']._serialized_end=1031
-  _globals['_ACKREFUSED']._serialized_start=1033
-  _globals['_ACKREFUSED']._serialized_end=1105
-  _globals['_PENDINGACKS']._serialized_start=1108
-  _globals['_PENDINGACKS']._serialized_end=1260
-  _globals['_ACKS']._serialized_start=1263
-  _globals['_ACKS']._serialized_end=1394
-  _globals['_ACKRESPONSE']._serialized_start=1397
-  _globals['_ACKRESPONSE']._serialized_end=1570
-  _globals['_REPLACEDMEMBER']._serialized_start=1572
-  _globals['_REPLACEDMEMBER']._serialized_end=1619
-  _globals['_SUBSCRIPTIONSTATE']._serialized_start=1622
-  _globals['_SUBSCRIPTIONSTATE']._serialized_end=1824
-  _globals['_SEQUENCERANGE']._serialized_start=1826
-  _globals['_SEQUENCERANGE']._serialized_end=1869
-  _globals['_COORDINATORSTATE']._serialized_start=1871
-  _globals['_COORDINATORSTATE']._serialized_end=1979
-  _globals['_PENDINGACKSTATE']._serialized_start=1982
-  _globals['_PENDINGACKSTATE']._serialized_end=2125
-  _globals['_PENDINGACKBASE']._serialized_start=2127
-  _globals['_PENDINGACKBASE']._serialized_end=2215
-  _globals['_PENDINGACKLOGRECORD']._serialized_start=2218
-  _globals['_PENDINGACKLOGRECORD']._serialized_end=2427
+  _globals['_DESCRIBESTORE']._serialized_start=661
+  _globals['_DESCRIBESTORE']._serialized_end=706
+  _globals['_ACKREQUEST']._serialized_start=709
+  _globals['_ACKREQUEST']._serialized_end=1133
+  _globals['_ACKREFUSED']._serialized_start=1135
+  _globals['_ACKREFUSED']._serialized_end=1207
+  _globals['_PENDINGACKS']._serialized_start=1210
+  _globals['_PENDINGACKS']._serialized_end=1362
+  _globals['_ACKS']._serialized_start=1365
+  _globals['_ACKS']._serialized_end=1496
+  _globals['_SUBSCRIPTIONSTATS']._serialized_start=1499
+  _globals['_SUBSCRIPTIONSTATS']._serialized_end=1832
+  _globals['_STORESTATS']._serialized_start=1835
+  _globals['_STORESTATS']._serialized_end=2396
+  _globals['_ACKRESPONSE']._serialized_start=2399
+  _globals['_ACKRESPONSE']._serialized_end=2621
+  _globals['_REPLACEDMEMBER']._serialized_start=2623
+  _globals['_REPLACEDMEMBER']._serialized_end=2670
+  _globals['_SUBSCRIPTIONSTATE']._serialized_start=2673
+  _globals['_SUBSCRIPTIONSTATE']._serialized_end=2875
+  _globals['_SEQUENCERANGE']._serialized_start=2877
+  _globals['_SEQUENCERANGE']._serialized_end=2920
+  _globals['_COORDINATORSTATE']._serialized_start=2922
+  _globals['_COORDINATORSTATE']._serialized_end=3030
+  _globals['_PENDINGACKSTATE']._serialized_start=3033
+  _globals['_PENDINGACKSTATE']._serialized_end=3176
+  _globals['_PENDINGACKBASE']._serialized_start=3178
+  _globals['_PENDINGACKBASE']._serialized_end=3266
+  _globals['_PENDINGACKLOGRECORD']._serialized_start=3269
+  _globals['_PENDINGACKLOGRECORD']._serialized_end=3478
 # @@protoc_insertion_point(module_scope)

@@ -86,8 +86,16 @@ class DescribeAcks(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class DescribeStore(_message.Message):
+    __slots__ = ("topic", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
 class AckRequest(_message.Message):
-    __slots__ = ("client_id", "number", "reply_partition", "subscription", "attach", "acknowledge", "cursor_moved", "settle", "describe")
+    __slots__ = ("client_id", "number", "reply_partition", "subscription", "attach", "acknowledge", "cursor_moved", "settle", "describe", "describe_store")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     REPLY_PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +105,7 @@ class AckRequest(_message.Message):
     CURSOR_MOVED_FIELD_NUMBER: _ClassVar[int]
     SETTLE_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_STORE_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     number: int
     reply_partition: int
@@ -106,7 +115,8 @@ class AckRequest(_message.Message):
     cursor_moved: CursorMoved
     settle: Settle
     describe: DescribeAcks
-    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., reply_partition: _Optional[int] = ..., subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., cursor_moved: _Optional[_Union[CursorMoved, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., describe: _Optional[_Union[DescribeAcks, _Mapping]] = ...) -> None: ...
+    describe_store: DescribeStore
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., reply_partition: _Optional[int] = ..., subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., cursor_moved: _Optional[_Union[CursorMoved, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., describe: _Optional[_Union[DescribeAcks, _Mapping]] = ..., describe_store: _Optional[_Union[DescribeStore, _Mapping]] = ...) -> None: ...
 
 class AckRefused(_message.Message):
     __slots__ = ("code", "reason")
@@ -138,19 +148,89 @@ class Acks(_message.Message):
     member: bytes
     def __init__(self, cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingAcks, _Mapping]]] = ..., member: _Optional[bytes] = ...) -> None: ...
 
+class SubscriptionStats(_message.Message):
+    __slots__ = ("subscription", "attached", "cursor", "committed", "acknowledged_ranges", "pending_transactions", "pending_individual", "pending_cumulative_offset", "locked_offsets", "has_served")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_RANGES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_INDIVIDUAL_FIELD_NUMBER: _ClassVar[int]
+    PENDING_CUMULATIVE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOCKED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    HAS_SERVED_FIELD_NUMBER: _ClassVar[int]
+    subscription: _requests_pb2.RegisteredSubscription
+    attached: bool
+    cursor: int
+    committed: int
+    acknowledged_ranges: int
+    pending_transactions: int
+    pending_individual: int
+    pending_cumulative_offset: int
+    locked_offsets: int
+    has_served: bool
+    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., attached: _Optional[bool] = ..., cursor: _Optional[int] = ..., committed: _Optional[int] = ..., acknowledged_ranges: _Optional[int] = ..., pending_transactions: _Optional[int] = ..., pending_individual: _Optional[int] = ..., pending_cumulative_offset: _Optional[int] = ..., locked_offsets: _Optional[int] = ..., has_served: _Optional[bool] = ...) -> None: ...
+
+class StoreStats(_message.Message):
+    __slots__ = ("epoch", "subscription_count", "transaction_count", "pending_individual", "pending_cumulative", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "buffered_records", "buffered_bytes", "recovery_ms", "base_as_of", "log_records", "subscriptions", "subscriptions_omitted")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_INDIVIDUAL_FIELD_NUMBER: _ClassVar[int]
+    PENDING_CUMULATIVE_FIELD_NUMBER: _ClassVar[int]
+    BATCHING_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_RECORDS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BATCH_DELAY_US_MAX_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_EAGER_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    APPENDS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_MS_FIELD_NUMBER: _ClassVar[int]
+    BASE_AS_OF_FIELD_NUMBER: _ClassVar[int]
+    LOG_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    subscription_count: int
+    transaction_count: int
+    pending_individual: int
+    pending_cumulative: int
+    batching_enabled: bool
+    batch_records_max: int
+    batch_bytes_max: int
+    batch_delay_us_max: int
+    flush_eager: bool
+    entries_written: int
+    records_written: int
+    appends_in_flight: int
+    buffered_records: int
+    buffered_bytes: int
+    recovery_ms: int
+    base_as_of: int
+    log_records: int
+    subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionStats]
+    subscriptions_omitted: int
+    def __init__(self, epoch: _Optional[int] = ..., subscription_count: _Optional[int] = ..., transaction_count: _Optional[int] = ..., pending_individual: _Optional[int] = ..., pending_cumulative: _Optional[int] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., buffered_records: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., base_as_of: _Optional[int] = ..., log_records: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionStats, _Mapping]]] = ..., subscriptions_omitted: _Optional[int] = ...) -> None: ...
+
 class AckResponse(_message.Message):
-    __slots__ = ("number", "partition", "done", "refused", "acks")
+    __slots__ = ("number", "partition", "done", "refused", "acks", "store_stats")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
+    STORE_STATS_FIELD_NUMBER: _ClassVar[int]
     number: int
     partition: int
     done: _requests_pb2.Done
     refused: AckRefused
     acks: Acks
-    def __init__(self, number: _Optional[int] = ..., partition: _Optional[int] = ..., done: _Optional[_Union[_requests_pb2.Done, _Mapping]] = ..., refused: _Optional[_Union[AckRefused, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ...) -> None: ...
+    store_stats: StoreStats
+    def __init__(self, number: _Optional[int] = ..., partition: _Optional[int] = ..., done: _Optional[_Union[_requests_pb2.Done, _Mapping]] = ..., refused: _Optional[_Union[AckRefused, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., store_stats: _Optional[_Union[StoreStats, _Mapping]] = ...) -> None: ...
 
 class ReplacedMember(_message.Message):
     __slots__ = ("member", "at_ms")

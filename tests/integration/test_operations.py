@@ -1,15 +1,11 @@
 """What operators do and see: commands, settings, metrics and probes of a worker on real Kafka."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from connectors.base import Record
 from connectors.kafka.config import KafkaConfig
@@ -22,7 +18,7 @@ from schemas import txn_log
 from schemas.topics import PENDING_ACK_LOG, TXN_LOG
 from schemas.transactions import CoordinatorStats, DescribeCoordinator, End, Ended, Request
 from schemas.values import Offset, TopicPartition
-from tests.support.local import run_stilltide
+from tests.support.operator import Operator, get
 from tests.support.pip_160 import records_of
 from tests.support.worker_process import (
     COORDINATORS,
@@ -69,35 +65,10 @@ async def client(cluster: LocalCluster, worker: WorkerProcess) -> AsyncIterator[
         yield made
 
 
-class Operator:
-    """Runs commands against the broker."""
-
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
-        self._options = ("--bootstrap-servers", cluster.bootstrap)
-        self._directory = directory
-
-    async def run(self, command: str, *, code: int = 0) -> CompletedProcess[str]:
-        """Runs a command line, which must end with this exit code."""
-        words = [*command.split(), *self._options]
-        done = await asyncio.to_thread(run_stilltide, *words, cwd=self._directory)
-        assert done.returncode == code, done.stderr
-        return done
-
-    async def ask(self, command: str, *, code: int = 0) -> Any:
-        """What a command prints as JSON."""
-        return json.loads((await self.run(f"{command} -o json", code=code)).stdout)
-
-
 @pytest.fixture
 def operator(cluster: LocalCluster, tmp_path: Path) -> Operator:
     """Of the broker."""
-    return Operator(cluster, tmp_path)
-
-
-async def get(worker: WorkerProcess, path: str) -> tuple[int, str]:
-    """Status and body of the worker's web site."""
-    async with ClientSession() as session, session.get(worker.web + path) as response:
-        return response.status, await response.text()
+    return Operator(cluster.bootstrap, tmp_path)
 
 
 class LogTail:

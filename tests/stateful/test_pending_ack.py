@@ -280,8 +280,10 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         """C0: the same log means the same to the owner and to the judge."""
         if self.owner.position == len(self.log):
             for subscription in READ:
-                acks = self.owner.machine.state.acks(subscription)
-                self.judge.check_acks(subscription, acks)
+                state = self.owner.machine.state
+                self.judge.check_acks(subscription, state.acks(subscription))
+                if subscription in state.subscriptions:
+                    self.judge.check_counts(subscription, state.subscriptions[subscription])
 
     def teardown(self):
         """When faults stop, every transaction ends and nothing is pending."""

@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass, field
 
+from pipeline.core.pending_ack.subscription import SubscriptionAcks
 from schemas.acknowledgements import (
     AckAnswer,
     Acknowledge,
@@ -112,6 +113,17 @@ class Judge:
             if one.cumulative_offset is not None
         }
         assert slots == ({held.slot} if held.slot else set())
+
+    def check_counts(self, subscription: SubscriptionId, counted: SubscriptionAcks):
+        """What an operator is told of one subscription."""
+        held = self.held[subscription]
+        slot = held.slot[1] if held.slot else None
+        below = range(0 if slot is None else slot + 1)
+        locked = {n for one in held.pending.values() for n in one}
+        locked |= {n for n in below if n not in held.acknowledged}
+        assert counted.locked_count == len(locked)
+        assert counted.individual_count == sum(map(len, held.pending.values()))
+        assert counted.cumulative_offset == slot
 
     def _attach(self, held: Held, body: Attach) -> set[AckRefusalCode]:
         if body.member == held.member:

@@ -9,6 +9,7 @@ import pipeline.metrics
 from pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
 from pipeline.metrics import WorkerMetrics
 from tests.support.wire import STATS
+from tests.support.wire_acks import STORE_STATS
 
 ROWS = re.findall(
     r"^\| (stilltide_\w+) \| (\w+) \| (\w+) \| ([\w, ]+) \|",
@@ -16,15 +17,17 @@ ROWS = re.findall(
     re.MULTILINE,
 )
 LOG = {"cluster": "a", "coordinator": "2"}
+STORE = {"cluster": "a", "partition": "1"}
 
 
 @pytest.fixture
 def metrics() -> WorkerMetrics:
-    """Of a worker of cluster `a`, with one log of each user and one coordinator that serves."""
+    """Of a worker of cluster `a`, with one owner of each kind that serves."""
     made = WorkerMetrics("a", CollectorRegistry())
     made.coordinator(2)
     made.pending_ack(1)
     made.watch_coordinators(lambda: {2: STATS})
+    made.watch_pending_acks(lambda: {1: STORE_STATS})
     return made
 
 
@@ -90,6 +93,22 @@ def test_gauges_show_what_coordinators_say(metrics: WorkerMetrics):
     assert value(metrics, "coordinator_transactions", state="open") == STATS.open_count
     assert value(metrics, "coordinator_low_watermark_lag") == -1
     assert value(metrics, "coordinator_recovery_seconds") == 0.017
+
+
+def test_gauges_show_what_pending_ack_stores_say(metrics: WorkerMetrics):
+    """Likewise, under the number of their partition."""
+
+    def stored(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(
+            f"stilltide_pending_ack_{name}", {**STORE, **labels}
+        )
+
+    assert stored("subscriptions") == STORE_STATS.subscription_count
+    assert stored("transactions") == STORE_STATS.transaction_count
+    assert stored("acknowledgements", kind="individual") == STORE_STATS.pending_individual
+    assert stored("acknowledgements", kind="cumulative") == STORE_STATS.pending_cumulative
+    assert stored("appends_in_flight") == STORE_STATS.appends_in_flight
+    assert stored("recovery_seconds") == 0.016
 
 
 def test_a_coordinator_that_moved_away_leaves_no_gauge():

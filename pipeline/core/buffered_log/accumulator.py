@@ -87,6 +87,11 @@ class Accumulator:
         return len(self._records)
 
     @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the records that no entry holds yet."""
+        return self._bytes
+
+    @property
     def deadline_ms(self) -> float | None:
         """When `tick` is due: at once where an eager flush is due, None with nothing buffered."""
         if not self._records:

@@ -73,11 +73,15 @@ class BaseKeeper:
     Args:
         log_start: where the replay began.
         limits: when a base is due.
+
+    Attributes:
+        written_as_of: of the last base that this owner wrote.
     """
 
     def __init__(self, log_start: Offset, limits: BaseLimits) -> None:
         self.liveness = Liveness()
         self.log_start = log_start
+        self.written_as_of: EndOffset | None = None
         self._limits = limits
         self._epoch: Offset | None = None
         self._next_ms = 0
@@ -142,6 +146,7 @@ class BaseKeeper:
         if self._pieces_read < piece.piece_count:
             return []
         point, self._making = self._point, None
+        self.written_as_of = piece.as_of
         if point is None or point.offset <= self.log_start:
             return []
         self._trim, self._trim_ms = point, None
@@ -209,12 +214,17 @@ class Recovery(Generic[R]):
         partition: the log, for errors.
         log_start: 0, or the log was trimmed.
         base_of: the piece of a base that a record is; None for any other record.
+
+    Attributes:
+        complete: what it was asked for is found; later bases are as good as no-ops.
+        base_as_of: of the base that the replay began from; None of the log's beginning.
     """
 
     def __init__(
         self, partition: TopicPartition, log_start: Offset, base_of: Callable[[R], Base | None]
     ) -> None:
         self.complete = log_start == 0
+        self.base_as_of: EndOffset | None = None
         self._partition = partition
         self._log_start = log_start
         self._base_of = base_of
@@ -237,7 +247,7 @@ class Recovery(Generic[R]):
             state = None if piece is None else self._assembly.piece_read(piece)
             # Between an older base's offset and the log start, entries are gone.
             if piece is not None and state is not None and piece.as_of >= self._log_start:
-                self.complete = True
+                self.complete, self.base_as_of = True, piece.as_of
                 held, self._held = self._held, []
                 return Recovered(state, [one for one in held if one.offset >= piece.as_of])
         if self._held_count > HELD_RECORDS_MAX:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
-from pipeline.core.pending_ack.state import PendingAckState
+from pipeline.core.pending_ack.state import SUBSCRIPTIONS_MAX, PendingAckState
 from schemas.acknowledgements import (
     AckAnswer,
+    Acknowledge,
     AckRequest,
     Acks,
     AckState,
@@ -22,7 +23,8 @@ from schemas.acknowledgements import (
 from schemas.bases import Base
 from schemas.pending_ack_base import decode_state
 from schemas.topics import PENDING_ACK_LOG
-from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.transactions import Done
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,9 @@ class PendingAckStore:
         log_start: offset of the first entry that will be applied, or lower; above 0 the log was
             trimmed, and the state comes from its first base (C8).
         base_limits: when a base is due.
+
+    Attributes:
+        served: subscriptions in which this owner has applied an acknowledgement that it appended.
     """
 
     def __init__(
@@ -68,6 +73,13 @@ class PendingAckStore:
         log = TopicPartition(PENDING_ACK_LOG, partition)
         self._recovery = Recovery(log, log_start, _base_of)
         self._serving = False
+        self.served: set[SubscriptionId] = set()
+
+    @property
+    def base_as_of(self) -> EndOffset | None:
+        """Of the newest base: written by this owner, or the one its replay began from (C8)."""
+        written = self.bases.written_as_of
+        return self._recovery.base_as_of if written is None else written
 
     @property
     def deadline_ms(self) -> int | None:
@@ -97,6 +109,8 @@ class PendingAckStore:
                     self.bases.changed(now_ms)
                     if own and self._serving and answer is not None:
                         effects.append(Reply(body, answer))
+                        if isinstance(body.body, Acknowledge) and isinstance(answer, Done):
+                            self._acknowledged(body.subscription)
         return effects
 
     def serve(self, epoch: Offset, now_ms: int) -> None:
@@ -112,6 +126,7 @@ class PendingAckStore:
     def asked(self, request: AckRequest) -> Acks:
         """Answer to a question, once a no-op appended after it is read (C1)."""
         assert isinstance(request.body, DescribeAcks)
+        assert request.subscription is not None
         return self.state.acks(request.subscription)
 
     def tick(self, now_ms: int) -> list[PendingAckEffect]:
@@ -133,6 +148,12 @@ class PendingAckStore:
     def trim_failed(self, offset: Offset, now_ms: int) -> None:
         """Whether the log was trimmed is unknown; nobody but the disk minds."""
         self.bases.trim_failed(offset, now_ms)
+
+    def _acknowledged(self, subscription: SubscriptionId | None) -> None:
+        assert subscription is not None
+        self.served.add(subscription)
+        if len(self.served) > SUBSCRIPTIONS_MAX:  # some of them were forgotten
+            self.served &= self.state.subscriptions.keys()
 
 
 def _base_of(record: PendingAckRecord) -> Base | None:

@@ -76,6 +76,12 @@ class RangeSet:
         index = bisect_right(self._firsts, offset) - 1
         return EndOffset(max(offset, self._ends[index]) if index >= 0 else offset)
 
+    def count_below(self, offset: int) -> int:
+        """How many offsets below `offset` are in the set; costs a walk over their ranges."""
+        index = bisect_left(self._firsts, offset)
+        ends = sum(min(end, offset) for end in self._ends[:index])
+        return ends - sum(self._firsts[:index])
+
     def overlaps(self, first: int, end: int) -> bool:
         """Whether any of `[first, end)` is in the set."""
         index = bisect_right(self._ends, first)

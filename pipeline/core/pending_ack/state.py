@@ -47,6 +47,7 @@ class PendingAckState:
             return None
         self._now_ms = max(self._now_ms, record.at_ms)
         subscription, body = request.subscription, request.body
+        assert subscription is not None, "a question is never logged"
         if isinstance(body, Settle):
             self._settle(subscription, body)
             return Done()

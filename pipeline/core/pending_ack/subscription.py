@@ -70,7 +70,26 @@ class SubscriptionAcks:
     @property
     def held_count(self) -> int:
         """Acknowledged ranges and pending offsets."""
-        return self.acknowledged.range_count + len(self._holders)
+        return self.acknowledged.range_count + self.individual_count
+
+    @property
+    def individual_count(self) -> int:
+        """Offsets pending one by one."""
+        return len(self._holders)
+
+    @property
+    def cumulative_offset(self) -> Offset | None:
+        """Everything up to it, inclusive, is pending in one transaction."""
+        return None if self._slot is None else self.pending[self._slot].cumulative_offset
+
+    @property
+    def locked_count(self) -> int:
+        """Offsets that no other transaction may acknowledge; costs a walk over ranges."""
+        up_to = self.cumulative_offset
+        if up_to is None:
+            return self.individual_count
+        acknowledged = self.acknowledged.count_below(up_to + 1)
+        return self.individual_count + up_to + 1 - self.cursor - acknowledged
 
     def attach(self, member: bytes, now_ms: int) -> AckRefused | None:
         """The member takes the subscription over, unless it was replaced before."""

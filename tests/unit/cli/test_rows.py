@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from pipeline.cli.asking import answered, exit_code
+from pipeline.cli import pending_ack
+from pipeline.cli.asking import STORES, answered, exit_code
 from pipeline.cli.coordinator import internal_rows, stats_rows
 from pipeline.cli.downgrade import scan_row
 from pipeline.cli.main import NOUNS
@@ -14,8 +15,9 @@ from pipeline.cli.output import print_columns
 from pipeline.cli.txn import description_row, transaction_rows
 from pipeline.drivers.batch_scan import BatchScan
 from schemas.transactions import Description, Listed, LiveEntry, LogLiveness
-from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.wire import READ, REGISTERED, STATS
+from tests.support.wire_acks import STORE_STATS, SUBSCRIPTION_STATS
 
 NOW_MS = 1_700_000_060_000
 OLD = Description(3, "COMMITTING", NOW_MS - 60_000, 30_000, (REGISTERED,), (READ,))
@@ -95,6 +97,69 @@ def test_internal_stats_of_an_owner_that_tracks_no_liveness():
     assert [row[it] for it in ("records_per_entry", "live_records", "live_entries")] == [None] * 3
 
 
+def test_subscriptions_of_all_stores_are_in_order():
+    """By topic, partition as a number, and group; each with the log that holds it."""
+    names = [("t", 10, "g"), ("t", 9, "z"), ("t", 9, "a"), ("s", 11, "g")]
+    subscriptions = [
+        SUBSCRIPTION_STATS._replace(subscription=SubscriptionId(TopicPartition(topic, n), group))
+        for topic, n, group in names
+    ]
+    stores = {
+        0: STORE_STATS._replace(subscriptions=tuple(subscriptions[:2])),
+        3: STORE_STATS._replace(subscriptions=tuple(subscriptions[2:])),
+    }
+    rows = pending_ack.stats_rows(stores)
+    assert [(it["topic"], it["partition"], it["group"]) for it in rows] == sorted(names)
+    assert [it["log"] for it in rows] == [3, 3, 0, 0]
+
+
+def test_a_subscription_s_row():
+    """Everything there is to say of it, numbers as they came."""
+    (row,) = pending_ack.stats_rows({2: STORE_STATS})
+    assert row == {
+        "topic": "t",
+        "partition": 3,
+        "group": "g",
+        "attached": True,
+        "cursor": 3,
+        "committed": 4,
+        "acknowledged_ranges": 5,
+        "pending_transactions": 6,
+        "pending_individual": 7,
+        "pending_cumulative_offset": 8,
+        "locked_offsets": 9,
+        "log": 2,
+    }
+
+
+def test_internals_of_a_store():
+    """Where its log lies, from where to where, its base, and what its buffered writer holds."""
+    (row,) = pending_ack.internal_rows({1: STORE_STATS}, BOUNDS)
+    assert (row["log"], row["epoch"]) == ("stilltide.pending-ack-log/1", 1)
+    assert (row["log_start_offset"], row["log_end_offset"], row["entries"]) == (5, 12, 7)
+    assert (row["base_as_of_offset"], row["log_records"]) == (17, 18)
+    assert (row["buffered_records"], row["buffered_bytes"]) == (14, 15)
+    assert (row["records_per_entry"], row["batch_delay_ms_max"]) == (1.09, 0.009)
+    assert (row["subscriptions"], row["transactions"], row["recovery_s"]) == (2, 3, 0.016)
+
+
+def test_only_subscriptions_that_were_served_have_a_state():
+    """PIP-160: none before a transaction has acknowledged there since the owner began."""
+    idle = SUBSCRIPTION_STATS._replace(subscription=READ._replace(group="idle"), has_served=False)
+    one = STORE_STATS._replace(subscriptions=(SUBSCRIPTION_STATS, idle), batching_enabled=False)
+    assert pending_ack.subscription_states(one) == [("t/3 of g", False)]
+    assert pending_ack.subscription_states(one._replace(subscriptions=(idle,))) == []
+
+
+def test_what_an_answer_had_no_room_for_is_said(capsys: pytest.CaptureFixture[str]):
+    """How many subscriptions of which store are missing, and how to ask for them."""
+    full = STORE_STATS._replace(subscriptions_omitted=0)
+    pending_ack.say_omitted({0: full, 1: None, 2: STORE_STATS})
+    said = capsys.readouterr().err
+    assert said.startswith("20 more subscriptions of store 2 are not shown\n  hint: ")
+    assert said.count("\n") == 2
+
+
 def test_a_scan_names_offsets():
     """Ranges [first, end) of the entries that hold batches."""
     scan = BatchScan(TopicPartition("log", 2), Offset(4), EndOffset(9), 3, [(5, 7), (8, 9)])
@@ -112,6 +177,8 @@ def test_a_missing_answer_shows(capsys: pytest.CaptureFixture[str]):
     """Who gave no answer is on stderr and in the exit code, never left out in silence."""
     assert answered({0: "a", 1: None, 2: None}) == {0: "a"}
     assert capsys.readouterr().err.startswith("no answer from coordinators 1, 2\n  hint: ")
+    assert answered({0: None}, STORES) == {}
+    assert capsys.readouterr().err.startswith("no answer from pending-ack stores 0\n  hint: ")
     assert (exit_code({0: "a", 1: None}), exit_code({0: "a"})) == (4, 0)
 
 

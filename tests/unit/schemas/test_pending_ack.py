@@ -19,6 +19,7 @@ from schemas.acknowledgements import (
     BaseSubscription,
     CursorMoved,
     DescribeAcks,
+    DescribeStore,
     OffsetRange,
     PendingAckRecord,
     PendingAcks,
@@ -37,6 +38,8 @@ from tests.support.wire_acks import (
     ACK_STATES,
     MEMBER,
     OWN_ACK_BODIES,
+    STORE_STATS,
+    SUBSCRIPTION_STATS,
     TXN,
     ack_request,
 )
@@ -44,8 +47,9 @@ from tests.support.wire_acks import (
 AT_MS = 1_700_000_000_000
 AT = "7880d095ffbc31"
 
-# client_id "c", number 2, reply_partition 4, subscription t/3 of g
-HEAD = "0a0163 1002 1804 2208 0a0174 1003 1a0167 "
+# client_id "c", number 2, reply_partition 4, and subscription t/3 of g
+STORE_HEAD = "0a0163 1002 1804 "
+HEAD = STORE_HEAD + "2208 0a0174 1003 1a0167 "
 MEMBER_HEX = "0a10 000102030405060708090a0b0c0d0e0f"
 TXN_HEX = "0a04 0802 1007"
 TEN = (OffsetRange(Offset(10), EndOffset(20)), OffsetRange(Offset(0x12C), EndOffset(0x12D)))
@@ -55,6 +59,9 @@ ACKS_HEX = (
     f"2a38 0805 1204 080a1014 1206 08ac0210ad02 1a0e {TXN_HEX} 1204 080a1014 1800 "
     f"1a04 0a02 1001 22{MEMBER_HEX[2:]}"
 )
+
+READ_HEX = "0a08 0a0174 1003 1a0167 1001 1803 2004 2805 3006 3807"
+STATS_HEX = "0801 1002 1803 2004 2805 3001 3807 4008 4809 5001 580b 600c 680d 700e 780f 800110"
 
 BODIES: dict[str, tuple[AckBody, str]] = {
     "attach": (Attach(MEMBER, EndOffset(5), TEN), f"2a22 {MEMBER_HEX} 1005 {TEN_HEX}"),
@@ -88,6 +95,17 @@ ANSWERS: dict[str, tuple[AckAnswer, str]] = {
         ACKS_HEX,
     ),
     "no acks": (Acks(EndOffset(0), (), (), b""), "2a00"),
+    "figures": (
+        STORE_STATS,
+        f"3249 {STATS_HEX} 880111 900112 9a011c {READ_HEX} 4008 4809 5001 a00114",
+    ),
+    "figures without base and cumulative slot": (
+        STORE_STATS._replace(
+            base_as_of=None,
+            subscriptions=(SUBSCRIPTION_STATS._replace(pending_cumulative_offset=None),),
+        ),
+        f"3244 {STATS_HEX} 900112 9a011a {READ_HEX} 4809 5001 a00114",
+    ),
 } | {
     code.value: (AckRefused(code, "no"), f"2206 08{number:02x} 12026e6f")
     for number, code in enumerate(AckRefusalCode, 1)
@@ -106,6 +124,21 @@ def test_request_bytes(body: AckBody, hex_bytes: str):
     data = bytes.fromhex(HEAD + hex_bytes)
     assert codec.encode_request(ack_request(body)) == data
     assert codec.decode_request(data) == ack_request(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "hex_bytes"),
+    [
+        (DescribeStore(), "5200"),
+        (DescribeStore("t", "g"), "5206 0a0174 120167"),
+    ],
+)
+def test_bytes_of_a_question_to_a_store(body: DescribeStore, hex_bytes: str):
+    """It is about no subscription; whatever an asker says of one is passed over."""
+    data = bytes.fromhex(STORE_HEAD + hex_bytes)
+    assert codec.encode_request(ack_request(body)) == data
+    assert codec.decode_request(data) == ack_request(body)
+    assert codec.decode_request(bytes.fromhex(HEAD + hex_bytes)) == ack_request(body)
 
 
 @pytest.mark.parametrize(("answer", "hex_bytes"), ANSWERS.values(), ids=ANSWERS)

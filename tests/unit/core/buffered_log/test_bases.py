@@ -62,7 +62,9 @@ def test_an_idle_log_gets_one_base_and_is_trimmed_to_it():
     assert bases.deadline_ms(idle=True) == NOW_MS + IDLE_MS
     assert due(bases, NOW_MS + IDLE_MS - 1) is None
     assert due(bases, NOW_MS + IDLE_MS, idle=False) is None
+    assert bases.written_as_of is None
     assert made(bases, due(bases, NOW_MS + IDLE_MS), at=2) == [Trim(Offset(2))]
+    assert bases.written_as_of == 2
     bases.trimmed(Offset(2))
     assert bases.log_start == 2
     assert bases.deadline_ms(idle=True) is None

@@ -41,6 +41,7 @@ def test_it_holds_what_a_set_would_hold(steps: list[tuple[str, int, int]]):
         assert offsets(ranges) == judge
         assert ranges.offset_count == len(judge)
         assert bool(ranges) == bool(judge)
+        assert ranges.count_below(first) == len([one for one in judge if one < first])
 
 
 @settings(deadline=None)

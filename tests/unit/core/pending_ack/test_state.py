@@ -4,6 +4,7 @@ from itertools import count
 
 import pytest
 
+from pipeline.core.pending_ack import machine as machine_module
 from pipeline.core.pending_ack import state as state_module
 from pipeline.core.pending_ack import subscription as subscription_module
 from pipeline.core.pending_ack import transactions as transactions_module
@@ -202,3 +203,24 @@ def test_c1_only_the_owner_that_serves_answers():
     asked = request(acknowledge(X, 9))
     effects = store.applied(Offset(3), [PendingAckRecord(asked, 0)], own=True, now_ms=0)
     assert effects == [Reply(asked, Done())]
+    assert store.served == {READ}
+
+
+def test_the_served_are_among_the_held(monkeypatch: pytest.MonkeyPatch):
+    """What the log has forgotten is not remembered as served: that is bounded by what is held."""
+    monkeypatch.setattr(state_module, "SUBSCRIPTIONS_MAX", 1)
+    monkeypatch.setattr(machine_module, "SUBSCRIPTIONS_MAX", 1)
+    store = PendingAckStore()
+    store.serve(Offset(0), 0)
+    asked = [
+        (attach(FIRST), READ),
+        (acknowledge(X, 9), READ),
+        (commit(X), READ),
+        (CursorMoved(FIRST, EndOffset(10), ()), READ),
+        (attach(FIRST), OTHER),
+        (acknowledge(Y, 9), OTHER),
+    ]
+    for hour, (body, subscription) in enumerate(asked):
+        record = PendingAckRecord(request(body, subscription), hour * HOUR_MS)
+        store.applied(Offset(hour + 1), [record], own=True, now_ms=0)
+    assert store.served == {OTHER}

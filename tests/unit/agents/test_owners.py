@@ -1,0 +1,142 @@
+"""Whether a worker is ready: its owners on the memory broker, assigned as Faust would."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession
+from prometheus_client import CollectorRegistry
+
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from pipeline.agents.apps import cluster_app, writer_app
+from pipeline.agents.buffered_writer import BufferedWriter
+from pipeline.agents.owners import Owners, Shared
+from pipeline.agents.probes import Finding, Probes
+from pipeline.config import Settings
+from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.drivers.dynamic_settings import DynamicSettings
+from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.requests import PENDING_ACK_SERVICE, Requests
+from pipeline.metrics import WorkerMetrics
+from schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_REQUESTS, system_topics
+from schemas.values import TopicPartition
+from tests.support.worker_memory import until
+
+SETTINGS = Settings(coordinators=1, partitions=2)
+ASSIGNED = {
+    TopicPartition(TXN_REQUESTS, 0),
+    TopicPartition(ACK_REQUESTS, 0),
+    TopicPartition(ACK_REQUESTS, 1),
+}
+
+
+class Site:
+    """A worker's owners and its probes; `assign` is what the group does."""
+
+    def __init__(self, broker: MemoryBroker, data_dir: Path) -> None:
+        connector = MemoryConnector(broker)
+        self.metrics = WorkerMetrics("a", CollectorRegistry())
+        self._writer, self._admin = connector.writer("worker"), connector.admin()
+        shared = Shared(
+            connector,
+            self._admin,
+            self._writer,
+            EndOffsets(self._admin),
+            Requests(
+                PENDING_ACK_SERVICE,
+                connector,
+                self._writer,
+                name="worker",
+                limits=BatchLimits(),
+                request_timeout_s=10,
+                resend_s=1,
+            ),
+            BufferedWriter(writer_app(SETTINGS, data_dir)),
+            SETTINGS,
+            DynamicSettings(connector, changed=lambda _: None, patience_s=10),
+            self.metrics,
+        )
+        self._app = cluster_app(SETTINGS, data_dir)
+        self.owners = Owners(self._app, shared, self._failed)
+        self._probes = Probes(self.metrics.registry, {"partitions": self._ready})
+        self._address = ""
+
+    async def open(self) -> None:
+        """Makes the topics and listens."""
+        await self._admin.ensure_topics(system_topics(coordinators=1, partitions=2))
+        self._address = await self._probes.start("127.0.0.1", 0)
+
+    async def close(self) -> None:
+        """Stops the owners."""
+        await self.owners.stop()
+        await self._probes.close()
+        await self._writer.close(timeout_s=0)
+
+    async def assign(self, assigned: set[TopicPartition]) -> None:
+        """The group has given this worker these partitions."""
+        await self._app.on_partitions_assigned.send(assigned)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and body."""
+        async with ClientSession() as session, session.get(self._address + path) as response:
+            return response.status, await response.text()
+
+    async def _ready(self) -> Finding:
+        return self.owners.finding()
+
+    def _failed(self, error: BaseException) -> None:
+        raise error
+
+
+@pytest.fixture
+async def broker() -> MemoryBroker:
+    """A broker."""
+    return MemoryBroker()
+
+
+@pytest.fixture
+async def site(broker: MemoryBroker, tmp_path: Path) -> AsyncIterator[Site]:
+    """A worker to which nothing is assigned yet."""
+    async with AsyncExitStack() as stack:
+        made = Site(broker, tmp_path)
+        stack.push_async_callback(made.close)
+        await made.open()
+        yield made
+
+
+async def test_it_is_unready_before_the_group_has_spoken(site: Site):
+    """A worker that has just started owns nothing yet, and nobody knows whether it will."""
+    assert await site.get("/readyz") == (503, "[-]partitions the group has assigned none yet\n")
+
+
+async def test_a_store_that_is_not_recovered_makes_it_unready(site: Site, broker: MemoryBroker):
+    """503, and the line names the stores that still replay their logs; then 200."""
+    broker.hold(PENDING_ACK_LOG)
+    await site.assign(ASSIGNED)
+    coordinator = site.owners.coordinators.drivers[0]
+    await until(lambda: coordinator.serving)
+    recovering = "[-]partitions recovering pending-ack stores: [0, 1]\n"
+    assert await site.get("/readyz") == (503, recovering)
+    _, metrics = await site.get("/metrics")
+    assert 'stilltide_coordinator_recovery_seconds{cluster="a",coordinator="0"}' in metrics
+    assert "stilltide_pending_ack_recovery_seconds{" not in metrics
+    broker.release()
+    await until(lambda: site.owners.serving)
+    serving = "[+]partitions serving coordinators: [0], pending-ack stores: [0, 1]\n"
+    assert await site.get("/readyz") == (200, serving)
+    _, metrics = await site.get("/metrics")
+    assert 'stilltide_pending_ack_recovery_seconds{cluster="a",partition="1"}' in metrics
+
+
+async def test_a_store_that_moved_away_leaves_no_gauge(site: Site):
+    """Only what is this worker's is waited for and shown."""
+    await site.assign(ASSIGNED)
+    await until(lambda: site.owners.serving)
+    await site.assign(ASSIGNED - {TopicPartition(ACK_REQUESTS, 1)})
+    serving = "[+]partitions serving coordinators: [0], pending-ack stores: [0]\n"
+    assert await site.get("/readyz") == (200, serving)
+    _, metrics = await site.get("/metrics")
+    assert 'stilltide_pending_ack_subscriptions{cluster="a",partition="0"} 0.0' in metrics
+    assert 'stilltide_pending_ack_subscriptions{cluster="a",partition="1"}' not in metrics

@@ -19,6 +19,7 @@ from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
 from pipeline.drivers.requests import AckRequests
 from pipeline.metrics import WorkerMetrics
@@ -53,6 +54,14 @@ class Owners:
         self, app: faust.App, shared: Shared, failed: Callable[[BaseException], None]
     ) -> None:
         self._shared = shared
+        self._parts = OwnerParts(
+            shared.connector,
+            shared.writer,
+            shared.admin,
+            shared.buffered_writer.submit,
+            SystemClock(),
+            shared.settings.broker_away_s_max,
+        )
         self.coordinators = PartitionOwnerAgent(
             app, "coordinator", TXN_REQUESTS, self._coordinator, failed
         )
@@ -104,32 +113,22 @@ class Owners:
         shared = self._shared
         return CoordinatorDriver(
             coordinator,
-            shared.connector,
-            writer=shared.writer,
+            self._parts,
             ends=shared.ends,
-            admin=shared.admin,
             acks=shared.acks,
-            submit=shared.buffered_writer.submit,
             limits=_txn_log_limits(shared.settings, shared.dynamic),
             partition_count=shared.settings.partitions,
-            clock=SystemClock(),
             metrics=shared.metrics.coordinator(coordinator),
             txn_timeout_ms_max=shared.settings.txn_timeout_ms_max,
-            broker_away_s_max=shared.settings.broker_away_s_max,
         )
 
     def _pending_ack(self, partition: int) -> PendingAckDriver:
         shared = self._shared
         return PendingAckDriver(
             partition,
-            shared.connector,
-            writer=shared.writer,
-            admin=shared.admin,
-            submit=shared.buffered_writer.submit,
+            self._parts,
             limits=_pending_ack_limits(shared.settings, shared.dynamic),
-            clock=SystemClock(),
             metrics=shared.metrics.pending_ack(partition),
-            broker_away_s_max=shared.settings.broker_away_s_max,
         )
 
 

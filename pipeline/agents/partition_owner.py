@@ -7,37 +7,18 @@ the fence's), C, G. An assignment that comes straight back after a rebalance kee
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import faust
 import structlog
 
+from pipeline.drivers.owner import OwnerDriver
 from schemas.errors import DecodeError
 
 log = structlog.get_logger(__name__)
 
 
-class OwnerDriver(Protocol):
-    """Owns one log, and serves what is asked of it."""
-
-    assigned: bool
-    """Whether the partition is given to this worker; else it stops once it is fenced."""
-
-    @property
-    def serving(self) -> bool:
-        """Whether it owns its log just now."""
-        ...
-
-    async def run(self) -> None:
-        """Owns the log until cancelled, or fenced and not assigned any more."""
-        ...
-
-    def requests_received(self, value: bytes | None) -> None:
-        """One value of the requests topic; raises `DecodeError` before any of it takes effect."""
-        ...
-
-
-D = TypeVar("D", bound=OwnerDriver)
+D = TypeVar("D", bound=OwnerDriver[Any, Any])
 
 
 class PartitionOwnerAgent(Generic[D]):

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any
 
 import structlog
 
@@ -37,6 +38,7 @@ from pipeline.drivers.subscription_outage import OutageGuard
 from schemas.errors import DecodeError
 from schemas.framing import decode_value, encode_batch
 from schemas.headers import entry_stamp
+from schemas.transactions import Fence, Noop
 from schemas.values import BatchPosition, Offset, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -63,6 +65,33 @@ class LogCodec:
     fence: Callable[[bytes], bytes]
     noop: Callable[[], bytes]
     nonce_of: Callable[[bytes], bytes]
+
+
+def log_codec(
+    encode: Callable[[Fence | Noop, int], bytes], decode: Callable[[bytes], Any]
+) -> LogCodec:
+    """The codec of a log whose records are made and read so.
+
+    Args:
+        encode: bytes of a record, from its body and when it was made.
+        decode: a record, whose `body` is `Fence` when it is one.
+    """
+
+    def nonce_of(record: bytes) -> bytes:
+        body = decode(record).body
+        if not isinstance(body, Fence):
+            raise DecodeError(
+                f"an entry without epoch and serial that is no fence, but {type(body).__name__}",
+                hint="something else writes to this topic",
+            )
+        return body.nonce
+
+    # Nobody's time-out hangs on when a fence or no-op was appended, so they carry no time.
+    return LogCodec(
+        fence=lambda nonce: encode(Fence(nonce), 0),
+        noop=lambda: encode(Noop(), 0),
+        nonce_of=nonce_of,
+    )
 
 
 class OwnedLog:

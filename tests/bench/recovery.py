@@ -144,7 +144,7 @@ async def _measure(
 
 def _recovered_s(log_path: Path, coordinator: int) -> float:
     """What the worker said last about its coordinator's recovery."""
-    line = rf"coordinator_serving\s+.*coordinator={coordinator}\b.*replayed_ms=(\d+)"
+    line = rf"owner_serving\s+.*log={TXN_LOG}/{coordinator}\b.*replayed_ms=(\d+)"
     return int(re.findall(line, log_path.read_text())[-1]) / 1000
 
 

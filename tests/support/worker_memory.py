@@ -16,6 +16,7 @@ from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.owned_log import OwnedLog
+from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
 from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
 from pipeline.metrics import WorkerMetrics
@@ -104,35 +105,24 @@ class MemoryWorker:
         )
         await acks.open(partition_count=self._partitions, response_partition_count=self._partitions)
         self._stack.push_async_callback(acks.close)
+        parts = OwnerParts(
+            self._connector, writer, admin, queue.submit, SystemClock(), self._broker_away_s_max
+        )
         for coordinator in range(self._coordinators):
             driver = CoordinatorDriver(
                 coordinator,
-                self._connector,
-                writer=writer,
+                parts,
                 ends=ends,
-                admin=admin,
                 acks=acks,
-                submit=queue.submit,
                 limits=self._limits,
                 partition_count=self._partitions,
-                clock=SystemClock(),
                 metrics=self.metrics.coordinator(coordinator),
                 txn_timeout_ms_max=self._txn_timeout_ms_max,
-                broker_away_s_max=self._broker_away_s_max,
             )
             self.drivers.append(driver)
         for partition in range(self._partitions):
-            store = PendingAckDriver(
-                partition,
-                self._connector,
-                writer=writer,
-                admin=admin,
-                submit=queue.submit,
-                limits=self._limits,
-                clock=SystemClock(),
-                metrics=self.metrics.pending_ack(partition),
-                broker_away_s_max=self._broker_away_s_max,
-            )
+            metrics = self.metrics.pending_ack(partition)
+            store = PendingAckDriver(partition, parts, limits=self._limits, metrics=metrics)
             self.pending_acks.append(store)
         owners = [*self.drivers, *self.pending_acks]
         self.tasks = [asyncio.create_task(it.run()) for it in owners]

@@ -113,8 +113,8 @@ class PendingAckStore:
                             self._acknowledged(body.subscription)
         return effects
 
-    def serve(self, epoch: Offset, now_ms: int) -> None:
-        """Replay is over.
+    def serve(self, epoch: Offset, now_ms: int) -> list[PendingAckEffect]:
+        """Replay is over; nothing was left half done.
 
         Raises:
             LogTrimmedError: the log was trimmed, and no base was found in it.
@@ -122,6 +122,7 @@ class PendingAckStore:
         self._recovery.check_complete()
         self._serving = True
         self.bases.served(epoch, now_ms)
+        return []
 
     def asked(self, request: AckRequest) -> Acks:
         """Answer to a question, once a no-op appended after it is read (C1)."""

@@ -132,6 +132,7 @@ class SubscriptionDriver:
         self._ending: set[asyncio.Task[None]] = set()
         self.listener: AssignmentListener | None = None
         self.rebalanced_at = 0.0
+        self.rebalance_count = 0
 
     async def start(self) -> None:
         """Joins the group and begins to read.
@@ -236,11 +237,13 @@ class SubscriptionDriver:
         self.look()
         if not cursors:
             return
-        reader, rebalanced_at = self._reader, self.rebalanced_at
+        reader, rebalance_count = self._reader, self.rebalance_count
         assert reader is not None, "commit belongs between start and close"
 
         async def attempt() -> None:
-            if rebalanced_at != self.rebalanced_at:  # another member may have come further since
+            if (
+                rebalance_count != self.rebalance_count
+            ):  # another member may have come further since
                 raise FencedError("a rebalance came before the commit", hint="commit again")
             await reader.commit(cursors, metadata)
 
@@ -348,6 +351,7 @@ class SubscriptionDriver:
         """Reads other markers from now on; the old reader closes on its own time."""
         assert self._markers is not None
         self.rebalanced_at = asyncio.get_running_loop().time()
+        self.rebalance_count += 1
         if self._tailing is not None:
             self._tailing.cancel()
             self._ending.add(self._tailing)

@@ -67,6 +67,7 @@ class AcknowledgingDriver:
         self._committing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False  # nothing is begun any more, though partitions may come and go
         driver.listener = self
 
     def start(self) -> None:
@@ -74,7 +75,11 @@ class AcknowledgingDriver:
         self._spawn(self._commit_regularly())
 
     async def close(self) -> None:
-        """Commits the cursors a last time; a failure to do so is logged. Closes no driver."""
+        """Commits the cursors a last time; a failure to do so is logged. Closes no driver.
+
+        The store is not told: the next member brings it the cursor.
+        """
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in (tasks := list(self._tasks)):
@@ -341,7 +346,7 @@ class AcknowledgingDriver:
             self._timer = None
         trackers = (it.tracker for it in self._partitions.values())
         dues = [it.deadline_ms for it in trackers if it is not None and it.deadline_ms is not None]
-        if dues:
+        if dues and not self._closed:
             self._timer = self._loop.call_at(min(dues) / 1000, self._due)
 
     def _due(self) -> None:
@@ -363,6 +368,9 @@ class AcknowledgingDriver:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs something beside; its failure ends the subscription."""
+        if self._closed:
+            work.close()
+            return
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._over)

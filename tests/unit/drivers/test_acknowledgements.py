@@ -155,6 +155,25 @@ async def test_leaving_commits_the_cursor(
     assert committed(broker) == (2, "")
 
 
+async def test_nothing_is_begun_after_leaving(
+    broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic, store: StateStore
+):
+    """A rebalance may come, and transactions end, while the rest of the subscription closes."""
+    await topic.write(0, None)
+    async with member(connector, store) as driver:
+        (message,) = await take(driver, 1)
+        partition = driver.claim(X, message, cumulative=False)
+        await driver.close()
+        driver.ended(partition, X, committed=False)
+        before = driver._driver.rebalance_count
+        other = connector.group_reader("other", "billing")
+        await other.subscribe(["orders"], assigned=lambda _: None, revoked=lambda _: None)
+        await until(lambda: driver._driver.rebalance_count > before)
+        await other.close()
+        await until(lambda: driver._driver.rebalance_count > before + 1)
+        assert not driver._tasks
+
+
 async def test_the_cursor_passes_hidden_records(
     broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic, store: StateStore
 ):

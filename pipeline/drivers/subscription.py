@@ -176,14 +176,14 @@ class SubscriptionDriver:
         if self._failure is None:
             self._failure = FatalError("the subscription is closed")
         self._changed.set()
+        if self._reader is not None:
+            await self._reader.close()  # first: until then a rebalance begins another task
+            self._reader = None
         tasks = [task for task in (self._reading, self._tailing, *self._ending) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._reading = self._tailing = None
-        if self._reader is not None:
-            await self._reader.close()
-            self._reader = None
         await self._admin.close()
 
     def next_queue(self) -> deque[Record]:

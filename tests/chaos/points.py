@@ -4,9 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from connectors.base import Connector, Record
-from schemas import txn_log
+from schemas import pending_ack, txn_log
+from schemas.acknowledgements import Acknowledge, AckRequest, Attach, Settle
+from schemas.bases import Base
 from schemas.framing import decode_value
-from schemas.topics import TXN_LOG, TXN_MARKERS, TXN_REQUESTS, TXN_RESPONSES
+from schemas.topics import (
+    ACK_REQUESTS,
+    PENDING_ACK_LOG,
+    TXN_LOG,
+    TXN_MARKERS,
+    TXN_REQUESTS,
+    TXN_RESPONSES,
+)
 from schemas.transactions import End, Ended, Fence, Request
 from schemas.values import Offset, TopicPartition
 
@@ -35,6 +44,24 @@ def _log_holds(kind: type) -> Callable[[Record], bool]:
     return is_it
 
 
+def _ack_log_holds(kind: type) -> Callable[[Record], bool]:
+    """Whether an entry of pending-ack-log holds a record, or a request, of this kind."""
+
+    def is_it(record: Record) -> bool:
+        bodies = [pending_ack.decode(one).body for one in decode_value(record.value)]
+        return any(
+            isinstance(body.body if isinstance(body, AckRequest) else body, kind) for body in bodies
+        )
+
+    return is_it
+
+
+def _asked_to_settle(record: Record) -> bool:
+    """Whether a value of ack-requests holds a settle."""
+    requests = map(pending_ack.decode_request, decode_value(record.value))
+    return any(isinstance(request.body, Settle) for request in requests)
+
+
 REQUESTED = Point("a request was sent", TXN_REQUESTS)
 DECIDED = Point("an end is in the log", TXN_LOG, _log_holds(End))
 MARKED = Point("a marker was written", TXN_MARKERS)
@@ -44,6 +71,15 @@ FENCED = Point("a fence is in the log", TXN_LOG, _log_holds(Fence))
 
 POINTS = (REQUESTED, DECIDED, MARKED, ENDED, ANSWERED)
 """Where a fault may strike while transactions run."""
+
+ACK_LOGGED = Point("an acknowledgement is in the log", PENDING_ACK_LOG, _ack_log_holds(Acknowledge))
+TO_SETTLE = Point("a transaction is to be settled", ACK_REQUESTS, _asked_to_settle)
+SETTLED = Point("a settle is in the log", PENDING_ACK_LOG, _ack_log_holds(Settle))
+ACK_BASE = Point("a base of acknowledgements was written", PENDING_ACK_LOG, _ack_log_holds(Base))
+CLAIMED = Point("a member has claimed a partition", PENDING_ACK_LOG, _ack_log_holds(Attach))
+
+ACK_POINTS = (ACK_LOGGED, DECIDED, TO_SETTLE, SETTLED, ACK_BASE, CLAIMED)
+"""Where a fault may strike while messages are acknowledged."""
 
 
 async def reached(connector: Connector, point: Point) -> None:

@@ -12,10 +12,10 @@ import asyncio
 from collections import defaultdict
 
 from connectors.base import LogReader, Record
-from connectors.errors import RetriableError
 from connectors.kafka.connector import KafkaConnector
 from pipeline.core.buffered_log.effective import EffectiveLog
 from pipeline.core.pending_ack.machine import PendingAckStore, Reply
+from pipeline.drivers.subscription_outage import OutageGuard
 from schemas import pending_ack
 from schemas.acknowledgements import AckAnswer, Acknowledge, AckRequest, Acks, Settle
 from schemas.framing import decode_value
@@ -23,6 +23,8 @@ from schemas.headers import entry_stamp
 from schemas.topics import PENDING_ACK_LOG, TXN_RESPONSES
 from schemas.transactions import Done
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+
+AWAY_S = 60.0
 
 Asked = tuple[bytes, int, int]
 """Client, partition of ack-requests, number."""
@@ -119,18 +121,16 @@ class AckHistory:
         ]
 
     async def _read(self, reader: LogReader) -> None:
+        admin = self._connector.admin()
+        outages = OutageGuard(admin, timeout_s=AWAY_S, retry_delay_s=0.1)
         try:
             while True:
-                try:
-                    items = await reader.read()
-                except RetriableError:
-                    await asyncio.sleep(0.1)
-                    continue
-                for item in items:
+                for item in await outages.call(reader.read, may_rest=True):
                     if isinstance(item, Record):
                         self._record_read(item)
         finally:
             await reader.close()
+            await admin.close()
 
     def _record_read(self, record: Record) -> None:
         data = TopicPartition(record.topic, record.partition)

@@ -7,6 +7,7 @@ what they do with them.
 import asyncio
 import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -60,6 +61,7 @@ class AckWorld:
         self._fed: Counter[str] = Counter()
         self._heard_more = asyncio.Event()
         self._writer: LogWriter | None = None
+        self._enough = asyncio.Event()
         self._feeding: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -130,8 +132,9 @@ class AckWorld:
         await self.progress()
         await self.remove_member()
         assert self._feeding is not None
-        self._feeding.cancel()
         assert self._writer is not None
+        self._enough.set()
+        await self._feeding
         for way in WAYS:
             self._write(self._writer, way, REST)
         assert await self._writer.flush(POINT_S)
@@ -228,12 +231,14 @@ class AckWorld:
         assert member.exit_code == 0, f"a member failed: see {self.site.directory}"
 
     async def _feed(self, writer: LogWriter) -> None:
-        while True:
+        while not self._enough.is_set():
             for way in COPYING:
                 if self._fed[way] - len(self._told[way]) < UNTOLD_MAX:
                     self._write(writer, way, FED_AT_ONCE)
             self._write(writer, "plain", PARTITIONS)  # of most nothing is told: it is covered
-            await asyncio.sleep(FEED_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FEED_S):
+                    await self._enough.wait()
 
     def _write(self, writer: LogWriter, way: str, messages: int) -> None:
         for number in range(self._fed[way], self._fed[way] + messages):

@@ -242,8 +242,9 @@ class Subscription:
     def acknowledge_cumulative(self, message: Message) -> None:
         """Takes a message, and all before it in its partition, as done; raises as `acknowledge`.
 
-        It is refused as a whole when one of them is acknowledged in a transaction. After a
-        rebalance another member may have acknowledged some of them: see `rebalance_count`.
+        It is refused as a whole when one of them is acknowledged in a transaction, or was never
+        returned: messages may be held back for a transaction of another member while later ones
+        come. After a rebalance others may have acknowledged some of them: see `rebalance_count`.
         """
         self.acknowledging.acknowledge_cumulative(message)
 

@@ -136,7 +136,7 @@ class AcknowledgingDriver:
     def acknowledge_cumulative(self, message: Record) -> None:
         """Takes a message, and all before it in its partition, as done."""
         partition, tracker = self._delivered(message)
-        tracker.acknowledge_cumulative(message.offset)
+        tracker.acknowledge_cumulative(message.offset, partition.unreturned(message.offset))
         partition.unprepare(message.offset, cumulative=True)
         self._freed()
 
@@ -150,7 +150,10 @@ class AcknowledgingDriver:
     def claim(self, txn: Hashable, message: Record, *, cumulative: bool) -> AssignedPartition:
         """Takes a message as acknowledged in a transaction; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
-        (tracker.claim_cumulative if cumulative else tracker.claim)(txn, message.offset)
+        if cumulative:
+            tracker.claim_cumulative(txn, message.offset, partition.unreturned(message.offset))
+        else:
+            tracker.claim(txn, message.offset)
         partition.unprepare(message.offset, cumulative=cumulative)
         return partition
 

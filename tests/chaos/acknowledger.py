@@ -37,13 +37,14 @@ SESSION_S = 6.0
 REQUEST_S = 60.0
 REDELIVERY_S = 0.2
 AGAIN_S = 10.0
+WAIT_S = 0.1
 
 
 class Taken(NamedTuple):
     """A message, and the assignment it was delivered in."""
 
     message: Message
-    assignment: int
+    assignment: int  # rebalances before it
 
     @property
     def place(self) -> tuple[int, int]:
@@ -58,21 +59,27 @@ class Reading:
     subscription: Subscription
     messages: asyncio.Queue[Taken]
 
-    @property
-    def assignment(self) -> int:
-        """Changes whenever partitions may have been with another member."""
-        return self.subscription.rebalance_count
-
     async def some(self, count: int) -> list[Taken]:
         """What is there, `count` at most; nothing when nothing comes for a while."""
         try:
-            async with asyncio.timeout(0.2):
+            async with asyncio.timeout(WAIT_S):
                 found = [await self.messages.get()]
         except TimeoutError:
             return []
         while len(found) < count and not self.messages.empty():
             found.append(self.messages.get_nowait())
         return found
+
+
+async def some_of(subscription: Subscription, count: int) -> list[Taken]:
+    """What has come by now, `count` at most: nothing waits between it and the subscription."""
+    found: list[Taken] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(WAIT_S):
+            while len(found) < count:
+                message = await anext(subscription)
+                found.append(Taken(message, subscription.rebalance_count))
+    return found
 
 
 class Held:
@@ -124,25 +131,26 @@ class Application:
     stop: asyncio.Event
     random: random.Random
 
-    @asynccontextmanager
-    async def reading(self, way: str) -> AsyncIterator[Reading]:
+    def subscription(self, way: str) -> Subscription:
         """A member of the way's group."""
         topic = f"{way}-{self.suffix}"
-        async with (
-            Subscription(
-                [topic],
-                group=topic,
-                connector=self.connector,
-                acknowledgements=True,
-                redelivery_delay_s=REDELIVERY_S,
-            ) as subscription,
-            asyncio.TaskGroup() as tasks,
-        ):
+        return Subscription(
+            [topic],
+            group=topic,
+            connector=self.connector,
+            acknowledgements=True,
+            redelivery_delay_s=REDELIVERY_S,
+        )
+
+    @asynccontextmanager
+    async def reading(self, way: str) -> AsyncIterator[Reading]:
+        """A member whose messages are taken while others are worked on."""
+        async with self.subscription(way) as subscription, asyncio.TaskGroup() as tasks:
             reading = Reading(subscription, asyncio.Queue(CONCURRENCY * 4))
 
             async def read() -> None:
                 async for message in subscription:
-                    await reading.messages.put(Taken(message, reading.assignment))
+                    await reading.messages.put(Taken(message, subscription.rebalance_count))
 
             task = tasks.create_task(read())
             yield reading
@@ -154,34 +162,37 @@ class Application:
 
             async def work() -> None:
                 while not self.stop.is_set():
-                    taken = await reading.some(3)
-                    if taken and await self._copy("each", reading, taken) != "committed":
-                        for message, _ in taken:  # else what was not claimed would stay with us
-                            with suppress(AcknowledgementError):
-                                reading.subscription.negative_acknowledge(message)
+                    if taken := await reading.some(3):
+                        await self._copy_or_return(reading.subscription, taken)
 
             await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
+
+    async def _copy_or_return(self, subscription: Subscription, taken: Sequence[Taken]) -> None:
+        if await self._copy("each", subscription, taken) != "committed":
+            for message, _ in taken:  # what was not claimed would else stay with us for ever
+                with suppress(AcknowledgementError):
+                    subscription.negative_acknowledge(message)
 
     async def upto(self) -> None:
         """One transaction after the other; begins anew when aborted messages stay away."""
         while not self.stop.is_set():
-            async with self.reading("upto") as reading:
-                await self._runs(reading)
+            async with self.subscription("upto") as subscription:
+                await self._runs(subscription)
 
-    async def _runs(self, reading: Reading) -> None:
+    async def _runs(self, subscription: Subscription) -> None:
         held = Held()
         while not self.stop.is_set():
-            held.take(await reading.some(20), reading.assignment)
+            held.take(await some_of(subscription, 20), subscription.rebalance_count)
             if held.missing and min(held.missing.values()) < held.now():
                 return
             for partition in held.whole():
                 places = sorted(it for it in held.messages if it[0] == partition)
                 taken = [held.messages[it] for it in places]
-                held.told(places, await self._copy("upto", reading, taken))
-                if reading.assignment != held.assignment:
+                held.told(places, await self._copy("upto", subscription, taken))
+                if subscription.rebalance_count != held.assignment:
                     break
 
-    async def _copy(self, way: str, reading: Reading, taken: Sequence[Taken]) -> str:
+    async def _copy(self, way: str, subscription: Subscription, taken: Sequence[Taken]) -> str:
         """One transaction, and what became of it; refused, nothing was changed."""
         fate = "dropped" if self.random.random() < 0.1 else "committed"
         claimed = False
@@ -189,10 +200,10 @@ class Application:
             async with self.client.transaction() as txn:
                 if way == "upto":
                     message = taken[-1].message
-                    await txn.acknowledge_cumulative(reading.subscription, message)
+                    await txn.acknowledge_cumulative(subscription, message)
                 for message, _ in taken:
                     if way == "each":
-                        await txn.acknowledge(reading.subscription, message)
+                        await txn.acknowledge(subscription, message)
                     claimed = True
                     key = f"{message.partition} {message.offset}".encode()
                     await txn.send(f"{way}-out-{self.suffix}", message.value, key=key)

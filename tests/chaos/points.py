@@ -1,9 +1,11 @@
 """Named points of the protocol at which a fault strikes, recognised by what topics say."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from connectors.base import Connector, Record
+from connectors.errors import OffsetOutOfRangeError
 from schemas import pending_ack, txn_log
 from schemas.acknowledgements import Acknowledge, AckRequest, Attach, Settle
 from schemas.bases import Base
@@ -89,11 +91,16 @@ async def reached(connector: Connector, point: Point) -> None:
     try:
         described = (await admin.describe_topics([point.topic]))[point.topic]
         partitions = [TopicPartition(point.topic, it) for it in range(described.partition_count)]
-        ends = await admin.end_offsets(partitions)
-        await reader.assign({data: Offset(end) for data, end in ends.items()})
         while True:
-            if any(isinstance(it, Record) and point.is_it(it) for it in await reader.read()):
-                return
+            ends = await admin.end_offsets(partitions)
+            await reader.assign({data: Offset(end) for data, end in ends.items()})
+            with suppress(
+                OffsetOutOfRangeError
+            ):  # trimmed just there: once more
+                while True:
+                    items = await reader.read()
+                    if any(isinstance(it, Record) and point.is_it(it) for it in items):
+                        return
     finally:
         await reader.close()
         await admin.close()

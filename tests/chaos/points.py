@@ -94,9 +94,7 @@ async def reached(connector: Connector, point: Point) -> None:
         while True:
             ends = await admin.end_offsets(partitions)
             await reader.assign({data: Offset(end) for data, end in ends.items()})
-            with suppress(
-                OffsetOutOfRangeError
-            ):  # trimmed just there: once more
+            with suppress(OffsetOutOfRangeError):  # trimmed just there: once more
                 while True:
                     items = await reader.read()
                     if any(isinstance(it, Record) and point.is_it(it) for it in items):

@@ -256,7 +256,7 @@ class TrackerRules(RuleBasedStateMachine):
         return (
             self.with_application
             | self.nacked.keys()
-            | claimed
+            | (claimed - self.acknowledged)  # the store may have told what became of it
             | held
             | set(self.tracker._unsettled)
             | set(self.tracker._waiting)

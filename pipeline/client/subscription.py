@@ -242,7 +242,9 @@ class Subscription:
     def acknowledge_cumulative(self, message: Message) -> None:
         """Takes a message, and all before it in its partition, as done; raises as `acknowledge`.
 
-        It is refused as a whole when one of them is acknowledged in a transaction.
+        It is refused as a whole when one of them is acknowledged in a transaction, or was never
+        returned: messages may be held back for a transaction of another member while later ones
+        come. After a rebalance others may have acknowledged some of them: see `rebalance_count`.
         """
         self.acknowledging.acknowledge_cumulative(message)
 
@@ -268,6 +270,16 @@ class Subscription:
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Everything below it was returned or is withheld for good; None: not assigned."""
         return self._open_source().position(data)
+
+    @property
+    def rebalance_count(self) -> int:
+        """How often partitions have come or gone.
+
+        What was returned before the last time may have been with another member since, also when
+        its partition came back. Whoever acknowledges cumulatively what was done one by one drops
+        it, and does what is returned again.
+        """
+        return self._open_driver().rebalance_count
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
         """Counts of each assigned partition since it was assigned.

@@ -67,6 +67,7 @@ class AcknowledgingDriver:
         self._committing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False  # nothing is begun any more, though partitions may come and go
         driver.listener = self
 
     def start(self) -> None:
@@ -74,7 +75,11 @@ class AcknowledgingDriver:
         self._spawn(self._commit_regularly())
 
     async def close(self) -> None:
-        """Commits the cursors a last time; a failure to do so is logged. Closes no driver."""
+        """Commits the cursors a last time; a failure to do so is logged. Closes no driver.
+
+        The store is not told: the next member brings it the cursor.
+        """
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in (tasks := list(self._tasks)):
@@ -131,7 +136,7 @@ class AcknowledgingDriver:
     def acknowledge_cumulative(self, message: Record) -> None:
         """Takes a message, and all before it in its partition, as done."""
         partition, tracker = self._delivered(message)
-        tracker.acknowledge_cumulative(message.offset)
+        tracker.acknowledge_cumulative(message.offset, partition.unreturned(message.offset))
         partition.unprepare(message.offset, cumulative=True)
         self._freed()
 
@@ -145,7 +150,10 @@ class AcknowledgingDriver:
     def claim(self, txn: Hashable, message: Record, *, cumulative: bool) -> AssignedPartition:
         """Takes a message as acknowledged in a transaction; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
-        (tracker.claim_cumulative if cumulative else tracker.claim)(txn, message.offset)
+        if cumulative:
+            tracker.claim_cumulative(txn, message.offset, partition.unreturned(message.offset))
+        else:
+            tracker.claim(txn, message.offset)
         partition.unprepare(message.offset, cumulative=cumulative)
         return partition
 
@@ -341,7 +349,7 @@ class AcknowledgingDriver:
             self._timer = None
         trackers = (it.tracker for it in self._partitions.values())
         dues = [it.deadline_ms for it in trackers if it is not None and it.deadline_ms is not None]
-        if dues:
+        if dues and not self._closed:
             self._timer = self._loop.call_at(min(dues) / 1000, self._due)
 
     def _due(self) -> None:
@@ -363,6 +371,9 @@ class AcknowledgingDriver:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs something beside; its failure ends the subscription."""
+        if self._closed:
+            work.close()
+            return
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._over)

@@ -159,6 +159,13 @@ class AssignedPartition:
         self.ready.clear()
         self.ready.extend(ready)
 
+    def unreturned(self, offset: int) -> Sequence[int]:
+        """What is about to be returned, up to an offset."""
+        ready = self.ready
+        if not ready or ready[0].offset > offset:  # as ever, but after a redelivery
+            return ()
+        return [it.offset for it in ready if it.offset <= offset]
+
     def unprepare(self, offset: int, *, cumulative: bool) -> None:
         """Takes back what was about to be returned again: it is spoken for by now."""
         ready = self.ready

@@ -183,9 +183,10 @@ class OwnerDriver(ABC, Generic[M, R]):
                 log.warning("owner_fenced", log=str(self._owned), why=error.detail)
             finally:
                 self._stop_serving()
+            if self.assigned:
+                await asyncio.sleep(random.uniform(0, FENCED_DELAY_S_MAX))  # noqa: S311 - B4
             if not self.assigned:
                 return
-            await asyncio.sleep(random.uniform(0, FENCED_DELAY_S_MAX))  # noqa: S311 - B4, no secret
 
     def requests_received(self, value: bytes | None) -> None:
         """One value of the requests topic: a framed batch of requests, or a bare one.

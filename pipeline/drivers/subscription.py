@@ -132,6 +132,7 @@ class SubscriptionDriver:
         self._ending: set[asyncio.Task[None]] = set()
         self.listener: AssignmentListener | None = None
         self.rebalanced_at = 0.0
+        self.rebalance_count = 0
 
     async def start(self) -> None:
         """Joins the group and begins to read.
@@ -175,14 +176,14 @@ class SubscriptionDriver:
         if self._failure is None:
             self._failure = FatalError("the subscription is closed")
         self._changed.set()
+        if self._reader is not None:
+            await self._reader.close()  # first: until then a rebalance begins another task
+            self._reader = None
         tasks = [task for task in (self._reading, self._tailing, *self._ending) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._reading = self._tailing = None
-        if self._reader is not None:
-            await self._reader.close()
-            self._reader = None
         await self._admin.close()
 
     def next_queue(self) -> deque[Record]:
@@ -236,11 +237,13 @@ class SubscriptionDriver:
         self.look()
         if not cursors:
             return
-        reader, rebalanced_at = self._reader, self.rebalanced_at
+        reader, rebalance_count = self._reader, self.rebalance_count
         assert reader is not None, "commit belongs between start and close"
 
         async def attempt() -> None:
-            if rebalanced_at != self.rebalanced_at:  # another member may have come further since
+            if (
+                rebalance_count != self.rebalance_count
+            ):  # another member may have come further since
                 raise FencedError("a rebalance came before the commit", hint="commit again")
             await reader.commit(cursors, metadata)
 
@@ -348,6 +351,7 @@ class SubscriptionDriver:
         """Reads other markers from now on; the old reader closes on its own time."""
         assert self._markers is not None
         self.rebalanced_at = asyncio.get_running_loop().time()
+        self.rebalance_count += 1
         if self._tailing is not None:
             self._tailing.cancel()
             self._ending.add(self._tailing)

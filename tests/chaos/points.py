@@ -1,12 +1,23 @@
 """Named points of the protocol at which a fault strikes, recognised by what topics say."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from connectors.base import Connector, Record
-from schemas import txn_log
+from connectors.errors import OffsetOutOfRangeError
+from schemas import pending_ack, txn_log
+from schemas.acknowledgements import Acknowledge, AckRequest, Attach, Settle
+from schemas.bases import Base
 from schemas.framing import decode_value
-from schemas.topics import TXN_LOG, TXN_MARKERS, TXN_REQUESTS, TXN_RESPONSES
+from schemas.topics import (
+    ACK_REQUESTS,
+    PENDING_ACK_LOG,
+    TXN_LOG,
+    TXN_MARKERS,
+    TXN_REQUESTS,
+    TXN_RESPONSES,
+)
 from schemas.transactions import End, Ended, Fence, Request
 from schemas.values import Offset, TopicPartition
 
@@ -35,6 +46,24 @@ def _log_holds(kind: type) -> Callable[[Record], bool]:
     return is_it
 
 
+def _ack_log_holds(kind: type) -> Callable[[Record], bool]:
+    """Whether an entry of pending-ack-log holds a record, or a request, of this kind."""
+
+    def is_it(record: Record) -> bool:
+        bodies = [pending_ack.decode(one).body for one in decode_value(record.value)]
+        return any(
+            isinstance(body.body if isinstance(body, AckRequest) else body, kind) for body in bodies
+        )
+
+    return is_it
+
+
+def _asked_to_settle(record: Record) -> bool:
+    """Whether a value of ack-requests holds a settle."""
+    requests = map(pending_ack.decode_request, decode_value(record.value))
+    return any(isinstance(request.body, Settle) for request in requests)
+
+
 REQUESTED = Point("a request was sent", TXN_REQUESTS)
 DECIDED = Point("an end is in the log", TXN_LOG, _log_holds(End))
 MARKED = Point("a marker was written", TXN_MARKERS)
@@ -45,6 +74,15 @@ FENCED = Point("a fence is in the log", TXN_LOG, _log_holds(Fence))
 POINTS = (REQUESTED, DECIDED, MARKED, ENDED, ANSWERED)
 """Where a fault may strike while transactions run."""
 
+ACK_LOGGED = Point("an acknowledgement is in the log", PENDING_ACK_LOG, _ack_log_holds(Acknowledge))
+TO_SETTLE = Point("a transaction is to be settled", ACK_REQUESTS, _asked_to_settle)
+SETTLED = Point("a settle is in the log", PENDING_ACK_LOG, _ack_log_holds(Settle))
+ACK_BASE = Point("a base of acknowledgements was written", PENDING_ACK_LOG, _ack_log_holds(Base))
+CLAIMED = Point("a member has claimed a partition", PENDING_ACK_LOG, _ack_log_holds(Attach))
+
+ACK_POINTS = (ACK_LOGGED, DECIDED, TO_SETTLE, SETTLED, ACK_BASE, CLAIMED)
+"""Where a fault may strike while messages are acknowledged."""
+
 
 async def reached(connector: Connector, point: Point) -> None:
     """Returns as soon as the point is met, on any partition."""
@@ -53,11 +91,14 @@ async def reached(connector: Connector, point: Point) -> None:
     try:
         described = (await admin.describe_topics([point.topic]))[point.topic]
         partitions = [TopicPartition(point.topic, it) for it in range(described.partition_count)]
-        ends = await admin.end_offsets(partitions)
-        await reader.assign({data: Offset(end) for data, end in ends.items()})
         while True:
-            if any(isinstance(it, Record) and point.is_it(it) for it in await reader.read()):
-                return
+            ends = await admin.end_offsets(partitions)
+            await reader.assign({data: Offset(end) for data, end in ends.items()})
+            with suppress(OffsetOutOfRangeError):  # trimmed just there: once more
+                while True:
+                    items = await reader.read()
+                    if any(isinstance(it, Record) and point.is_it(it) for it in items):
+                        return
     finally:
         await reader.close()
         await admin.close()

@@ -5,7 +5,6 @@
 must hold no more threads, files and memory after a scenario than they need.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from connectors.local.cluster import LocalCluster
-from tests.chaos.points import FENCED, POINTS, Point
+from tests.chaos.points import POINTS, Point
+from tests.chaos.scenarios import (
+    broker_killed,
+    broker_paused,
+    worker_joins_and_leaves,
+    worker_killed,
+    worker_killed_while_it_recovers,
+    worker_stopped_past_its_session,
+)
 from tests.chaos.world import World
 
 SEED = int(os.environ.get("SEED", "1"))
@@ -25,69 +32,11 @@ THREADS_MAX = 120
 Scenario = Callable[[World, Point], Awaitable[None]]
 
 
-async def worker_killed(world: World, point: Point) -> None:
-    """SIGKILL to the worker; another is started at once."""
-    await world.point(point)
-    await world.workers.pop(0).kill()
-    await world.add_worker()
-
-
-async def worker_killed_while_it_recovers(world: World, point: Point) -> None:
-    """SIGKILL to the worker, and to the next one as soon as its fence is in the log."""
-    await world.point(point)
-    await world.workers.pop(0).kill()
-    fence = asyncio.create_task(world.point(FENCED))
-    doomed = asyncio.create_task(world.add_worker())
-    await fence
-    while not world.workers:
-        await doomed
-    await world.workers.pop(0).kill()
-    await world.add_worker()
-
-
-async def worker_stopped_past_its_session(world: World, point: Point) -> None:
-    """SIGSTOP; the other worker fences it; it wakes up as a zombie and must acknowledge nothing."""
-    await world.add_worker()
-    await world.point(point)
-    frozen = world.workers.pop(0)
-    fenced = asyncio.create_task(world.point(FENCED))
-    frozen.pause()
-    await fenced
-    await world.progress()
-    frozen.resume()
-    await world.progress()
-    await frozen.kill()
-
-
-async def worker_joins_and_leaves(world: World, point: Point) -> None:
-    """A second worker comes and the first goes in good order: partitions move twice."""
-    await world.point(point)
-    await world.add_worker()
-    leaving = world.workers.pop(0)
-    leaving.terminate()
-    assert await leaving.ended(30) == 0
-
-
 async def application_killed(world: World, point: Point) -> None:
     """SIGKILL to an application; what it left open is aborted by its time-out."""
     await world.point(point)
     await world.applications.pop(0).kill()
     await world.add_application()
-
-
-async def broker_killed(world: World, point: Point) -> None:
-    """SIGKILL to the broker, which starts again on the same data."""
-    await world.point(point)
-    await asyncio.to_thread(world.cluster.kill)
-    await asyncio.to_thread(world.cluster.start)
-
-
-async def broker_paused(world: World, point: Point) -> None:
-    """SIGSTOP to the broker for some seconds: connections stay open, nothing answers."""
-    await world.point(point)
-    await asyncio.to_thread(world.cluster.pause)
-    await asyncio.sleep(world.random.uniform(1, 5))
-    await asyncio.to_thread(world.cluster.resume)
 
 
 SCENARIOS: list[Scenario] = [
@@ -134,7 +83,7 @@ async def test_every_transaction_ends_as_it_was_told(
         await world.progress()
     await world.settle()
     await world.check()
-    for worker in world.workers:
+    for worker in world.site.workers:
         held = worker.held()
         assert held.rss_kib < RSS_KIB_MAX, held
         assert held.descriptors < DESCRIPTORS_MAX, held

@@ -8,6 +8,8 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.worker_process import Held, held_by
+
 START_S = 60.0
 END_S = 90.0
 
@@ -54,6 +56,16 @@ class Told:
     def running(self) -> bool:
         """Whether it has been started and not ended."""
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of a process that has ended."""
+        return None if self._process is None else self._process.returncode
+
+    def held(self) -> Held:
+        """What it holds just now."""
+        assert self._process is not None
+        return held_by(self._process.pid)
 
     async def _listen(self, heard: Callable[[str], None]) -> None:
         assert self._process is not None

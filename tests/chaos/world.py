@@ -3,75 +3,39 @@
 import asyncio
 import signal
 from collections import defaultdict
-from contextlib import AsyncExitStack
 from pathlib import Path
-from random import Random
 from typing import Self
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.client import Subscription, TransactionClient
 from schemas.values import TopicPartition
 from tests.chaos.application import RECORDS_PER_TOPIC
-from tests.chaos.points import Point, reached
+from tests.chaos.points import Point
+from tests.chaos.site import POINT_S, Site
 from tests.chaos.told import Told
-from tests.support.worker_process import (
-    PARTITIONS,
-    WorkerProcess,
-    await_all_ended,
-    create_topics,
-)
-
-POINT_S = 60.0
-SESSION_S = 6.0
-BROKER_REQUEST_S = 10
+from tests.support.worker_process import PARTITIONS, await_all_ended
 
 
 class World:
     """Starts on entry with one worker; `check` says whether everything held."""
 
     def __init__(self, cluster: LocalCluster, directory: Path, seed: int) -> None:
-        self.cluster = cluster
-        self.random = Random(seed)
-        self.topics = [f"orders-{seed}", f"payments-{seed}"]
-        self.workers: list[WorkerProcess] = []
+        self.site = Site(cluster, directory, seed, [f"orders-{seed}", f"payments-{seed}"])
         self.applications: list[Told] = []
         self.fates: dict[str, str] = {}
-        self._directory = directory
-        self._seed = seed
         self._made = 0
         self._answered = 0
         self._told = asyncio.Event()
-        self._stack = AsyncExitStack()
-        self.connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.cluster.start)
-        await create_topics(self.cluster.bootstrap, *self.topics)
-        await self.add_worker()
+        await self.site.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for one in self.applications:
             if one.running:
                 await one.kill()
-        await self._stack.aclose()
-
-    async def add_worker(self) -> WorkerProcess:
-        """Another worker, serving; the group gives it its share."""
-        self._made += 1
-        worker = WorkerProcess(
-            self.cluster.bootstrap,
-            self._directory / f"worker-{self._seed}-{self._made}.log",
-            "--session-timeout-s",
-            f"{SESSION_S:g}",
-            broker_away_s_max=120,
-        )
-        await self._stack.enter_async_context(worker)
-        await worker.serving()
-        self.workers.append(worker)
-        return worker
+        await self.site.__aexit__()
 
     async def add_application(self) -> Told:
         """Another application, at work."""
@@ -79,8 +43,8 @@ class World:
         name = f"app{self._made}"
         application = Told(
             "tests.chaos.application",
-            *(self.cluster.bootstrap, name, *self.topics),
-            log_path=self._directory / f"application-{self._seed}.log",
+            *(self.site.cluster.bootstrap, name, *self.site.topics),
+            log_path=self.site.directory / f"application-{self.site.seed}.log",
         )
         await application.start(self._heard)
         self.applications.append(application)
@@ -88,8 +52,7 @@ class World:
 
     async def point(self, point: Point) -> None:
         """Waits until the protocol reaches a point."""
-        async with asyncio.timeout(POINT_S):
-            await reached(self.connector, point)
+        await self.site.point(point)
 
     async def progress(self, transactions: int = 50) -> None:
         """Waits until so many more transactions were answered: what is needed works again."""
@@ -111,25 +74,25 @@ class World:
             if one.running:
                 one.send(signal.SIGTERM)
                 await one.ended()
-        async with TransactionClient(self.cluster.bootstrap, resend_s=0.5) as client:
+        async with TransactionClient(self.site.cluster.bootstrap, resend_s=0.5) as client:
             async with asyncio.timeout(POINT_S):
                 await await_all_ended(client)
 
     async def check(self) -> None:
         """Committed is visible whole, aborted is not, and nobody heard otherwise."""
-        admin = self.connector.admin()
+        admin = self.site.connector.admin()
         ends = await admin.end_offsets(
-            [TopicPartition(topic, it) for topic in self.topics for it in range(PARTITIONS)]
+            [TopicPartition(topic, it) for topic in self.site.topics for it in range(PARTITIONS)]
         )
         await admin.close()
         seen: defaultdict[str, int] = defaultdict(int)
         async with Subscription(
-            self.topics, group=f"check-{self._seed}", connector=self.connector
+            self.site.topics, group=f"check-{self.site.seed}", connector=self.site.connector
         ) as subscription:
             async for message in subscription.read_to(ends):
                 assert message.value is not None
                 seen[message.value.decode()] += 1
-        whole = len(self.topics) * RECORDS_PER_TOPIC
+        whole = len(self.site.topics) * RECORDS_PER_TOPIC
         assert set(seen.values()) <= {whole}, "a transaction is visible in part"
         by_fate: defaultdict[str, set[str]] = defaultdict(set)
         for number, fate in self.fates.items():

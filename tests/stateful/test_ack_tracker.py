@@ -68,6 +68,7 @@ class TrackerRules(RuleBasedStateMachine):
         self.position = self.offset
         self.acknowledged = committed | self.store_acknowledged
         self.with_application: set[int] = set()
+        self.seen: set[int] = set()
         self.nacked: dict[int, float] = {}
         self.open: list[Txn] = []
         self.unsettled: list[Txn] = []
@@ -93,6 +94,7 @@ class TrackerRules(RuleBasedStateMachine):
         assert all(offset not in it.claimed for it in [*self.open, *self.unsettled])
         assert offset not in self.all_pending()
         self.with_application.add(offset)
+        self.seen.add(offset)
 
     @rule(count=st.integers(1, 60))
     def take(self, count: int) -> None:
@@ -125,10 +127,10 @@ class TrackerRules(RuleBasedStateMachine):
     @precondition(lambda self: self.with_application)
     @rule(pick=PICKS)
     def acknowledge_cumulative(self, pick: int) -> None:
-        """All up to one; refused as a whole when any is pending."""
+        """All up to one; refused as a whole when any is pending, or was never handed over."""
         offset = some(self.with_application, pick, 1)[0]
         below = self.not_acknowledged() & set(range(offset + 1))
-        if below <= self.with_application | set(self.tracker._waiting):
+        if below <= self.with_application | set(self.tracker._waiting) & self.seen:
             self.tracker.acknowledge_cumulative(offset)
             for one in below:
                 self.done(one)
@@ -172,7 +174,7 @@ class TrackerRules(RuleBasedStateMachine):
         txn = self.open[pick % len(self.open)]
         offset = some(self.with_application, pick, 1)[0]
         below = (self.not_acknowledged() - txn.claimed) & set(range(offset + 1))
-        if below <= self.with_application | set(self.tracker._waiting):
+        if below <= self.with_application | set(self.tracker._waiting) & self.seen:
             self.tracker.claim_cumulative(id(txn), offset)
             for other in self.unsettled:
                 other.claimed -= below
@@ -254,7 +256,7 @@ class TrackerRules(RuleBasedStateMachine):
         return (
             self.with_application
             | self.nacked.keys()
-            | claimed
+            | (claimed - self.acknowledged)  # the store may have told what became of it
             | held
             | set(self.tracker._unsettled)
             | set(self.tracker._waiting)

@@ -37,6 +37,17 @@ class Held(NamedTuple):
     descriptors: int
 
 
+def held_by(pid: int) -> Held:
+    """What a process holds just now."""
+    proc = Path("/proc") / str(pid)
+    said = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    return Held(
+        rss_kib=int(said["VmRSS"].split()[0]),
+        threads=int(said["Threads"]),
+        descriptors=len(list((proc / "fd").iterdir())),
+    )
+
+
 class WorkerProcess:
     """Starts on entry, serves when `serving` returns, and is killed on exit if it still runs.
 
@@ -106,13 +117,7 @@ class WorkerProcess:
     def held(self) -> Held:
         """What it holds just now."""
         assert self._process is not None
-        proc = Path("/proc") / str(self._process.pid)
-        said = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
-        return Held(
-            rss_kib=int(said["VmRSS"].split()[0]),
-            threads=int(said["Threads"]),
-            descriptors=len(list((proc / "fd").iterdir())),
-        )
+        return held_by(self._process.pid)
 
     def _send(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -8,6 +8,8 @@
 - An offset is with the application, claimed by one transaction, unsettled, held back, or waiting
   to be delivered again: exactly one of these, and acknowledged when none.
 - What is pending in a transaction of anybody is never handed over.
+- A cumulative acknowledgement covers nothing that the application has never had, such as what was
+  held back for another's transaction while later messages were handed over.
 - After a transaction that was aborted, or whose outcome is unknown, the store alone says what has
   become of its messages, in an answer to a question asked later.
 
@@ -70,6 +72,7 @@ class Tracker(Generic[P]):
         self._unsettled: dict[int, tuple[int, P]] = {}
         self._held: dict[int, P] = {}
         self._waiting: dict[int, tuple[float, P]] = {}
+        self._seen: set[int] = set()  # with the application once, and to come again
         self._due: deque[tuple[float, int]] = deque()
         self._again: deque[int] = deque()
         self._lowest: int = cursor.offset  # never above the cursor
@@ -132,9 +135,13 @@ class Tracker(Generic[P]):
         """
         self._pop(offset)
 
-    def acknowledge_cumulative(self, offset: int) -> None:
-        """Takes a message and all before it as done; as `acknowledge`. O(unacknowledged)."""
-        for one in self._through(offset, None):
+    def acknowledge_cumulative(self, offset: int, ready: Iterable[int] = ()) -> None:
+        """Takes a message and all before it as done; as `acknowledge`. O(unacknowledged).
+
+        `ready`: handed over, but not in the application's hands yet. None of these is covered,
+        unless it was there before: what nobody has seen cannot be done.
+        """
+        for one in self._through(offset, None, ready):
             self._pop(one)
 
     def negative_acknowledge(self, offset: int, now_ms: float) -> None:
@@ -146,6 +153,7 @@ class Tracker(Generic[P]):
         if offset not in self._waiting:
             due_ms = now_ms + self._redelivery_delay_ms
             self._waiting[offset] = due_ms, self._pop(offset)
+            self._seen.add(offset)
             self._due.append((due_ms, offset))
 
     # Transactions.
@@ -155,9 +163,12 @@ class Tracker(Generic[P]):
         self._claimed[offset] = txn, self._pop(offset)
         self._claims[txn].append(offset)
 
-    def claim_cumulative(self, txn: Hashable, offset: int) -> None:
-        """As `claim`, of a message and all before it that the transaction has not claimed."""
-        for one in self._through(offset, txn):
+    def claim_cumulative(self, txn: Hashable, offset: int, ready: Iterable[int] = ()) -> None:
+        """As `claim`, of a message and all before it that the transaction has not claimed.
+
+        `ready`: as of `acknowledge_cumulative`.
+        """
+        for one in self._through(offset, txn, ready):
             self.claim(txn, one)
 
     def committed(self, txn: Hashable) -> None:
@@ -169,6 +180,7 @@ class Tracker(Generic[P]):
         """The transaction will send no more, and is aborted, or nobody here knows."""
         for offset in self._claims.pop(txn, ()):
             self._unsettled[offset] = self._asked, self._claimed.pop(offset)[1]
+            self._seen.add(offset)
 
     # The store.
 
@@ -212,6 +224,7 @@ class Tracker(Generic[P]):
         for records in (self._delivered, self._waiting):
             for offset in [it for it in records if it in acknowledged]:
                 del records[offset]
+                self._seen.discard(offset)
 
     # The cursor.
 
@@ -246,7 +259,7 @@ class Tracker(Generic[P]):
     def _open(self) -> Iterable[int]:
         return chain(self._delivered, self._claimed, self._unsettled, self._held, self._waiting)
 
-    def _through(self, offset: int, txn: Hashable) -> list[int]:
+    def _through(self, offset: int, txn: Hashable, ready: Iterable[int]) -> list[int]:
         """What a cumulative acknowledgement covers and `txn` has not claimed."""
         if offset >= self._position:
             raise self._refusal(offset)
@@ -258,12 +271,17 @@ class Tracker(Generic[P]):
         conflict = min((it for it in conflicts if it <= offset), default=None)
         if conflict is not None:
             raise self._refusal(conflict)
+        unseen = (it for it in chain(self._waiting, ready) if it not in self._seen)
+        first_unseen = min((it for it in unseen if it <= offset), default=None)
+        if first_unseen is not None:
+            raise self._not_delivered(first_unseen)
         covered = [it for it in chain(self._delivered, self._waiting) if it <= offset]
         if not covered:
             raise self._refusal(offset, acknowledged=True)
         return covered
 
     def _pop(self, offset: int) -> P:
+        self._seen.discard(offset)
         if offset in self._delivered:
             return self._delivered.pop(offset)
         if offset in self._waiting:
@@ -273,11 +291,9 @@ class Tracker(Generic[P]):
     def _refusal(self, offset: int, *, acknowledged: bool = False) -> AcknowledgementError:
         """Why an offset cannot be acknowledged; `acknowledged`: all that was asked for is."""
         if offset >= self._position:
-            error: AcknowledgementError = NotDeliveredError(
-                "the message was not delivered to this member", hint="receive it first"
-            )
-        elif acknowledged or offset not in {*self._claimed, *self._unsettled, *self._held}:
-            error = AlreadyAcknowledgedError(
+            return self._not_delivered(offset)
+        if acknowledged or offset not in {*self._claimed, *self._unsettled, *self._held}:
+            error: AcknowledgementError = AlreadyAcknowledgedError(
                 "the message is acknowledged already", hint="acknowledge a message once"
             )
         else:
@@ -285,6 +301,13 @@ class Tracker(Generic[P]):
                 "the message is acknowledged in a transaction that is not settled",
                 hint="it is delivered again should that transaction abort",
             )
+        error.at(self._data.topic, self._data.partition, offset)
+        return error
+
+    def _not_delivered(self, offset: int) -> AcknowledgementError:
+        error = NotDeliveredError(
+            "the message was not delivered to this member", hint="receive it first"
+        )
         error.at(self._data.topic, self._data.partition, offset)
         return error
 
@@ -298,7 +321,9 @@ class Tracker(Generic[P]):
         self._pending.trim_below(self._position)
 
     def _settle(self, offset: int, payload: P, *, done: bool) -> None:
-        if not done:
+        if done:
+            self._seen.discard(offset)
+        else:
             self._waiting[offset] = 0.0, payload
             self._again.append(offset)
 

@@ -237,3 +237,15 @@ async def test_an_outcome_that_is_unknown_is_settled_by_the_store(
     await until(lambda: cursor(broker) == 1 or not orders.acknowledging._partitions)
     with pytest.raises(AlreadyAcknowledgedError):
         orders.acknowledge(messages[0])
+
+
+async def test_whoever_holds_messages_can_tell_that_another_member_may_have_had_them(
+    connector: MemoryConnector, orders: Subscription
+):
+    """A rebalance shows, whichever member has the partition afterwards; nothing else does."""
+    await take(orders, 1)
+    before = orders.rebalance_count
+    await take(orders, 1)
+    assert orders.rebalance_count == before
+    async with subscribe(connector):
+        await until(lambda: orders.rebalance_count > before)

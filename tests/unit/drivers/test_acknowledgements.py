@@ -155,6 +155,25 @@ async def test_leaving_commits_the_cursor(
     assert committed(broker) == (2, "")
 
 
+async def test_nothing_is_begun_after_leaving(
+    broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic, store: StateStore
+):
+    """A rebalance may come, and transactions end, while the rest of the subscription closes."""
+    await topic.write(0, None)
+    async with member(connector, store) as driver:
+        (message,) = await take(driver, 1)
+        partition = driver.claim(X, message, cumulative=False)
+        await driver.close()
+        driver.ended(partition, X, committed=False)
+        before = driver._driver.rebalance_count
+        other = connector.group_reader("other", "billing")
+        await other.subscribe(["orders"], assigned=lambda _: None, revoked=lambda _: None)
+        await until(lambda: driver._driver.rebalance_count > before)
+        await other.close()
+        await until(lambda: driver._driver.rebalance_count > before + 1)
+        assert not driver._tasks
+
+
 async def test_the_cursor_passes_hidden_records(
     broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic, store: StateStore
 ):
@@ -334,6 +353,25 @@ async def test_what_is_pending_in_transactions_of_others_is_held_back(
         assert offsets(await take(driver, 1)) == [1]
         await nothing_more(driver)
         assert driver.position(DATA) == 4
+
+
+async def test_a_cumulative_acknowledgement_covers_nothing_unseen(
+    connector: MemoryConnector, topic: CoordinatedTopic, store: StateStore
+):
+    """What is about to be returned, behind later messages, is not done because they are."""
+    await topic.write(0, None, 3)
+    store.apply(SUBSCRIPTION, Attach(THEIRS, EndOffset(0), ()))
+    store.apply(SUBSCRIPTION, Acknowledge(X, THEIRS, (Offset(1),)))
+    async with member(connector, store) as driver:
+        messages = await take(driver, 2)
+        store.settle(SUBSCRIPTION, X, committed=False)
+        await until(lambda: driver._partitions[DATA].ready)
+        with pytest.raises(NotDeliveredError):
+            driver.acknowledge_cumulative(messages[1])
+        with pytest.raises(NotDeliveredError):
+            driver.claim(Y, messages[1], cumulative=True)
+        assert offsets(await take(driver, 1)) == [1]
+        driver.acknowledge_cumulative(messages[1])
 
 
 async def test_what_transactions_of_others_acknowledged_is_skipped(

@@ -301,6 +301,18 @@ async def test_a_fenced_owner_that_is_still_assigned_begins_again(
     assert logged(broker)[:4] == ["Fence", "Request", "Fence", "Fence"]
 
 
+async def test_a_fenced_owner_that_is_revoked_meanwhile_stops(
+    broker: MemoryBroker, worker: MemoryWorker
+):
+    """B4: a zombie that hears of its end only after the fence does not take the log back."""
+    broker.append(LOG, None, broker.records(LOG)[0].value, None)
+    await until(lambda: not worker.drivers[0].serving)
+    worker.drivers[0].assigned = False
+    await asyncio.wait(worker.tasks[:1], timeout=10)
+    assert worker.tasks[0].exception() is None
+    assert logged(broker).count("Fence") == 2
+
+
 async def test_the_next_owner_drives_an_ending_transaction_to_its_end(
     broker: MemoryBroker, connector: MemoryConnector, client: Client
 ):

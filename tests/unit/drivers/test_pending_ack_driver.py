@@ -223,6 +223,19 @@ async def test_a_fenced_store_that_is_still_assigned_begins_again(
     assert await client.ask(DescribeAcks()) == acks(5, member=FIRST)
 
 
+async def test_a_fenced_store_that_is_revoked_meanwhile_stops(
+    broker: MemoryBroker, worker: MemoryWorker
+):
+    """B4: a zombie that hears of its end only after the fence does not take the log back."""
+    broker.append(LOG, None, broker.records(LOG)[0].value, None)
+    store = worker.pending_acks[PARTITION]
+    await until(lambda: not store.serving)
+    store.assigned = False
+    await asyncio.wait(worker.tasks, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert [it.exception() for it in worker.tasks if it.done()] == [None]
+    assert logged(broker).count("Fence") == 2
+
+
 async def test_a_settle_for_nobody_is_done(client: AckClient):
     """C4: settling again, or where nothing was ever acknowledged, is harmless."""
     for _ in range(2):

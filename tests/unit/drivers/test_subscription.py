@@ -8,6 +8,7 @@ from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.client.subscription import Message, Subscription
+from pipeline.drivers.subscription import SubscriptionDriver, SubscriptionOptions
 from pipeline.errors import (
     ConfigError,
     MarkerConflictError,
@@ -20,6 +21,7 @@ from schemas.markers import encode_key
 from schemas.topics import TopicSpec
 from schemas.values import EndOffset, TxnId
 from tests.support.coordinated import CoordinatedTopic
+from tests.support.worker_memory import until
 
 X = TxnId(0, 1)
 Y = TxnId(0, 2)
@@ -383,6 +385,21 @@ async def test_closing_wakes_whoever_waits(connector: MemoryConnector, topic: Co
         await asyncio.sleep(0)
     with pytest.raises(FatalError, match="closed"):
         await waiting
+
+
+async def test_closing_leaves_no_task_behind(connector: MemoryConnector, topic: CoordinatedTopic):
+    """Also when another member comes just then, so that markers would be read anew."""
+    before = asyncio.all_tasks()
+    driver = SubscriptionDriver(connector, SubscriptionOptions(["orders"], "billing"))
+    await driver.start()
+    await until(lambda: driver.rebalance_count == 1)
+    other = connector.group_reader("other", "billing")
+    await asyncio.gather(
+        driver.close(),
+        other.subscribe(["orders"], assigned=lambda _: None, revoked=lambda _: None),
+    )
+    await other.close()
+    assert asyncio.all_tasks() == before
 
 
 @pytest.mark.parametrize(

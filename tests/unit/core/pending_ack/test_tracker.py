@@ -1,0 +1,43 @@
+"""What a member's tracker refuses; its other rules are in tests/stateful."""
+
+import pytest
+
+from pipeline.core.pending_ack.cursor import Cursor
+from pipeline.core.pending_ack.tracker import Tracker
+from pipeline.errors import NotDeliveredError
+from schemas.acknowledgements import Acks, OffsetRange, PendingAcks
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+
+DATA = TopicPartition("orders", 0)
+NOTHING = Acks(EndOffset(0), (), (), b"m" * 16)
+THEIRS = PendingAcks(TxnId(0, 1), (OffsetRange(Offset(1), EndOffset(2)),), None)
+
+
+def test_g_a_cumulative_acknowledgement_covers_nothing_unseen():
+    """What was held back while later messages came is not done because they are."""
+    cursor = Cursor(Offset(0))
+    pending = NOTHING._replace(pending=(THEIRS,))
+    tracker = Tracker[str](DATA, cursor, pending, redelivery_delay_ms=1)
+    assert [tracker.taken(offset, f"{offset}") for offset in range(3)] == [True, False, True]
+    (ask,) = tracker.tick(0)
+    tracker.described(ask.number, NOTHING, 0)
+    with pytest.raises(NotDeliveredError) as released:
+        tracker.acknowledge_cumulative(2)
+    assert tracker.redelivered(0) == ["1"]
+    with pytest.raises(NotDeliveredError) as ready:
+        tracker.claim_cumulative("X", 2, ready=[1])
+    assert released.value.place == ready.value.place == "orders/0@1"
+    tracker.claim_cumulative("X", 2)
+    assert tracker.unacknowledged == 3
+
+
+def test_g_a_cumulative_acknowledgement_covers_what_is_to_come_again():
+    """The application had it once, and may say that it is done after all."""
+    tracker = Tracker[str](DATA, Cursor(Offset(0)), NOTHING, redelivery_delay_ms=1)
+    assert all(tracker.taken(offset, f"{offset}") for offset in range(3))
+    tracker.negative_acknowledge(0, 0)
+    tracker.acknowledge_cumulative(1)
+    tracker.negative_acknowledge(2, 0)
+    assert tracker.redelivered(5) == ["2"]
+    tracker.acknowledge_cumulative(2, ready=[2])
+    assert tracker.cursor(3) == Cursor(Offset(3))

@@ -1,6 +1,6 @@
-"""Codec of txn-markers: the outcome of one transaction on one data partition.
+"""Codec of txn-markers: the outcome of one transaction on one data partition; and barriers.
 
-*Source*: protocols.md D. The key's bytes decide compaction, so they are laid out here and not
+*Source*: protocols.md D, E1. The key's bytes decide compaction, so they are laid out here and not
 left to protobuf, whose serialisation is not canonical: kind `m`, partition u32 big-endian,
 transaction 16 bytes, topic in UTF-8.
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from schemas import barriers
+from schemas.barriers import Barrier
 from schemas.errors import DecodeError
 from schemas.v1.markers_pb2 import OutcomeMarker
 from schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
@@ -58,12 +60,14 @@ def encode_value(marker: Marker) -> bytes:
     ).SerializeToString()
 
 
-def decode(key: bytes | None, value: bytes | None) -> Marker | None:
-    """The marker of a record; None for a tombstone.
+def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
+    """The marker or barrier of a record; None for a tombstone.
 
     Raises:
-        DecodeError: not a marker.
+        DecodeError: neither.
     """
+    if key is not None and key[:1] == barriers.KIND:
+        return barriers.decode(key, value)
     if key is None or len(key) <= _KEY.size or key[:1] != _KIND:
         raise DecodeError(f"key {key!r} is not that of an outcome marker")
     _, partition, coordinator, sequence = _KEY.unpack_from(key)

@@ -373,14 +373,15 @@ class CoordinatorWorld:
 
     def legal_starts(self) -> list[int]:
         """C8: effective entries at or below the offset of a base that is effective as a whole."""
-        pieces: dict[tuple[int, int], set[int]] = {}
+        pieces: dict[tuple[int, int], int] = {}  # of the base that its owner tries just now
         as_of = 0
         for one in self.log:
             base = one.record.body
             if isinstance(base, Base):
-                seen = pieces.setdefault((id(one.owner), base.as_of), set())
-                seen.add(base.piece_index)
-                if len(seen) == base.piece_count:
+                key = id(one.owner), base.as_of
+                if base.piece_index == pieces.get(key, 0) or base.piece_index == 0:
+                    pieces[key] = base.piece_index + 1
+                if base.piece_index + 1 == base.piece_count == pieces.get(key):
                     as_of = max(as_of, base.as_of)
         return sorted({one.offset for one in self.log if one.offset <= as_of})
 

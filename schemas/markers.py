@@ -6,7 +6,7 @@ transaction 16 bytes, topic in UTF-8.
 """
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
@@ -21,8 +21,7 @@ _KIND = b"m"
 _KEY = struct.Struct(">cIQQ")
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(NamedTuple):
     """Outcome of `txn` on `data`.
 
     Attributes:
@@ -78,12 +77,13 @@ def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
         topic = key[_KEY.size :].decode()
     except (ProtobufDecodeError, UnicodeDecodeError) as error:
         raise DecodeError("not an outcome marker", detail=str(error)) from error
-    if body.outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
-        raise DecodeError(f"outcome {body.outcome} is neither commit nor abort")
+    outcome = body.outcome
+    if outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
+        raise DecodeError(f"outcome {outcome} is neither commit nor abort")
     return Marker(
         data=TopicPartition(topic, partition),
         txn=TxnId(coordinator, sequence),
-        committed=body.outcome == OUTCOME_COMMIT,
+        committed=outcome == OUTCOME_COMMIT,
         start_offset=EndOffset(body.start_offset),
         end_offset=EndOffset(body.end_offset) if body.HasField("end_offset") else None,
         record_count=body.record_count,

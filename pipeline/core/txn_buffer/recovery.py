@@ -157,7 +157,11 @@ class SnapshotTable:
     ) -> dict[int, list[int]]:
         value = held.get(number)
         if value is not None and checksum(part_key(data, number), value) == crc:
-            return decode_part(value)
+            try:
+                return decode_part(value)
+            except DecodeError as error:
+                error.topic, error.partition = TXN_SNAPSHOTS, self._partition
+                raise
         raise SnapshotPartError(
             f"part {number} of the snapshot of {data} "
             + ("is missing" if value is None else "is not the one its end names"),

@@ -309,12 +309,10 @@ class SnapshotWorld:
                 self.snapshots.append((self.snapshots_end, key, value))
                 self.snapshots_end += 1
             self.check_positions()
-        if not reported:
-            self.start_writer()
-        elif committed:
+        if committed and reported:
             self.run(actor, actor.machine.snapshots_written(write.counter, self.now_ms))
         else:
-            self.run(actor, actor.machine.write_failed(write.counter, self.now_ms))
+            self.start_writer()
 
     def compact_snapshots(self, pick: int):
         """A record that a later one of its key replaces is gone; or a tombstone on its own."""

@@ -59,7 +59,7 @@ class SealedPart(NamedTuple):
         number: its number.
         checksum: of its key and value.
         highest: the highest sequence of each coordinator in it.
-        value: its bytes until they are durable.
+        value: its bytes until they are written.
     """
 
     number: int
@@ -92,14 +92,11 @@ class TransactionBuffer:
         self._next_part = 1
         self._dropped: list[int] = []  # durable parts that need a tombstone
         self._durable: SnapshotEnd | None = None
-        self._written: SnapshotEnd | None = None  # on its way
         self._commits = PendingCommits()  # above the durable position
         self._foreign: Offset | None = None  # first COMMIT of another topic id, before the probe
         self._foreign_new: Offset | None = None  # likewise, since the probe began
         self._probe_from = Offset(0)  # markers below it were read before the probe began
-        self._next_sent = 1  # number of the first part that the snapshot on its way lacks
-        self._aborts_from: Offset | None = None  # first ABORT that no snapshot on its way holds
-        self._aborts_written: Offset | None = None  # first ABORT in the one on its way
+        self._aborts_from: Offset | None = None  # first ABORT that no snapshot holds
 
     @classmethod
     def restored(
@@ -128,13 +125,12 @@ class TransactionBuffer:
 
     @property
     def uncovered_from(self) -> Offset | None:
-        """Offset of the first marker that its durable snapshot has not absorbed (K)."""
+        """Offset of the first marker that its last snapshot has not absorbed (K)."""
         return _lowest(
             self._commits.first_above(self._durable_position),
             self._foreign,
             self._foreign_new,
             self._aborts_from,
-            self._aborts_written,
         )
 
     @property
@@ -142,16 +138,19 @@ class TransactionBuffer:
         """Whether another probe would find nothing to do, as far as is known here."""
         return self.missing_since_ms is None and self.uncovered_from is None
 
+    def missed(self, now_ms: int) -> int:
+        """The topic is not there; for how many milliseconds every probe has found that."""
+        if self.missing_since_ms is None:
+            self.missing_since_ms = now_ms
+        return now_ms - self.missing_since_ms
+
     @property
     def durable_keys(self) -> list[bytes]:
         """Keys with a value in the topic: end, then parts."""
         if self._durable is None:
             return []
         parts = [part.number for part in self._sealed if part.value is None]
-        return [
-            end_key(self.data),
-            *(part_key(self.data, number) for number in sorted({*parts, *self._dropped})),
-        ]
+        return [end_key(self.data), *(part_key(self.data, number) for number in parts)]
 
     def marker_read(self, offset: Offset, marker: Marker) -> bool:
         """Takes a marker; False when it says nothing new.
@@ -187,10 +186,11 @@ class TransactionBuffer:
         open_there: Iterable[OpenTransactions],
         low_watermarks: Floors,
         position: Offset,
-    ) -> tuple[list[SnapshotRecord], Offset]:
-        """A snapshot after a complete probe: records in order, and the first marker it leaves out.
+    ) -> list[SnapshotRecord]:
+        """A snapshot after a complete probe: its records in order.
 
-        No records when the durable one says the same. Report `written` or `write_failed`.
+        No records when the last one says the same. It counts as durable from now on: a writer whose
+        write does not succeed is over.
 
         Args:
             found: what the probe read first.
@@ -207,20 +207,16 @@ class TransactionBuffer:
         end = self._end(covered_to)
         self.changes = 0
         if self._says_the_same(end) and self.uncovered_from in (None, covered_to):
-            return [], covered_to
-        self._written = end
-        self._aborts_written = _lowest(self._aborts_written, self._aborts_from)
-        self._aborts_from = None
-        return self._records(end), covered_to
+            return []
+        self._durable, self._aborts_from = end, None
+        self._commits.absorb(end.max_read_position)
+        return self._records(end)
 
     def first_end(self, position: Offset) -> list[SnapshotRecord]:
-        """A snapshot that proves nothing, but keeps the floors that hold here; often none is due.
-
-        Report `written` or `write_failed`.
-        """
+        """A snapshot that proves nothing, but keeps the floors; none if there is one already."""
         if self._durable is not None or self._topic_id is None:
             return []
-        self._written = SnapshotEnd(
+        self._durable = SnapshotEnd(
             topic_id=self._topic_id,
             max_read_position=EndOffset(0),
             markers_covered_to=EndOffset(_lowest(self.uncovered_from, position) or 0),
@@ -231,23 +227,7 @@ class TransactionBuffer:
             floors_valid_from=EndOffset(0),
             pairs=(),
         )
-        self._next_sent = 0  # no sealed part is in it
-        return [(end_key(self.data), encode_end(self._written))]
-
-    def written(self) -> None:
-        """The last snapshot is durable."""
-        assert self._written is not None
-        self._durable, self._written = self._written, None
-        self._commits.absorb(self._durable.max_read_position)
-        self._aborts_written = None
-        self._dropped.clear()
-        held = [part._replace(value=None) for part in self._sealed if part.number < self._next_sent]
-        self._sealed = deque([*held, *list(self._sealed)[len(held) :]])
-
-    def write_failed(self) -> None:
-        """Nothing of the last snapshot was written."""
-        self._written = None
-        self.changes += 1
+        return [(end_key(self.data), encode_end(self._durable))]
 
     @property
     def _durable_position(self) -> int:
@@ -351,7 +331,7 @@ class TransactionBuffer:
         )
 
     def _says_the_same(self, end: SnapshotEnd) -> bool:
-        """Whether the durable snapshot is as good; newer pairs matter while ids are held (E5)."""
+        """Whether the last snapshot is as good; newer pairs matter while ids are held (E5)."""
         held = self._durable
         if held is None:
             return False
@@ -360,15 +340,16 @@ class TransactionBuffer:
 
     def _records(self, end: SnapshotEnd) -> list[SnapshotRecord]:
         """E3: sealed parts, then the end, then tombstones of dropped parts."""
-        self._next_sent = self._next_part
+        records: list[SnapshotRecord] = []
+        for at, part in enumerate(self._sealed):
+            if part.value is not None:
+                records.append((part_key(self.data, part.number), part.value))
+                self._sealed[at] = part._replace(value=None)
+        dropped, self._dropped = self._dropped, []
         return [
-            *(
-                (part_key(self.data, part.number), part.value)
-                for part in self._sealed
-                if part.value is not None
-            ),
+            *records,
             (end_key(self.data), encode_end(end)),
-            *((part_key(self.data, number), None) for number in self._dropped),
+            *((part_key(self.data, number), None) for number in dropped),
         ]
 
 

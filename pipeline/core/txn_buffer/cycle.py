@@ -6,12 +6,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipeline.core.txn_buffer.buffer import DataPosition, TransactionBuffer
+from pipeline.core.txn_buffer.buffer import DataPosition
 from schemas.barriers import Barrier, OpenTransactions, Probe
-from schemas.markers import Marker
 from schemas.values import EndOffset, Offset, TopicPartition
-
-HeldMarkers = dict[TopicPartition, list[tuple[Offset, Marker]]]
 
 
 @dataclass(slots=True)
@@ -28,10 +25,7 @@ class Cycle:
         barriers: those that have.
         end_asked: the marker partition's end is being read, after the last barrier.
         marker_end: what it was; markers are read up to there.
-        written: buffers whose snapshots are on their way; None before.
-        deleted: topics whose deletion is on its way, and markers that came meanwhile.
-        covered_to: K* once the write is durable.
-        floors: those of `*`, likewise.
+        covered_to: K* once the write that is under way is durable; None before.
     """
 
     probe: Probe
@@ -43,10 +37,7 @@ class Cycle:
     barriers: list[Barrier] = field(default_factory=list[Barrier])
     end_asked: bool = False
     marker_end: EndOffset | None = None
-    written: list[TransactionBuffer] | None = None
-    deleted: HeldMarkers = field(default_factory=HeldMarkers)
-    covered_to: int = 0
-    floors: dict[int, int] = field(default_factory=dict[int, int])
+    covered_to: Offset | None = None
 
     @property
     def answered(self) -> bool:

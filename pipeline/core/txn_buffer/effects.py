@@ -50,8 +50,8 @@ class ReadMarkerEnd:
 class WriteSnapshots:
     """Write these records in one native Kafka transaction, in this order (E3).
 
-    Report `snapshots_written` when it is committed, `write_failed` when it is aborted. A driver
-    that cannot find out which, or that is fenced, stops: a new writer begins with recovery.
+    Report `snapshots_written` when it is committed. If it is not, or nobody knows, this writer is
+    over: another one begins, with recovery.
     """
 
     counter: int

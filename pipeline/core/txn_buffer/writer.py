@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pipeline.core.txn_buffer.buffer import DataPosition, SnapshotRecord, TransactionBuffer
-from pipeline.core.txn_buffer.cycle import Cycle, HeldMarkers
+from pipeline.core.txn_buffer.cycle import Cycle
 from pipeline.core.txn_buffer.effects import (
     AskBarriers,
     ReadMarkerEnd,
@@ -22,6 +22,7 @@ from pipeline.core.txn_buffer.effects import (
     WriterEffect,
     WriteSnapshots,
 )
+from pipeline.core.txn_buffer.floors import raised
 from pipeline.core.txn_buffer.recovery import SnapshotTable
 from pipeline.errors import MarkersTrimmedError
 from schemas.barriers import Barrier, Probe
@@ -103,13 +104,14 @@ class SnapshotWriter:
         self._limits = limits
         self._counter = 0
         self._trimmed_to = marker_log_start
+        self._star_to = self.position  # K* as it was written last
+        self._to_trim = True  # there may be markers above it
         self._floors = dict(recovered.star.floors)
         self._low_watermarks: dict[int, int] = {}  # of the last complete probe (E5)
         self._due: dict[TopicPartition, int] = {}  # since when a snapshot is wanted, in order
         self._full: dict[TopicPartition, None] = {}  # wanted at once
         self._requests: dict[int, TopicPartition] = {}
         self._cycle: Cycle | None = None
-        self._rest_until_ms = now_ms  # after a write that failed
         self._sweep_ms = now_ms + SWEEP_MS
 
     @property
@@ -117,10 +119,8 @@ class SnapshotWriter:
         """When `tick` is due next."""
         if self._cycle is not None:
             return self._cycle.retry_ms
-        if self._full or self._requests:
-            return self._rest_until_ms
         first_ms = next(iter(self._due.values()), self._sweep_ms)
-        return max(self._rest_until_ms, min(self._sweep_ms, first_ms + self._limits.interval_ms))
+        return min(self._sweep_ms, first_ms + self._limits.interval_ms)
 
     def markers_read(
         self, records: Iterable[tuple[Offset, Marker | Barrier | None]], now_ms: int
@@ -181,29 +181,13 @@ class SnapshotWriter:
     def snapshots_written(self, counter: int, now_ms: int) -> list[WriterEffect]:
         """The transaction of `WriteSnapshots` is committed."""
         cycle = self._current(counter)
-        if cycle is None or cycle.written is None:
+        if cycle is None or cycle.covered_to is None:
             return []
-        for buffer in cycle.written:
-            buffer.written()
-        for data in cycle.deleted:
-            del self.buffers[data]
-        self._floors = cycle.floors
         effects: list[WriterEffect] = []
         if cycle.covered_to > self._trimmed_to:
-            self._trimmed_to = Offset(cycle.covered_to)
-            effects.append(TrimMarkers(self._trimmed_to))
+            self._trimmed_to = cycle.covered_to
+            effects.append(TrimMarkers(cycle.covered_to))
         return effects + self._finish(cycle, now_ms)
-
-    def write_failed(self, counter: int, now_ms: int) -> list[WriterEffect]:
-        """The transaction of `WriteSnapshots` is aborted; all of it is tried again later."""
-        cycle = self._current(counter)
-        if cycle is None or cycle.written is None:
-            return []
-        self._rest_until_ms = now_ms + RETRY_MS
-        self._full.update(dict.fromkeys(cycle.partitions))
-        self._requests |= cycle.requests
-        cycle.requests = {}
-        return self._finish(cycle, now_ms)
 
     def tick(self, now_ms: int) -> list[WriterEffect]:
         """Begins what is due; takes a step again that nobody answered."""
@@ -223,10 +207,8 @@ class SnapshotWriter:
         return buffer
 
     def _marker_read(self, offset: Offset, marker: Marker, now_ms: int) -> None:
+        self._to_trim = True
         data = marker.data
-        if self._cycle is not None and data in self._cycle.deleted:
-            self._cycle.deleted[data].append((offset, marker))
-            return
         buffer = self.buffers.get(data) or self._buffer(data)
         try:
             news = buffer.marker_read(offset, marker)
@@ -257,7 +239,7 @@ class SnapshotWriter:
         cycle = self._cycle
         if cycle is None:
             return self._begin(now_ms)
-        if not cycle.answered or cycle.written is not None:
+        if not cycle.answered or cycle.covered_to is not None:
             return []
         if not cycle.end_asked:
             return self._step(cycle, now_ms)
@@ -267,8 +249,6 @@ class SnapshotWriter:
 
     def _begin(self, now_ms: int) -> list[WriterEffect]:
         """A probe of what is due (E7), and of everything now and then."""
-        if now_ms < self._rest_until_ms:
-            return []
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + SWEEP_MS
             self._full.update(dict.fromkeys(self.buffers))
@@ -289,7 +269,7 @@ class SnapshotWriter:
         for data in partitions:
             self._full.pop(data, None)
             self._due.pop(data, None)
-            self.buffers[data].probe_begins(self.position)
+            self._buffer(data).probe_begins(self.position)
         return self._step(cycle, now_ms)
 
     def _step(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
@@ -309,70 +289,50 @@ class SnapshotWriter:
         assert cycle.found is not None
         open_on = cycle.open_on()
         records: list[SnapshotRecord] = []
-        covered: dict[TopicPartition, Offset] = {}
-        written: list[TransactionBuffer] = []
-        cycle.floors = self._floors
+        deleted: list[TransactionBuffer] = []
         for data in cycle.partitions:
             self._full.pop(data, None)  # what came since the probe began is in
             self._due.pop(data, None)
             found, buffer = cycle.found.get(data), self.buffers[data]
             if found is None:
-                records += self._missing(cycle, buffer, now_ms)
+                if buffer.missed(now_ms) >= DELETED_AFTER_MS:
+                    deleted.append(buffer)
                 continue
             buffer.missing_since_ms = None
-            made, covered[data] = buffer.snapshot(
+            records += buffer.snapshot(
                 found, open_on.get(data, ()), self._low_watermarks, self.position
             )
-            if made:
-                records += made
-                written.append(buffer)
-        if not records and not cycle.deleted:
+        if deleted:
+            records += self._forget(deleted)
+        covered_to = self._covered_to()
+        if not records and not (self._to_trim and covered_to > self._star_to):
             return self._finish(cycle, now_ms)
-        if cycle.deleted:
-            records += self._first_ends(cycle, written)
-        cycle.covered_to = self._covered_to(cycle, covered)
-        star = SnapshotStar(EndOffset(cycle.covered_to), cycle.floors)
-        cycle.written = written
-        return [WriteSnapshots(cycle.probe.counter, [*records, (STAR_KEY, encode_star(star))])]
+        self._to_trim = covered_to < self.position
+        cycle.covered_to = self._star_to = covered_to
+        star = SnapshotStar(EndOffset(covered_to), self._floors)
+        records.append((STAR_KEY, encode_star(star)))
+        return [WriteSnapshots(cycle.probe.counter, records)]
 
-    def _missing(
-        self, cycle: Cycle, buffer: TransactionBuffer, now_ms: int
-    ) -> list[SnapshotRecord]:
-        """A topic that was missed for long is gone, with everything known of it (E8).
+    def _forget(self, deleted: Iterable[TransactionBuffer]) -> list[SnapshotRecord]:
+        """Topics that were missed for long are gone, with everything known of them (E8).
 
-        Its aborted ids must not come to life when a topic of that name is created: what had ended
-        before it was missed stays hidden there by a floor.
-        """
-        if buffer.missing_since_ms is None:
-            buffer.missing_since_ms = now_ms
-        if now_ms - buffer.missing_since_ms < DELETED_AFTER_MS:
-            return []
-        cycle.deleted[buffer.data] = []
-        cycle.floors = {**cycle.floors, **self._low_watermarks}
-        return [(key, None) for key in buffer.durable_keys]
-
-    def _first_ends(self, cycle: Cycle, written: list[TransactionBuffer]) -> list[SnapshotRecord]:
-        """Those floors are not for data partitions known before: each gets a snapshot of its own.
-
-        Else a writer that recovers would know neither them nor which markers are theirs.
+        Their aborted ids must not come to life when a topic of that name is created: what had ended
+        before they were missed stays hidden there by a floor. Whatever is known without a snapshot
+        gets one now, or the next writer would take it for new, and such a floor for its own.
         """
         records: list[SnapshotRecord] = []
-        for data, buffer in self.buffers.items():
-            if data not in cycle.deleted and buffer not in written:
-                made = buffer.first_end(self.position)
-                if made:
-                    records += made
-                    written.append(buffer)
+        for buffer in deleted:
+            del self.buffers[buffer.data]
+            records += [(key, None) for key in buffer.durable_keys]
+        raised(self._floors, self._low_watermarks)
+        for buffer in self.buffers.values():
+            records += buffer.first_end(self.position)
         return records
 
-    def _covered_to(self, cycle: Cycle, covered: Mapping[TopicPartition, Offset]) -> int:
+    def _covered_to(self) -> Offset:
         """K*: the first marker that no snapshot has absorbed once this write is durable."""
-        lowest = self.position
-        for data, buffer in self.buffers.items():
-            if data not in cycle.deleted:
-                first = covered.get(data, buffer.uncovered_from)
-                lowest = lowest if first is None else min(lowest, first)
-        return lowest
+        first = (buffer.uncovered_from for buffer in self.buffers.values())
+        return Offset(min((one for one in first if one is not None), default=self.position))
 
     def _finish(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
         """The probe is over; what is not absorbed yet is due again."""
@@ -382,14 +342,7 @@ class SnapshotWriter:
             buffer = self.buffers.get(data)
             if buffer is not None and not buffer.at_rest:
                 self._due.setdefault(data, now_ms)
-        self._replay(cycle.deleted, now_ms)
         served: list[WriterEffect] = (
             [SnapshotsTaken(tuple(cycle.requests))] if cycle.requests else []
         )
         return served + self._begin(now_ms)
-
-    def _replay(self, held: HeldMarkers, now_ms: int) -> None:
-        """Markers of deleted topics that came while the deletion was written."""
-        for markers in held.values():
-            for offset, marker in markers:
-                self._marker_read(offset, marker, now_ms)

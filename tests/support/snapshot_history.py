@@ -1,8 +1,9 @@
 """A snapshot log as writers have made it step by step, and what is true at each of its records."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
+from pipeline.core.txn_buffer.buffer import SnapshotRecord
 from pipeline.core.txn_buffer.recovery import SnapshotTable, recover
 from pipeline.core.txn_buffer.writer import SnapshotWriter
 from pipeline.errors import SnapshotPartError
@@ -20,8 +21,10 @@ class History:
 
     def __init__(self) -> None:
         self.world = SnapshotWorld()
-        self.ended_at: dict[int, set[TxnId]] = {}  # by number of snapshot records before
-        self.log_start_at: dict[int, int] = {}
+        self.ended_at: list[set[TxnId]] = []  # by record of `everything`
+        self.log_start_at: list[int] = []
+        self.everything: list[LogRecord] = []  # also of transactions that were aborted
+        self.aborted: set[int] = set()  # their offsets
         self.markers: dict[TxnId, int] = {}  # offset of its marker
         self.boundaries: list[int] = [0]  # between native transactions
 
@@ -44,10 +47,9 @@ class History:
             self.markers[txn] = world.log_end
             world.land_marker(0)
 
-    def take(self):
-        """A snapshot on request; nothing goes wrong."""
+    def take(self, *, committed: bool = True):
+        """A snapshot on request; nothing goes wrong, or another writer follows."""
         world = self.world
-        before = len(world.snapshots)
         world.request(DATA)
         for _ in range(20):
             writer = world.writer
@@ -61,12 +63,27 @@ class History:
             if writer.end_reads:
                 world.read_marker_end(writer, 0)
             if writer.write:
-                world.end_write(writer, committed=True, reported=True)
-        ended = {txn for txn, held in world.txns.items() if held.committed is not None}
-        for number in range(before, len(world.snapshots)):
-            self.ended_at[number] = ended
-            self.log_start_at[number] = self.data.log_start
+                self.note(writer.write.records, committed=committed)
+                world.end_write(writer, committed=committed, reported=committed)
         self.boundaries.append(len(world.snapshots))
+
+    def note(self, records: Sequence[SnapshotRecord], *, committed: bool):
+        """What is true when these are written."""
+        ended = {txn for txn, held in self.world.txns.items() if held.committed is not None}
+        for key, value in records:
+            if not committed:
+                self.aborted.add(len(self.everything))
+            self.everything.append((len(self.everything), key, value))
+            self.ended_at.append(ended)
+            self.log_start_at.append(self.data.log_start)
+
+    def disturb_markers(self, pick: int):
+        """A zombie writes a marker again, and the cleaner takes the first one."""
+        world = self.world
+        if world.landed:
+            marker = world.landed[pick % len(world.landed)]
+            world.append_marker(marker)
+            world.log = [one for one in world.log[:-1] if one[1] != marker] + world.log[-1:]
 
     def retain(self, records: int):
         """Only so many of the last records stay."""
@@ -74,7 +91,7 @@ class History:
 
     @property
     def log(self) -> list[LogRecord]:
-        """Everything that was ever written to the snapshot log."""
+        """Every record of the snapshot log, without those of aborted transactions."""
         return self.world.snapshots
 
     def part_count(self) -> int:

@@ -85,3 +85,35 @@ def test_random_prefixes_and_compactions_of_many_parts(
             left = [one for n, one in enumerate(log[:read_to]) if n not in within]
             assert history.check(read_to, left)
             history.check_writer(left)
+
+
+FAILING = st.lists(
+    st.tuples(st.integers(0, 5), st.none() | st.integers(0, 12), st.booleans(), st.integers(0, 99)),
+    min_size=2,
+    max_size=10,
+)
+
+
+@settings(max_examples=150, deadline=None, print_blob=True)
+@given(FAILING, st.data())
+def test_records_of_aborted_transactions_mislead_nobody(
+    rounds: list[tuple[int, int | None, bool, int]], draw: st.DataObject
+):
+    """E3: who reads them too meets parts of two writers under one number, and is right or told."""
+    history = History()
+    for aborted, retained, committed, pick in rounds:
+        history.end_txns(aborted=aborted, committed=1)
+        history.take(committed=committed)
+        history.disturb_markers(pick)
+        if retained is not None:
+            history.retain(retained)
+    log = history.everything
+    for read_to in draw.draw(st.lists(st.integers(1, len(log)), min_size=1, max_size=8)):
+        gone = draw.draw(st.sets(st.integers(0, read_to - 1), max_size=30))
+        replaced = {
+            n
+            for n, one in enumerate(log)
+            if any(one[1] == it[1] and it[0] not in history.aborted for it in log[n + 1 :])
+        }
+        takes = gone & (replaced | history.aborted)
+        history.check(read_to, [one for one in log[:read_to] if one[0] not in takes])

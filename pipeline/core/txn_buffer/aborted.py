@@ -47,6 +47,10 @@ class AbortedSet:
         """What lies below is hidden from now on; `prune` gives its memory back."""
         raised(self.floors, floors)
 
+    def lies_below(self, floors: Floors) -> bool:
+        """Whether floors hide all that is held here."""
+        return all(max(held) < floors.get(one, 0) for one, held in self._sequences.items() if held)
+
     def prune(self) -> None:
         """Forgets the ids below the floors; 0.05 us for each id that is held."""
         for coordinator, floor in self.floors.items():

@@ -295,7 +295,8 @@ class SnapshotWriter:
             self._due.pop(data, None)
             found, buffer = cycle.found.get(data), self.buffers[data]
             if found is None:
-                if buffer.missed(now_ms) >= DELETED_AFTER_MS:
+                gone = buffer.missed(now_ms) >= DELETED_AFTER_MS
+                if gone and buffer.aborted.lies_below(self._low_watermarks):
                     deleted.append(buffer)
                 continue
             buffer.missing_since_ms = None
@@ -316,9 +317,10 @@ class SnapshotWriter:
     def _forget(self, deleted: Iterable[TransactionBuffer]) -> list[SnapshotRecord]:
         """Topics that were missed for long are gone, with everything known of them (E8).
 
-        Their aborted ids must not come to life when a topic of that name is created: what had ended
-        before they were missed stays hidden there by a floor. Whatever is known without a snapshot
-        gets one now, or the next writer would take it for new, and such a floor for its own.
+        Their aborted ids must not come to life when a topic of that name is created: all of them
+        had ended before the probe that missed it, and stay hidden there by a floor. Whatever is
+        known without a snapshot gets one now, or the next writer would take it for new, and such a
+        floor for its own.
         """
         records: list[SnapshotRecord] = []
         for buffer in deleted:

@@ -160,6 +160,18 @@ def test_markers_that_come_while_a_deletion_is_written_are_kept():
     assert rig.snapshot_of().unsealed == {0: [7]}
 
 
+def test_a_deleted_topic_waits_for_its_youngest_abort():
+    """E8: what the floor would not hide is kept, until a probe before has seen it ended."""
+    rig = Rig()
+    rig.add(abort(1), abort(7))
+    rig.take(found(10), low=6)
+    rig.to_write(rig.request(), {}, low=6)
+    rig.tick(DELETED_AFTER_MS)
+    assert rig.to_write(3, {}, low=8) == []
+    rig.tick(5000)
+    assert rig.keys(rig.to_write(4, {}, low=8))[0] == ("EndKey", True)
+
+
 def test_a_topic_that_comes_back_in_time_loses_nothing():
     """A cluster that did not know a topic for a while may know it again."""
     rig = Rig()

@@ -191,6 +191,7 @@ class Snapshots(RuleBasedStateMachine):
         for actor in self.actors():
             if self.world.now_ms >= actor.machine.deadline_ms:
                 self.world.run(actor, actor.machine.tick(self.world.now_ms))
+                assert actor.machine.deadline_ms > self.world.now_ms, "spins"
 
     # -- what must hold
 

@@ -1,4 +1,4 @@
-"""The aborted transactions of one data partition, for a test in much less than a microsecond.
+"""The aborted transactions of one data partition, for a test in less than a microsecond.
 
 *Source*: protocols.md D4, E5.
 *Invariants*: an id that was added is hidden for ever: it leaves the set only below a floor, and

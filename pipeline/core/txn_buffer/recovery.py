@@ -48,7 +48,7 @@ class Snapshot:
     def visible(self, offset: int, coordinator: int, sequence: int) -> bool | None:
         """What becomes of a coordinated record whose outcome no marker tells; None: undecided (D4).
 
-        Takes about half a microsecond.
+        Takes about a microsecond, however many ids there are.
         """
         if offset < self.end.floors_valid_from:
             return None

@@ -41,7 +41,6 @@ SWEEP_MS = 5 * 60 * 1000
 DELETED_AFTER_MS = 60 * 1000
 """For so long each probe must have missed a topic that is then taken for deleted."""
 
-
 PARTITIONS_MAX = 1000
 """Data partitions of one probe; others wait for the next."""
 
@@ -148,7 +147,10 @@ class SnapshotWriter:
         return self._go_on(now_ms)
 
     def requested(self, request: int, data: TopicPartition, now_ms: int) -> list[WriterEffect]:
-        """Somebody wants a snapshot that says what is true after now (E7)."""
+        """Somebody wants a snapshot that says what is true after now (E7); callers bound how many.
+
+        Those that come during a probe share the next one.
+        """
         self._buffer(data)
         self._requests[request] = data
         return self._go_on(now_ms)
@@ -259,11 +261,11 @@ class SnapshotWriter:
             wanted[data] = None
         if not wanted:
             return []
-        partitions = tuple(wanted)[:PARTITIONS_MAX]
+        partitions = dict.fromkeys(list(wanted)[:PARTITIONS_MAX])
         served = {one: data for one, data in self._requests.items() if data in partitions}
         self._counter += 1
         probe = Probe(self._nonce, self._counter)
-        cycle = self._cycle = Cycle(probe, partitions, served, now_ms)
+        cycle = self._cycle = Cycle(probe, tuple(partitions), served, now_ms)
         for request in served:
             del self._requests[request]
         for data in partitions:

@@ -81,11 +81,11 @@ def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
     if outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
         raise DecodeError(f"outcome {outcome} is neither commit nor abort")
     return Marker(
-        data=TopicPartition(topic, partition),
-        txn=TxnId(coordinator, sequence),
-        committed=outcome == OUTCOME_COMMIT,
-        start_offset=EndOffset(body.start_offset),
-        end_offset=EndOffset(body.end_offset) if body.HasField("end_offset") else None,
-        record_count=body.record_count,
-        topic_id=body.topic_id,
+        TopicPartition(topic, partition),
+        TxnId(coordinator, sequence),
+        outcome == OUTCOME_COMMIT,
+        EndOffset(body.start_offset),
+        EndOffset(body.end_offset) if body.HasField("end_offset") else None,
+        body.record_count,
+        body.topic_id,
     )

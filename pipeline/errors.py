@@ -51,6 +51,22 @@ class LogTrimmedError(PipelineError):
     """A log lacks records that its meaning depends on, and nothing that stands for them (C8)."""
 
 
+class SnapshotError(PipelineError):
+    """What is known of aborted transactions has a gap; nothing is read past it (E4)."""
+
+
+class SnapshotPartError(SnapshotError):
+    """A snapshot names a part that is not there, or another one is in its place."""
+
+
+class TopicRecreatedError(SnapshotError):
+    """A snapshot's offsets belong to a former topic of the same name (E8)."""
+
+
+class MarkersTrimmedError(SnapshotError):
+    """Markers were deleted that no snapshot has absorbed."""
+
+
 class AcknowledgementError(PipelineError):
     """A message cannot be acknowledged; nothing was changed."""
 

@@ -1,15 +1,17 @@
-"""Codec of txn-markers: the outcome of one transaction on one data partition.
+"""Codec of txn-markers: the outcome of one transaction on one data partition; and barriers.
 
-*Source*: protocols.md D. The key's bytes decide compaction, so they are laid out here and not
+*Source*: protocols.md D, E1. The key's bytes decide compaction, so they are laid out here and not
 left to protobuf, whose serialisation is not canonical: kind `m`, partition u32 big-endian,
 transaction 16 bytes, topic in UTF-8.
 """
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from schemas import barriers
+from schemas.barriers import Barrier
 from schemas.errors import DecodeError
 from schemas.v1.markers_pb2 import OutcomeMarker
 from schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
@@ -19,8 +21,7 @@ _KIND = b"m"
 _KEY = struct.Struct(">cIQQ")
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(NamedTuple):
     """Outcome of `txn` on `data`.
 
     Attributes:
@@ -58,12 +59,14 @@ def encode_value(marker: Marker) -> bytes:
     ).SerializeToString()
 
 
-def decode(key: bytes | None, value: bytes | None) -> Marker | None:
-    """The marker of a record; None for a tombstone.
+def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
+    """The marker or barrier of a record; None for a tombstone.
 
     Raises:
-        DecodeError: not a marker.
+        DecodeError: neither.
     """
+    if key is not None and key[:1] == barriers.KIND:
+        return barriers.decode(key, value)
     if key is None or len(key) <= _KEY.size or key[:1] != _KIND:
         raise DecodeError(f"key {key!r} is not that of an outcome marker")
     _, partition, coordinator, sequence = _KEY.unpack_from(key)
@@ -74,14 +77,15 @@ def decode(key: bytes | None, value: bytes | None) -> Marker | None:
         topic = key[_KEY.size :].decode()
     except (ProtobufDecodeError, UnicodeDecodeError) as error:
         raise DecodeError("not an outcome marker", detail=str(error)) from error
-    if body.outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
-        raise DecodeError(f"outcome {body.outcome} is neither commit nor abort")
+    outcome = body.outcome
+    if outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
+        raise DecodeError(f"outcome {outcome} is neither commit nor abort")
     return Marker(
-        data=TopicPartition(topic, partition),
-        txn=TxnId(coordinator, sequence),
-        committed=body.outcome == OUTCOME_COMMIT,
-        start_offset=EndOffset(body.start_offset),
-        end_offset=EndOffset(body.end_offset) if body.HasField("end_offset") else None,
-        record_count=body.record_count,
-        topic_id=body.topic_id,
+        TopicPartition(topic, partition),
+        TxnId(coordinator, sequence),
+        outcome == OUTCOME_COMMIT,
+        EndOffset(body.start_offset),
+        EndOffset(body.end_offset) if body.HasField("end_offset") else None,
+        body.record_count,
+        body.topic_id,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from schemas.barriers import Probe
 from schemas.coordinator_stats import stats_message, stats_of
 from schemas.errors import DecodeError
 from schemas.transactions import (
@@ -30,6 +31,7 @@ from schemas.transactions import (
     RequestBody,
     Response,
     Unknown,
+    WriteBarrier,
     Written,
 )
 from schemas.v1 import requests_pb2 as pb
@@ -63,6 +65,9 @@ def encode_request(request: Request) -> bytes:
             message.list.SetInParent()
         case DescribeCoordinator():
             message.describe_coordinator.SetInParent()
+        case WriteBarrier(marker_partition, probe):
+            message.write_barrier.marker_partition = marker_partition
+            message.write_barrier.nonce, message.write_barrier.counter = probe
     return message.SerializeToString()
 
 
@@ -162,6 +167,12 @@ def _add_subscriptions(added: pb.AddSubscriptions) -> AddSubscriptions:
     return AddSubscriptions(added.sequence, tuple(map(subscription_of, added.subscriptions)))
 
 
+def _write_barrier(asked: pb.WriteBarrier) -> WriteBarrier:
+    if not asked.nonce or not asked.counter:
+        raise DecodeError("a request for a barrier without probe")
+    return WriteBarrier(asked.marker_partition, Probe(asked.nonce, asked.counter))
+
+
 _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "open": lambda message: _open(message.open),
     "add_partitions": lambda message: _add_partitions(message.add_partitions),
@@ -171,6 +182,7 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "add_subscriptions": lambda message: _add_subscriptions(message.add_subscriptions),
     "release": lambda message: Release(tuple(message.release.sequences)),
     "describe_coordinator": lambda _: DescribeCoordinator(),
+    "write_barrier": lambda message: _write_barrier(message.write_barrier),
 }
 
 

@@ -13,6 +13,7 @@ TXN_LOG = PREFIX + "txn-log"
 TXN_REQUESTS = PREFIX + "txn-requests"
 TXN_RESPONSES = PREFIX + "txn-responses"
 TXN_MARKERS = PREFIX + "txn-markers"
+TXN_SNAPSHOTS = PREFIX + "txn-snapshots"
 PENDING_ACK_LOG = PREFIX + "pending-ack-log"
 ACK_REQUESTS = PREFIX + "ack-requests"
 SETTINGS = PREFIX + "settings"
@@ -46,12 +47,14 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         {"cleanup.policy": "delete", "retention.ms": _SHORT_RETENTION_MS, **entry_bytes}
     )
     markers = MappingProxyType({"cleanup.policy": "compact,delete", "retention.ms": _FOREVER})
+    compacted = MappingProxyType({"cleanup.policy": "compact"})
     return [
         TopicSpec(TXN_LOG, coordinators, kept),
         TopicSpec(TXN_REQUESTS, coordinators, passing),
         TopicSpec(TXN_RESPONSES, partitions, passing),
         TopicSpec(TXN_MARKERS, partitions, markers),
+        TopicSpec(TXN_SNAPSHOTS, partitions, compacted),
         TopicSpec(PENDING_ACK_LOG, partitions, kept),
         TopicSpec(ACK_REQUESTS, partitions, passing),
-        TopicSpec(SETTINGS, 1, MappingProxyType({"cleanup.policy": "compact"})),
+        TopicSpec(SETTINGS, 1, compacted),
     ]

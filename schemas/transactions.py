@@ -6,6 +6,7 @@ the pure core works on.
 
 from typing import NamedTuple
 
+from schemas.barriers import Probe
 from schemas.bases import Base
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
@@ -79,10 +80,17 @@ class DescribeCoordinator(NamedTuple):
     """Ask for the coordinator's figures."""
 
 
+class WriteBarrier(NamedTuple):
+    """Ask for a barrier in a partition of txn-markers; done when it is durable (E1)."""
+
+    marker_partition: int
+    probe: Probe
+
+
 Change = Open | AddPartitions | AddSubscriptions | End | Release
 """Requests that change state: they are written to the log."""
 
-RequestBody = Change | Describe | ListTransactions | DescribeCoordinator
+RequestBody = Change | Describe | ListTransactions | DescribeCoordinator | WriteBarrier
 
 
 class Request(NamedTuple):

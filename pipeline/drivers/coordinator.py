@@ -1,6 +1,6 @@
 """Runs one coordinator: requests in, log, markers and answers out.
 
-*Source*: protocols.md C.
+*Source*: protocols.md C, E1.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from pipeline.drivers.owned_log import log_codec
 from pipeline.drivers.owner import OwnerDriver, OwnerParts
 from pipeline.drivers.requests import AckRequests
 from pipeline.metrics import OwnerMetrics
-from schemas import markers, requests, topics, txn_log
+from schemas import barriers, markers, requests, topics, txn_log
 from schemas.acknowledgements import AckAnswer, AckQuestion, Settle
 from schemas.errors import StilltideError
 from schemas.placement import system_partition
@@ -43,6 +43,7 @@ from schemas.transactions import (
     Request,
     Response,
     TxnLogRecord,
+    WriteBarrier,
 )
 from schemas.txn_log_base import encode_state
 from schemas.values import (
@@ -125,6 +126,9 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         if isinstance(body, DescribeCoordinator):
             self._answer_after_noop(request, lambda: self.stats(live_entries=True))
             return
+        if isinstance(body, WriteBarrier):
+            self._barrier_asked(request, body)
+            return
         if isinstance(body, Open) and not 1 <= body.timeout_ms <= self._txn_timeout_ms_max:
             reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"
             self._answer_after_noop(request, lambda: Refused(reason))
@@ -133,6 +137,28 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
     def _answer_after_noop(self, request: Request, answer: Callable[[], Answer]) -> None:
         self._after_noop(lambda: self._reply(request, answer()))
+
+    def _barrier_asked(self, request: Request, asked: WriteBarrier) -> None:
+        """Writes a barrier behind every marker of what has ended, and says when it is durable (E1).
+
+        One that is lost on the way is asked for again.
+        """
+        count = self._partition_count
+        if asked.marker_partition >= count:
+            reason = f"marker partition {asked.marker_partition}; there are {count}"
+            self._answer_after_noop(request, lambda: Refused(reason))
+            return
+
+        def written(error: ConnectorError | None, _offset: int) -> None:
+            if error is None:
+                self._reply(request, Done())
+
+        def write() -> None:
+            value = barriers.encode_value(self._machine.barrier(asked, count))
+            key = barriers.encode_key(self.coordinator)
+            self._append_marker(asked.marker_partition, key, value, written)
+
+        self._after_noop(write)
 
     def _carry_out(self, effect: CoordinatorEffect) -> None:
         match effect:
@@ -209,14 +235,16 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
     def _write_marker(self, marker: markers.Marker, delivered: Delivered) -> None:
         partition = system_partition(marker.data, self._partition_count)
+        key = markers.encode_key(marker.data, marker.txn)
+        self._append_marker(partition, key, markers.encode_value(marker), delivered)
+
+    def _append_marker(
+        self, partition: int, key: bytes, value: bytes, delivered: Delivered
+    ) -> None:
+        data = TopicPartition(topics.TXN_MARKERS, partition)
         try:
-            self._parts.writer.append(
-                TopicPartition(topics.TXN_MARKERS, partition),
-                markers.encode_value(marker),
-                delivered,
-                key=markers.encode_key(marker.data, marker.txn),
-            )
-        except RetriableError as error:  # queue full: the whole set is written again later
+            self._parts.writer.append(data, value, delivered, key=key)
+        except RetriableError as error:  # queue full: whoever waits for it asks for it again
             delivered(error, -1)
 
     def _settle(

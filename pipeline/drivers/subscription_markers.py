@@ -113,7 +113,7 @@ class MarkerTail:
             return
         try:
             marker = decode(item.key, item.value)
-            if marker is not None:
+            if isinstance(marker, Marker):  # barriers are for snapshot writers
                 if marker.committed and marker.end_offset is None:
                     raise DecodeError("a commit marker without end offset")
                 self._marker_read(marker)

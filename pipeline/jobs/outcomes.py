@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 from connectors.spark.source import OffsetRange, read_ranges
 from pipeline.jobs.scope import Scope
 from schemas import markers
+from schemas.barriers import Barrier
 from schemas.errors import DecodeError
 from schemas.markers import Marker
 from schemas.topics import TXN_MARKERS
@@ -79,6 +80,8 @@ def latest_markers(records: Iterable[MarkerRecord]) -> list[Marker]:
             marker = markers.decode(record.key, record.value)
         except DecodeError as error:
             raise error.at(TXN_MARKERS, record.partition, record.offset) from None
+        if isinstance(marker, Barrier):
+            continue
         known = latest.get(record.key)
         if known is None or known[0] < record.offset:
             latest[record.key] = (record.offset, marker)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from schemas.v1 import requests_pb2 as schemas_dot_v1_dot_requests__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18schemas/v1/markers.proto\x12\x0cstilltide.v1\x1a\x19schemas/v1/requests.proto\"\x9d\x01\n\rOutcomeMarker\x12&\n\x07outcome\x18\x01 \x01(\x0e\x32\x15.stilltide.v1.Outcome\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x17\n\nend_offset\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0crecord_count\x18\x04 \x01(\x04\x12\x10\n\x08topic_id\x18\x05 \x01(\x0c\x42\r\n\x0b_end_offsetb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18schemas/v1/markers.proto\x12\x0cstilltide.v1\x1a\x19schemas/v1/requests.proto\"\x9d\x01\n\rOutcomeMarker\x12&\n\x07outcome\x18\x01 \x01(\x0e\x32\x15.stilltide.v1.Outcome\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x17\n\nend_offset\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0crecord_count\x18\x04 \x01(\x04\x12\x10\n\x08topic_id\x18\x05 \x01(\x0c\x42\r\n\x0b_end_offset\"\x89\x01\n\x10OpenTransactions\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x14\n\x0cstart_offset\x18\x04 \x01(\x04\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x19\n\x11transaction_count\x18\x06 \x01(\x04\"n\n\x07\x42\x61rrier\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\x12\x15\n\rlow_watermark\x18\x03 \x01(\x04\x12,\n\x04open\x18\x04 \x03(\x0b\x32\x1e.stilltide.v1.OpenTransactionsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,4 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OUTCOMEMARKER']._serialized_start=70
   _globals['_OUTCOMEMARKER']._serialized_end=227
+  _globals['_OPENTRANSACTIONS']._serialized_start=230
+  _globals['_OPENTRANSACTIONS']._serialized_end=367
+  _globals['_BARRIER']._serialized_start=369
+  _globals['_BARRIER']._serialized_end=479
 # @@protoc_insertion_point(module_scope)

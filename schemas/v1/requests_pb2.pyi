@@ -112,8 +112,18 @@ class DescribeCoordinator(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class WriteBarrier(_message.Message):
+    __slots__ = ("marker_partition", "nonce", "counter")
+    MARKER_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    marker_partition: int
+    nonce: bytes
+    counter: int
+    def __init__(self, marker_partition: _Optional[int] = ..., nonce: _Optional[bytes] = ..., counter: _Optional[int] = ...) -> None: ...
+
 class Request(_message.Message):
-    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator")
+    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator", "write_barrier")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +136,7 @@ class Request(_message.Message):
     ADD_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    WRITE_BARRIER_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     number: int
     acked_through: int
@@ -138,7 +149,8 @@ class Request(_message.Message):
     add_subscriptions: AddSubscriptions
     release: Release
     describe_coordinator: DescribeCoordinator
-    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ...) -> None: ...
+    write_barrier: WriteBarrier
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ..., write_barrier: _Optional[_Union[WriteBarrier, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("first_sequence", "count")

@@ -6,7 +6,14 @@ import sys
 
 from pipeline.cli.output import say
 
-CASES = ("writer", "transactions", "acknowledgements", "recovery", "consume_transform_produce")
+CASES = (
+    "writer",
+    "transactions",
+    "acknowledgements",
+    "recovery",
+    "consume_transform_produce",
+    "snapshots",
+)
 
 
 def main(names: list[str]) -> int:

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from pipeline.core.coordinator.base import state_of
+from schemas.barriers import Probe
 from schemas.bases import Base
 from schemas.transactions import (
     AddPartitions,
@@ -28,6 +29,7 @@ from schemas.transactions import (
     Open,
     Opened,
     Release,
+    WriteBarrier,
     Written,
 )
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
@@ -131,6 +133,11 @@ class Coordinated(RuleBasedStateMachine):
         """C1: a question that changes nothing."""
         body = ListTransactions() if everything else Describe(self.any_sequence(pick))
         self.world.ask(pick, body)
+
+    @rule(pick=PICK)
+    def probe(self, pick: int):
+        """E1: a snapshot writer asks which transactions may still write."""
+        self.world.ask(pick, WriteBarrier(0, Probe(b"writer", 1)))
 
     # -- what the path does
 

@@ -42,6 +42,7 @@ from schemas.transactions import (
     RequestBody,
     TxnLogRecord,
     Unknown,
+    WriteBarrier,
     Written,
 )
 from schemas.txn_log_base import encode_state
@@ -89,6 +90,7 @@ class Append:
     question: Request | None = None
     offset: int = -1  # of its entry; what lands together shares one
     known: dict[int, bool] = field(default_factory=dict)  # acknowledged when it was asked
+    registered: list[dict[TopicPartition, Registered]] = field(default_factory=list)  # likewise
 
 
 @dataclass(eq=False)
@@ -271,8 +273,10 @@ class CoordinatorWorld:
     def arrive(self, request: Request):
         """What the driver does with a request: a no-op stands in for a question (C1)."""
         self.run(self.owner, self.owner.machine.appending())
-        if isinstance(request.body, Describe | ListTransactions):
-            self.append(self.owner, Noop(), question=request, known=dict(self.outcomes))
+        if isinstance(request.body, Describe | ListTransactions | WriteBarrier):
+            known = dict(self.outcomes)
+            held = [dict(fate.registered) for fate in self.judge.fates]
+            self.append(self.owner, Noop(), question=request, known=known, registered=held)
         else:
             self.append(self.owner, request)
 
@@ -293,7 +297,10 @@ class CoordinatorWorld:
             self.run(owner, owner.machine.applied(Offset(offset), records, own=own, now_ms=now_ms))
             for one in entry:
                 if own and one.question is not None:
-                    self.inform(owner, one.question, one.known)
+                    if isinstance(one.question.body, WriteBarrier):
+                        self.inform_writer(owner, one.question, one.registered)
+                    else:
+                        self.inform(owner, one.question, one.known)
 
     def inform(self, owner: Owner, question: Request, known: dict[int, bool]):
         """C1: an answer shows everything acknowledged before the question arrived."""
@@ -306,6 +313,16 @@ class CoordinatorWorld:
             if sequence in known:
                 assert one.state in ("ENDED", "COMMITTING" if known[sequence] else "ABORTING")
         self.responses.append((question.client_id, question.number, answer))
+
+    def inform_writer(self, owner: Owner, question: Request, registered: list):
+        """E1: what had registered before the probe shows as open, or has ended with its markers."""
+        barrier = owner.machine.barrier(question.body, 1)
+        starts = {one.data: one.start_offset for one in barrier.open}
+        for fate, partitions in zip(self.judge.fates, registered, strict=False):
+            for data, one in partitions.items():
+                assert fate.ended or starts[data] <= one.start_offset
+        assert all(fate.ended for fate in self.judge.fates[: barrier.low_watermark])
+        self.responses.append((question.client_id, question.number, Done()))
 
     def run(self, owner: Owner, effects: list[CoordinatorEffect]):
         """Does what a driver does, and checks what must be durable first."""
@@ -356,14 +373,15 @@ class CoordinatorWorld:
 
     def legal_starts(self) -> list[int]:
         """C8: effective entries at or below the offset of a base that is effective as a whole."""
-        pieces: dict[tuple[int, int], set[int]] = {}
+        pieces: dict[tuple[int, int], int] = {}  # of the base that its owner tries just now
         as_of = 0
         for one in self.log:
             base = one.record.body
             if isinstance(base, Base):
-                seen = pieces.setdefault((id(one.owner), base.as_of), set())
-                seen.add(base.piece_index)
-                if len(seen) == base.piece_count:
+                key = id(one.owner), base.as_of
+                if base.piece_index == pieces.get(key, 0) or base.piece_index == 0:
+                    pieces[key] = base.piece_index + 1
+                if base.piece_index + 1 == base.piece_count == pieces.get(key):
                     as_of = max(as_of, base.as_of)
         return sorted({one.offset for one in self.log if one.offset <= as_of})
 

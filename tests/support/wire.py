@@ -3,6 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import settings
 
+from schemas.barriers import Barrier, OpenTransactions, Probe
 from schemas.bases import Base
 from schemas.markers import Marker
 from schemas.transactions import (
@@ -35,6 +36,7 @@ from schemas.transactions import (
     Response,
     TimedOut,
     Unknown,
+    WriteBarrier,
     Written,
 )
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
@@ -76,6 +78,7 @@ U64 = st.integers(0, 2**64 - 1)
 TEXT = st.text(max_size=8)
 TOPICS = st.text(min_size=1, max_size=8)
 IDS = st.binary(min_size=16, max_size=16)
+PROBES = st.builds(Probe, IDS, st.integers(1, 2**64 - 1))
 DATA_PARTITIONS = st.builds(TopicPartition, TOPICS, U32)
 REGISTRATIONS = st.lists(
     st.builds(Registered, DATA_PARTITIONS, U64.map(EndOffset), IDS), max_size=3
@@ -93,6 +96,7 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(Describe, U64),
     st.builds(ListTransactions),
     st.builds(DescribeCoordinator),
+    st.builds(WriteBarrier, U32, PROBES),
 )
 REQUESTS = st.builds(
     Request, st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U64, U32, BODIES
@@ -186,6 +190,15 @@ MARKERS = st.builds(
     st.none() | U64.map(EndOffset),
     U64,
     IDS,
+)
+BARRIERS = st.builds(
+    Barrier,
+    U64,
+    PROBES,
+    U64,
+    st.lists(
+        st.builds(OpenTransactions, DATA_PARTITIONS, IDS, U64.map(EndOffset), U64, U64), max_size=3
+    ).map(tuple),
 )
 
 

@@ -1,6 +1,6 @@
 """One owner's coordinator: answers, drives ending transactions to their end, times out.
 
-*Source*: protocols.md C0-C5, C7, C8.
+*Source*: protocols.md C0-C5, C7, C8; E1.
 *Invariants*: C1 an answer leaves only after the request's own entry, or a no-op appended after
 it arrived, is effective; C3 on abort the end offset is read after ABORTING is effective; C4 Ended
 is proposed only after every marker of the transaction is acknowledged and every subscription
@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
+from pipeline.core.coordinator.barrier import barrier_of
 from pipeline.core.coordinator.base import base_of, install, item_count, live_keys, state_of
 from pipeline.core.coordinator.state import CoordinatorState, Transaction, TxnState
+from schemas.barriers import Barrier
 from schemas.bases import Base
 from schemas.markers import Marker
 from schemas.topics import TXN_LOG
@@ -34,6 +36,7 @@ from schemas.transactions import (
     Request,
     TimedOut,
     TxnLogRecord,
+    WriteBarrier,
 )
 from schemas.txn_log_base import decode_state
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
@@ -183,6 +186,11 @@ class Coordinator:
             return self.state.describe(request.body.sequence)
         assert isinstance(request.body, ListTransactions)
         return self.state.list_transactions()
+
+    def barrier(self, asked: WriteBarrier, partition_count: int) -> Barrier:
+        """Answer to a probe, once a no-op appended after it is read: to be written at once (E1)."""
+        assert self._serving
+        return barrier_of(self.state, self.coordinator, asked, partition_count)
 
     def ends_read(
         self, sequence: int, ends: Mapping[TopicPartition, EndOffset]

@@ -13,6 +13,7 @@ from schemas import markers, txn_log
 from schemas.errors import DecodeError, UnknownVersionError
 from schemas.framing import decode_value, encode_batch
 from schemas.headers import EntryStamp
+from schemas.markers import Marker
 from schemas.placement import system_partition
 from schemas.requests import decode_response, encode_request
 from schemas.topics import TXN_LOG, TXN_MARKERS, TXN_REQUESTS, TXN_RESPONSES, TopicSpec
@@ -124,11 +125,13 @@ def aborting(sequence: int, *, wait_visible: bool = True) -> End:
     return End(sequence, committed=False, written=(), wait_visible=wait_visible)
 
 
-def marker_of(broker: MemoryBroker, data: TopicPartition, txn: TxnId) -> list[markers.Marker]:
+def marker_of(broker: MemoryBroker, data: TopicPartition, txn: TxnId) -> list[Marker]:
     """Every marker written for a transaction on a partition."""
     source = TopicPartition(TXN_MARKERS, system_partition(data, PARTITIONS))
     found = [markers.decode(it.key, it.value) for it in broker.records(source)]
-    return [it for it in found if it is not None and (it.data, it.txn) == (data, txn)]
+    return [
+        it for it in found if isinstance(it, markers.Marker) and (it.data, it.txn) == (data, txn)
+    ]
 
 
 def logged(broker: MemoryBroker) -> list[str]:

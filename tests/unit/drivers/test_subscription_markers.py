@@ -9,6 +9,8 @@ from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.drivers.subscription_markers import MarkerTail
 from pipeline.drivers.subscription_outage import OutageGuard
+from schemas import barriers
+from schemas.barriers import Barrier, Probe
 from schemas.markers import Marker
 from schemas.values import TxnId
 from tests.support.coordinated import MARKER_PARTITIONS, CoordinatedTopic
@@ -95,6 +97,16 @@ async def test_a_removed_partition_is_forgotten(rig: Rig):
     rig.tail.add([rig.topic.at(0)])
     async with rig.running(0):
         assert len(rig.read) == 2
+
+
+async def test_barriers_are_passed_over(rig: Rig):
+    """E1: they lie among the markers, for snapshot writers."""
+    value = barriers.encode_value(Barrier(2, Probe(b"n", 1), 7, ()))
+    await rig.topic.write_marker_bytes(0, barriers.encode_key(2), value)
+    await rig.topic.commit(0, X, 1)
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert [marker.txn for marker in rig.read] == [X]
 
 
 async def test_a_missing_marker_partition_is_named(rig: Rig):

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 
+from schemas.barriers import Probe
 from schemas.errors import DecodeError
 from schemas.requests import decode_request, decode_response, encode_request, encode_response
 from schemas.transactions import (
@@ -27,6 +28,7 @@ from schemas.transactions import (
     RequestBody,
     Response,
     Unknown,
+    WriteBarrier,
 )
 from schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.wire import (
@@ -64,6 +66,7 @@ BODIES: dict[str, tuple[RequestBody, str]] = {
     "describe": (Describe(7), "4202 0807"),
     "list": (ListTransactions(), "4a00"),
     "describe the coordinator": (DescribeCoordinator(), "6200"),
+    "write a barrier": (WriteBarrier(3, Probe(b"n", 300)), "6a08 0803 12016e 18ac02"),
 }
 STATS_HEAD = (
     "0801 1002 1803 2004 2805 3006 3801 4001 4809 500a 580b 6001 680d 700e 780f "
@@ -150,6 +153,7 @@ def test_open_without_count_opens_one():
         ("0a0163 1002 7200", "a request that this program does not know"),
         ("0a0163 1002 3a02 0807", "outcome 0 is neither commit nor abort"),
         ("0a0163 1002 3a04 0807 1003", "outcome 3 is neither commit nor abort"),
+        ("0a0163 1002 6a05 0803 12016e", "a request for a barrier without probe"),
     ],
     ids=[
         "garbage",
@@ -161,6 +165,7 @@ def test_open_without_count_opens_one():
         "body of a later version",
         "no outcome",
         "unknown outcome",
+        "no probe",
     ],
 )
 def test_what_is_no_request_is_an_error(hex_bytes: str, primary: str):

@@ -66,6 +66,7 @@ def test_system_topics_are_kept_as_their_readers_need():
         "stilltide.txn-requests": (3, "delete"),
         "stilltide.txn-responses": (5, "delete"),
         "stilltide.txn-markers": (5, "compact,delete"),
+        "stilltide.txn-snapshots": (5, "compact"),
         "stilltide.pending-ack-log": (5, "delete"),
         "stilltide.ack-requests": (5, "delete"),
         "stilltide.settings": (1, "compact"),

@@ -3,6 +3,8 @@ import itertools
 import pytest
 
 from pipeline.jobs.outcomes import MarkerRecord, latest_markers, mixed_transactions
+from schemas import barriers
+from schemas.barriers import Barrier, Probe
 from schemas.errors import DecodeError
 from schemas.markers import Marker, encode_key, encode_value
 from schemas.topics import TXN_MARKERS
@@ -47,6 +49,13 @@ def test_a_marker_behind_a_tombstone_lives_again():
     """A tombstone hides only what lies before it."""
     records = [tombstone(1, ORDERS, FIRST), record(2, marker(ORDERS, FIRST))]
     assert latest_markers(records) == [marker(ORDERS, FIRST)]
+
+
+def test_barriers_are_no_outcomes():
+    """E1: they lie among the markers, for snapshot writers."""
+    value = barriers.encode_value(Barrier(2, Probe(b"n", 1), 7, ()))
+    barrier = MarkerRecord(3, 5, barriers.encode_key(2), value)
+    assert latest_markers([barrier, record(4, marker(ORDERS, FIRST))]) == [marker(ORDERS, FIRST)]
 
 
 @pytest.mark.parametrize(

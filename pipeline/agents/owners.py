@@ -33,6 +33,7 @@ class Shared(NamedTuple):
     connector: Connector
     admin: LogAdmin
     writer: LogWriter
+    marker_writer: LogWriter
     ends: EndOffsets
     acks: AckRequests
     buffered_writer: BufferedWriter
@@ -114,6 +115,7 @@ class Owners:
         return CoordinatorDriver(
             coordinator,
             self._parts,
+            marker_writer=shared.marker_writer,
             ends=shared.ends,
             acks=shared.acks,
             limits=_txn_log_limits(shared.settings, shared.dynamic),

@@ -37,6 +37,9 @@ log = structlog.get_logger(__name__)
 SERVING_POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0
 
+MARKER_LINGER_MS = 5.0
+"""Nobody waits for a marker as for an answer, and a few large batches spare the broker."""
+
 SETTLE_RESEND_S = 1.0
 SETTLE_TIMEOUT_S = 30.0
 """Then the coordinator settles anew; a subscription's owner may be away for long."""
@@ -123,12 +126,14 @@ class Worker:
         cluster = cluster_app(settings, data_dir)
         buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
+        marker_writer = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
         acks = await _settling(connector, writer, settings.partitions)
 
         shared = Shared(
             connector,
             admin,
             writer,
+            marker_writer,
             ends,
             acks,
             buffered_writer,
@@ -154,7 +159,7 @@ class Worker:
             await asyncio.gather(*tasks, return_exceptions=True)
             await acks.close()
             await asyncio.gather(_stop(cluster), _stop(writers))
-            await writer.close()
+            await asyncio.gather(writer.close(), marker_writer.close())
 
     def _settings_changed(self, _dynamic: DynamicSettings) -> None:
         assert self._owners is not None

@@ -21,10 +21,12 @@ class ClientCluster:
         self,
         admin: LogAdmin,
         writer: LogWriter,
+        request_writer: LogWriter,
         requests: CoordinatorRequests,
         open_transactions_max: int,
     ) -> None:
         self.writer = writer
+        self._request_writer = request_writer
         self.slots = asyncio.Semaphore(open_transactions_max)
         self.known_ends: dict[TopicPartition, EndOffset] = {}
         self._admin = admin
@@ -94,7 +96,7 @@ class ClientCluster:
         """Releases the connections, and the transactions that were opened ahead."""
         self.pool.close()
         await self._requests.close()
-        await self.writer.close()
+        await asyncio.gather(self.writer.close(), self._request_writer.close())
         await self._admin.close()
 
 
@@ -122,16 +124,18 @@ async def connect(
         await admin.close()
         raise
     writer = connector.writer(name, linger_ms=linger_ms)
+    # Somebody waits for each request, and they come in batches already.
+    request_writer = connector.writer(f"{name}-requests")
     requests = Requests(
         COORDINATOR_SERVICE,
         connector,
-        writer,
+        request_writer,
         name=name,
         limits=BatchLimits(),
         request_timeout_s=request_timeout_s,
         resend_s=resend_s,
     )
-    cluster = ClientCluster(admin, writer, requests, open_transactions_max)
+    cluster = ClientCluster(admin, writer, request_writer, requests, open_transactions_max)
     try:
         await requests.open(
             partition_count=found[topics.TXN_REQUESTS].partition_count,

@@ -24,7 +24,8 @@ class TransactionClient:
             600.
         resend_s: an unanswered request is sent again after this, then ever more rarely.
         open_transactions_max: entering one more waits until another ends.
-        linger_ms: how long the producer gathers records before it sends them.
+        linger_ms: how long the producer gathers records before it sends them; `commit` waits for
+            them. The default is that of Kafka's own producers; 0 is for a few hasty transactions.
 
     Raises on entry:
         FatalError: the system topics do not exist.
@@ -41,7 +42,7 @@ class TransactionClient:
         request_timeout_s: float = 30.0,
         resend_s: float = 1.0,
         open_transactions_max: int = 4096,
-        linger_ms: float = 0.0,
+        linger_ms: float = 5.0,
     ) -> None:
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")

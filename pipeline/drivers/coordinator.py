@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from connectors.base import Delivered
+from connectors.base import Delivered, LogWriter
 from connectors.errors import ConnectorError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.buffered_log.bases import Trim
@@ -63,6 +63,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     Args:
         coordinator: partition of txn-log and txn-requests.
         parts: shared with other owners.
+        marker_writer: appends markers; shared with other coordinators.
         ends: reads end offsets; shared with other coordinators.
         acks: asks the owners of pending acknowledgements; shared with other coordinators.
         limits: of the buffered writer.
@@ -76,6 +77,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         coordinator: int,
         parts: OwnerParts,
         *,
+        marker_writer: LogWriter,
         ends: EndOffsets,
         acks: AckRequests,
         limits: BatchLimits,
@@ -86,6 +88,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         self.coordinator = coordinator
         log_partition = TopicPartition(topics.TXN_LOG, coordinator)
         super().__init__(log_partition, CODEC, parts, limits=limits, metrics=metrics)
+        self._marker_writer = marker_writer
         self._ends = ends
         self._acks = acks
         self._partition_count = partition_count
@@ -243,7 +246,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     ) -> None:
         data = TopicPartition(topics.TXN_MARKERS, partition)
         try:
-            self._parts.writer.append(data, value, delivered, key=key)
+            self._marker_writer.append(data, value, delivered, key=key)
         except RetriableError as error:  # queue full: whoever waits for it asks for it again
             delivered(error, -1)
 

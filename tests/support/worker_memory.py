@@ -112,6 +112,7 @@ class MemoryWorker:
             driver = CoordinatorDriver(
                 coordinator,
                 parts,
+                marker_writer=writer,
                 ends=ends,
                 acks=acks,
                 limits=self._limits,

@@ -43,6 +43,7 @@ class Site:
             connector,
             self._admin,
             self._writer,
+            self._writer,
             EndOffsets(self._admin),
             Requests(
                 PENDING_ACK_SERVICE,

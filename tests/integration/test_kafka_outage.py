@@ -149,7 +149,7 @@ async def test_a_reader_says_that_the_broker_is_away_and_goes_on_afterwards(
         while not values:
             await read()
         await asyncio.to_thread(cluster.kill)
-        while len(outages) < 3:
+        while not outages:  # librdkafka tells of the same error once in 30 s
             await read()
         await asyncio.to_thread(cluster.start)
         writer.append(data, b"1", lambda _, __: None)

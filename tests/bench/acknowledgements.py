@@ -7,6 +7,7 @@ from.
 """
 
 import asyncio
+import gc
 import tempfile
 from collections import deque
 from collections.abc import Sequence
@@ -132,6 +133,8 @@ async def run() -> None:
         for store in stores.values():  # the broker compiles its code; nobody shall pay for it alone
             for callers in (1, 64):
                 await closed_loop(store.acknowledge, callers, WARM_UP_SECONDS / len(stores))
+        gc.collect()
+        gc.freeze()  # as a worker does once it serves
         for number in range(ROUNDS):
             for callers in CALLERS:
                 for name in rotated(list(SETTINGS), number + callers):

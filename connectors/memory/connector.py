@@ -38,7 +38,7 @@ class MemoryConnector:
         return MemoryTransactionalWriter(self._broker, transactional_id)
 
     def reader(self, client_id: str, *, committed: bool = True) -> MemoryReader:
-        """A reader of named partitions; there is no native data to hide."""
+        """A reader of named partitions; no native data is ever open or aborted."""
         del committed
         return MemoryReader(self._broker, client_id)
 
@@ -80,7 +80,7 @@ class MemoryAdmin:
     async def end_offsets(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> dict[TopicPartition, EndOffset]:
-        """End offsets; without native transactions the last stable offset is the same."""
+        """End offsets; no native transaction stays open, so the last stable offset is the same."""
         del committed
         self._broker.check_up()
         found = {data: self._broker.log(data) for data in partitions}

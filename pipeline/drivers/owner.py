@@ -41,7 +41,7 @@ class OwnerParts:
 
     Attributes:
         connector: the cluster.
-        writer: appends entries, answers, and what else an owner writes.
+        writer: appends entries and answers.
         admin: trims the logs.
         submit: hands log entries to the buffered-writer agent.
         clock: wall clock.

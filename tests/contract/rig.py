@@ -1,6 +1,7 @@
 """What a contract test holds: a connector under test, and hands to reach around it."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -139,7 +140,8 @@ class Membership:
         """Stops reading and closes the reader."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
         await self.reader.close()
 
     def _assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:

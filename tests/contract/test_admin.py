@@ -56,6 +56,10 @@ async def test_the_system_topics_pass(admin: LogAdmin, topic_name: str):
     ]
     await admin.ensure_topics(specs)
     await admin.ensure_topics(specs)
+    found = await admin.describe_topics([spec.name for spec in specs])
+    assert {it.name: it.partition_count for it in found.values()} == {
+        spec.name: spec.partition_count for spec in specs
+    }
 
 
 async def test_several_may_ensure_at_once(rig: Rig, topic_name: str):
@@ -63,6 +67,9 @@ async def test_several_may_ensure_at_once(rig: Rig, topic_name: str):
     admins = [rig.connector.admin() for _ in range(4)]
     spec = TopicSpec(topic_name, 2, {POLICY: "compact"})
     await asyncio.gather(*(admin.ensure_topics([spec]) for admin in admins))
+    found = [await admin.describe_topics([topic_name]) for admin in admins]
+    assert found[0][topic_name].partition_count == 2
+    assert all(it == found[0] for it in found)
     for admin in admins:
         await admin.close()
 
@@ -91,6 +98,8 @@ async def test_the_order_of_policies_and_defaults_do_not_matter(admin: LogAdmin,
     await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact,delete"})])
     await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "delete,compact"})])
     await admin.ensure_topics([TopicSpec(topic_name, 1)])
+    with pytest.raises(FatalError):
+        await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact"})])
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1_000_000])

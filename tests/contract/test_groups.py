@@ -84,6 +84,7 @@ async def test_a_record_comes_only_while_its_partition_is_held(rig: Rig, log: To
     await second.join(log.topic)
     await second.until(lambda: len(second.records) >= 3000)
     await first.until(lambda: len(first.held) == 1)
+    assert {record.partition for record in second.records} == {it.partition for it in second.held}
     for member in (first, second):
         await member.leave()
 
@@ -137,6 +138,11 @@ async def test_a_commit_is_answered_while_the_loop_is_busy(rig: Rig, log: TopicP
         threading.Event().wait(BUSY_S)
         await committing
     await member.leave()
+    after = Membership(rig.connector.group_reader("m", log.topic))
+    await after.join(log.topic)
+    await after.until(lambda: len(after.held) == 2)
+    assert after.reader.committed(log) == (2, "")
+    await after.leave()
 
 
 async def test_a_plain_commit_wipes_metadata(rig: Rig, log: TopicPartition):
@@ -215,6 +221,7 @@ async def test_groups_are_independent(rig: Rig, log: TopicPartition):
         await member.join(log.topic)
         await member.until(lambda it=member: len(it.records) == 2)
     for member in members:
+        assert [record.value for record in member.records] == [b"a", b"b"]
         await member.leave()
 
 

@@ -4,9 +4,7 @@
 """
 
 import asyncio
-import gc
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine
@@ -29,6 +27,7 @@ from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
+from pipeline.interpreter import tune
 from pipeline.metrics import WorkerMetrics
 from schemas.topics import system_topics
 
@@ -43,9 +42,6 @@ MARKER_LINGER_MS = 5.0
 SETTLE_RESEND_S = 1.0
 SETTLE_TIMEOUT_S = 30.0
 """Then the coordinator settles anew; a subscription's owner may be away for long."""
-
-GIL_SWITCH_INTERVAL_S = 0.0005
-"""A record crosses three threads on its way; at Python's 5 ms each of them would wait so long."""
 
 
 class Worker:
@@ -77,7 +73,7 @@ class Worker:
                 place.
             ConfigError: the port of the web site is taken.
         """
-        sys.setswitchinterval(GIL_SWITCH_INTERVAL_S)
+        tune()
         disable_created_metrics()  # a time stamp beside each sample tells nothing new
         settings = self._settings
         connector = KafkaConnector(
@@ -201,10 +197,7 @@ class Worker:
             if owners.serving:
                 break
             await asyncio.sleep(SERVING_POLL_S)
-        # What was loaded so far lives as long as the process. Left to the collector, it is walked
-        # again and again under load, at 50 ms a time.
-        gc.collect()
-        gc.freeze()
+        tune()  # again: what was recovered is there now
         self._serving(sorted(owners.coordinators.drivers), self._web)
 
 

@@ -48,7 +48,7 @@ HELD_RECORDS_MAX = 10_000
 class _Outgoing(NamedTuple):
     value: bytes | None
     key: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: Sequence[tuple[str, bytes]]
 
 
 class Transaction:
@@ -124,23 +124,17 @@ class Transaction:
             FatalError: no such topic or partition, or the record is too large.
         """
         self._must_be_open()
-        cluster = self._cluster
-        described = cluster.topic(topic) or await cluster.describe(topic)
-        count = described.partition_count
-        if partition is None:
-            partition = partition_for(key, count, self._turn)
-        elif not 0 <= partition < count:
-            raise FatalError(f"partition {partition} is not in 0..{count - 1}", topic=topic)
         for name, _ in headers:
             if name == TXN:
                 raise TransactionStateError(f"the header `{TXN}` belongs to Stilltide", topic=topic)
-        data = TopicPartition(topic, partition)
-        record = _Outgoing(value, key, [*headers])
+        if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
+            data = await self._partition(topic, key, partition)
         writes = self._writes.get(data) or self._registered_ahead(data)
-        if writes is not None:
-            await self._append(writes, record)
-        else:
-            await self._hold(data, record)
+        if writes is None:
+            await self._hold(data, _Outgoing(value, key, [*headers]))
+            return data
+        while not self._append(writes, value, key, headers):
+            await self._cluster.writer.room()
         return data
 
     async def acknowledge(self, subscription: Subscription, message: Message) -> None:
@@ -267,6 +261,18 @@ class Transaction:
         self._id = txn_id
         self._header = [(TXN, txn_id.to_bytes())]
 
+    async def _partition(
+        self, topic: str, key: bytes | None, partition: int | None
+    ) -> TopicPartition:
+        """Where a record goes that is sent so; raises as `send`."""
+        described = self._cluster.topic(topic) or await self._cluster.describe(topic)
+        count = described.partition_count
+        if partition is None:
+            partition = partition_for(key, count, self._turn)
+        elif not 0 <= partition < count:
+            raise FatalError(f"partition {partition} is not in 0..{count - 1}", topic=topic)
+        return TopicPartition(topic, partition)
+
     async def _hold(self, data: TopicPartition, record: _Outgoing) -> None:
         """Keeps a record until its partition is registered (C2)."""
         self._held.setdefault(data, []).append(record)
@@ -340,25 +346,31 @@ class Transaction:
         writes = PartitionWrites(registered, self._reported)
         held = self._held.get(data, [])
         for record in held:  # grows while it is drained, so that order is kept
-            await self._append(writes, record)
+            while not self._append(writes, *record):
+                await self._cluster.writer.room()
         self._held_count -= len(held)
         self._held.pop(data, None)
         if self._state == "open":
             self._writes[data] = writes
 
-    async def _append(self, writes: PartitionWrites, record: _Outgoing) -> None:
-        writer = self._cluster.writer
-        value, key, headers = record
-        headers = [*self._header, *headers] if headers else self._header
-        while True:
-            try:
-                writer.append(writes.data, value, writes.delivered, key=key, headers=headers)
-            except RetriableError:
-                await writer.room()
-            else:
-                writes.sent += 1
-                self._unreported += 1
-                return
+    def _append(
+        self,
+        writes: PartitionWrites,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+    ) -> bool:
+        """Hands a record to the producer; False while its queue is full."""
+        with_txn = [*self._header, *headers] if headers else self._header
+        try:
+            self._cluster.writer.append(
+                writes.data, value, writes.delivered, key=key, headers=with_txn
+            )
+        except RetriableError:
+            return False
+        writes.sent += 1
+        self._unreported += 1
+        return True
 
     def _reported(self) -> None:
         self._unreported -= 1

@@ -7,7 +7,6 @@ from.
 """
 
 import asyncio
-import gc
 import tempfile
 from collections import deque
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.pending_ack.machine import PendingAckStore, Reply
 from pipeline.drivers.owned_log import OwnedLog
 from pipeline.drivers.pending_ack import CODEC
+from pipeline.interpreter import tune
 from schemas import pending_ack
 from schemas.acknowledgements import (
     AckAnswer,
@@ -133,8 +133,7 @@ async def run() -> None:
         for store in stores.values():  # the broker compiles its code; nobody shall pay for it alone
             for callers in (1, 64):
                 await closed_loop(store.acknowledge, callers, WARM_UP_SECONDS / len(stores))
-        gc.collect()
-        gc.freeze()  # as a worker does once it serves
+        tune()
         for number in range(ROUNDS):
             for callers in CALLERS:
                 for name in rotated(list(SETTINGS), number + callers):

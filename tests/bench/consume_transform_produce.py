@@ -20,6 +20,7 @@ from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
 from pipeline.client import Subscription, TransactionClient
 from pipeline.demo.worker_process import WorkerProcess
+from pipeline.interpreter import tune
 from schemas.topics import TopicSpec
 from tests.bench.harness import Run, closed_loop, middle, report, summary
 
@@ -71,6 +72,7 @@ async def run() -> None:
         # The broker compiles its code for half a minute; neither side shall pay for it alone.
         await closed_loop(transform, CONCURRENCY, WARM_UP_SECONDS)
         await asyncio.to_thread(_native, pairs, WARM_UP_SECONDS)
+        tune()
         for number in range(ROUNDS):
             ours.append(await closed_loop(transform, CONCURRENCY, SECONDS))
             for count in PRODUCERS:

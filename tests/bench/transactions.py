@@ -22,6 +22,7 @@ from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
 from pipeline.client.transaction_client import TransactionClient
 from pipeline.demo.worker_process import WorkerProcess
+from pipeline.interpreter import tune
 from schemas.topics import TopicSpec
 from tests.bench.harness import Run, closed_loop, cpu_s, middle, report, summary
 
@@ -59,6 +60,7 @@ async def run() -> None:
         # The broker compiles its code for half a minute; neither side shall pay for it alone.
         await closed_loop(transaction, 256, WARM_UP_SECONDS)
         await asyncio.to_thread(_native, producers, WARM_UP_SECONDS)
+        tune()
         for number in range(ROUNDS):
             for concurrency in CONCURRENCY:
                 used_s = cpu_s(cluster.pid), _worker_cpu_s(worker), sum(os.times()[:2])

@@ -1,7 +1,8 @@
 """What pending-ack-log and its owners' answers say, read by a witness while everything runs.
 
 *Source*: protocols.md A4, B2, C0, C1, G. The witness begins as an owner does, from the last base,
-and never writes.
+and never writes. Where a trim overtakes it, it begins again so, and leaves what lay in the gap
+unjudged.
 
 *Invariants*: an answer to a logged request is what the effective log says at one of the places
 (offset, batch index) where the request lies, so no zombie has answered; no offset is acknowledged
@@ -11,7 +12,8 @@ by two transactions that were settled as committed; no transaction is settled in
 import asyncio
 from collections import defaultdict
 
-from connectors.base import LogReader, Record
+from connectors.base import LogAdmin, LogReader, Record
+from connectors.errors import OffsetOutOfRangeError
 from connectors.kafka.connector import KafkaConnector
 from pipeline.core.buffered_log.effective import EffectiveLog
 from pipeline.core.pending_ack.machine import PendingAckStore, Reply
@@ -81,7 +83,8 @@ class AckHistory:
         self._answers: list[Record] = []
         self._granted: defaultdict[tuple[SubscriptionId, int], set[TxnId]] = defaultdict(set)
         self._settled: defaultdict[TxnId, set[bool]] = defaultdict(set)
-        self._positions: dict[TopicPartition, int] = {}
+        self._positions: dict[TopicPartition, Offset] = {}
+        self._overtaken: set[int] = set()
         self._reading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -135,16 +138,32 @@ class AckHistory:
         outages = OutageGuard(admin, timeout_s=AWAY_S, retry_delay_s=0.1)
         try:
             while True:
-                for item in await outages.call(reader.read, may_rest=True):
+                try:
+                    items = await outages.call(reader.read, may_rest=True)
+                except OffsetOutOfRangeError:
+                    await outages.call(lambda: self._begin_again(admin))
+                    await reader.assign(self._positions)
+                    continue
+                for item in items:
                     if isinstance(item, Record):
                         self._record_read(item)
         finally:
             await reader.close()
             await admin.close()
 
+    async def _begin_again(self, admin: LogAdmin) -> None:
+        """Replays the logs that were trimmed before they were read."""
+        logs = [it for it in self._positions if it.topic == PENDING_ACK_LOG]
+        starts, ends = await admin.start_offsets(logs), await admin.end_offsets(logs)
+        for log in logs:
+            if self._positions[log] < starts[log]:
+                self._positions[log] = starts[log]
+                self._logs[log.partition] = _Log(log.partition, starts[log], ends[log])
+                self._overtaken.add(log.partition)
+
     def _record_read(self, record: Record) -> None:
         data = TopicPartition(record.topic, record.partition)
-        self._positions[data] = record.offset + 1
+        self._positions[data] = Offset(record.offset + 1)
         if data.topic == TXN_RESPONSES:
             self._answers.append(record)
             return
@@ -173,7 +192,8 @@ class AckHistory:
         for data in decode_value(answers.value):
             number, partition, answer = pending_ack.decode_response(data)
             right = self._right.get((answers.key, partition, number))
-            if right is None and (answers.key, number) in self._logs[partition].earlier:
+            earlier = (answers.key, number) in self._logs[partition].earlier
+            if right is None and (earlier or partition in self._overtaken):
                 continue
             if right is None:  # questions are not logged
                 assert isinstance(answer, Acks), f"{answer} to a request that is not in the log"

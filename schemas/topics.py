@@ -16,6 +16,7 @@ TXN_MARKERS = PREFIX + "txn-markers"
 TXN_SNAPSHOTS = PREFIX + "txn-snapshots"
 PENDING_ACK_LOG = PREFIX + "pending-ack-log"
 ACK_REQUESTS = PREFIX + "ack-requests"
+SNAPSHOT_REQUESTS = PREFIX + "snapshot-requests"
 SETTINGS = PREFIX + "settings"
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024
@@ -56,5 +57,6 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(TXN_SNAPSHOTS, partitions, compacted),
         TopicSpec(PENDING_ACK_LOG, partitions, kept),
         TopicSpec(ACK_REQUESTS, partitions, passing),
+        TopicSpec(SNAPSHOT_REQUESTS, partitions, passing),
         TopicSpec(SETTINGS, 1, compacted),
     ]

@@ -69,6 +69,7 @@ def test_system_topics_are_kept_as_their_readers_need():
         "stilltide.txn-snapshots": (5, "compact"),
         "stilltide.pending-ack-log": (5, "delete"),
         "stilltide.ack-requests": (5, "delete"),
+        "stilltide.snapshot-requests": (5, "delete"),
         "stilltide.settings": (1, "compact"),
     }
     assert topics["stilltide.txn-log"].configs["retention.ms"] == "-1"

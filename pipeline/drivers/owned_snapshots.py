@@ -7,9 +7,9 @@ that failed, or of which nobody knows, ends it, since its machine counts it as d
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVarTuple
 
 import structlog
 
@@ -53,6 +53,8 @@ log = structlog.get_logger(__name__)
 
 TICK_S = 0.1
 OUTAGE_RETRY_S = 0.25
+
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True)
@@ -172,9 +174,9 @@ class OwnedSnapshots:
         reader = parts.connector.reader(f"snapshot-markers-{self._partition}")
         try:
             await reader.assign({self._markers: machine.position})
-            async with self._tasks as tasks:
+            async with self._tasks:
                 self.machine = machine
-                tasks.create_task(self._tick(machine))
+                self._start("tick", self._tick, machine)
                 self._serving()
                 await self._follow(machine, lambda: outages.call(reader.read, may_rest=True))
         finally:
@@ -222,32 +224,31 @@ class OwnedSnapshots:
         for effect in effects:
             match effect:
                 case ReadPositions(counter):
-                    self._start(("positions", counter), self._read_positions(machine, effect))
+                    self._start(("positions", counter), self._read_positions, machine, effect)
                 case AskBarriers(probe, coordinators):
                     for coordinator in coordinators:
-                        self._start((coordinator, probe), self._ask(coordinator, probe))
+                        self._start((coordinator, probe), self._ask, coordinator, probe)
                 case ReadMarkerEnd(counter):
-                    self._start(("end", counter), self._read_end(machine, counter))
+                    self._start(("end", counter), self._read_end, machine, counter)
                 case WriteSnapshots(counter):
-                    self._start(("write", counter), self._write(machine, effect))
+                    self._start(("write", counter), self._write, machine, effect)
                 case TrimMarkers(before):
-                    self._start(("trim", before), self._trim(before))
+                    self._start(("trim", before), self._trim, before)
                 case SnapshotsTaken(requests):
                     self._taken(requests)
 
-    def _start(self, key: object, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, key: object, work: Callable[[*Ts], Awaitable[None]], *given: *Ts) -> None:
         """Does it beside, unless that is being done already: a step is taken again if it is slow.
 
         A step that the broker's absence prevents is left; its machine takes it again (E1).
         """
         if key in self._busy:
-            work.close()
             return
         self._busy.add(key)
 
         async def done() -> None:
             try:
-                await work
+                await work(*given)
             except BaseException:
                 self.machine = None
                 raise

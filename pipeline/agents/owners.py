@@ -90,9 +90,8 @@ class Owners:
 
     @property
     def serving(self) -> bool:
-        """Whether coordinators are assigned, and everything assigned is recovered."""
-        agents = (self.coordinators, self.pending_acks, self.snapshots)
-        owners = [owner for agent in agents for owner in agent.drivers.values()]
+        """Whether coordinators are assigned, and everything that transactions wait for serves."""
+        owners = [*self.coordinators.drivers.values(), *self.pending_acks.drivers.values()]
         return bool(self.coordinators.drivers) and all(owner.serving for owner in owners)
 
     def finding(self) -> Finding:

@@ -31,7 +31,7 @@ COORDINATORS = 2
 PARTITIONS = 1
 """Of the workers that it runs beside."""
 
-PART_BYTES_MAX = 40
+PART_BYTES_MAX = 64
 """A few ids fill a part."""
 
 EAGER = SnapshotLimits(changes_max=1, interval_ms=1, part_bytes_max=PART_BYTES_MAX)

@@ -20,6 +20,7 @@ from schemas import snapshot_requests
 from schemas.framing import decode_value
 from schemas.placement import system_partition
 from schemas.snapshot_requests import SnapshotAnswer, SnapshotRequest, SnapshotResponse
+from schemas.topics import is_topic_name
 from schemas.transactions import Refused
 from schemas.values import TopicPartition
 
@@ -121,6 +122,9 @@ class SnapshotDriver:
         count = self._parts.partition_count
         if system_partition(request.data, count) != self.partition:
             self._answer(request, Refused(f"another of {count} snapshot writers serves it"))
+            return
+        if not is_topic_name(request.data.topic):  # brokers fail a whole probe for it
+            self._answer(request, Refused("no topic can have this name"))
             return
         if request in self._numbers:
             return

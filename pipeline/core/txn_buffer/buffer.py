@@ -148,6 +148,11 @@ class TransactionBuffer:
             return None
         return SnapshotSummary(end.topic_id, end.max_read_position, self._durable_ids)
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether neither a marker nor a snapshot has said anything of it yet."""
+        return self._durable is None and self._topic_id is None
+
     def missed(self, now_ms: int) -> int:
         """The topic is not there; for how many milliseconds every probe has found that."""
         if self.missing_since_ms is None:

@@ -304,6 +304,9 @@ class SnapshotWriter:
             self._full.pop(data, None)  # what came since the probe began is in
             self._due.pop(data, None)
             found, buffer = cycle.found.get(data), self.buffers[data]
+            if found is None and buffer.is_blank:
+                del self.buffers[data]  # somebody asked for what there is not
+                continue
             if found is None:
                 gone = buffer.missed(now_ms) >= DELETED_AFTER_MS
                 if gone and buffer.aborted.lies_below(self._low_watermarks):

@@ -151,14 +151,19 @@ async def test_figures_follow_the_writer(
 
 
 async def test_a_partition_that_is_not_there_is_refused(
-    broker: MemoryBroker, client: SnapshotClient
+    worker: MemoryWorker, client: SnapshotClient
 ):
-    """Neither an unknown topic nor a partition beyond the last one gets a snapshot."""
-    for data in (TopicPartition("nothing", 0), TopicPartition(ORDERS.topic, 7)):
+    """Neither an unknown topic nor a partition beyond the last one, nor what cannot be a topic."""
+    for data in (
+        TopicPartition("nothing", 0),
+        TopicPartition(ORDERS.topic, 7),
+        TopicPartition("no topic", 0),
+    ):
         async with snapshot_client(client.connector, data, partitions=PARTITIONS) as other:
             with pytest.raises(RefusedError, match="no snapshot was taken"):
                 await other.take()
     assert (await client.table()).ends == {}
+    assert [it.stats().data_partitions for it in worker.snapshots] == [0, 0]
 
 
 def ask_raw(broker: MemoryBroker, partition: int, request: SnapshotRequest) -> None:

@@ -37,7 +37,7 @@ from tests.support.snapshot_client import (
 )
 from tests.support.worker_process import ModuleWorker, running_worker
 
-CHANGES_MAX = 50
+CHANGES_MAX = 20
 
 FEW = 12
 """Aborted transactions; twice as many fill a part of the lone writer."""

@@ -15,15 +15,18 @@ from schemas.topics import TopicSpec
 from schemas.values import TopicPartition
 from tests.support.worker_memory import PARTITIONS, WAIT_S, MemoryWorker
 
+COUNT = 5
+"""Partitions of the data topic: both snapshot writers serve some of them."""
+
 SOON_S = 0.5
 """A time-out that is meant to run out."""
 
 
 @pytest.fixture
 async def connector() -> MemoryConnector:
-    """Of a broker with a data topic of three partitions and six records."""
+    """Of a broker with a data topic and six records."""
     broker = MemoryBroker()
-    broker.create_topic(TopicSpec("orders", 3))
+    broker.create_topic(TopicSpec("orders", COUNT))
     for _ in range(6):
         broker.append(TopicPartition("orders", 2), None, b"plain", None)
     return MemoryConnector(broker)
@@ -41,7 +44,7 @@ async def test_every_partition_is_taken(connector: MemoryConnector, worker: Memo
     taken, ends = await take_all(connector, "orders", (), WAIT_S)
     assert all(taken.values())
     rows = taken_rows("orders", {it: one for it, one in taken.items() if one is not None}, ends)
-    assert [it["partition"] for it in rows] == [0, 1, 2]
+    assert [it["partition"] for it in rows] == list(range(COUNT))
     assert rows[2] == {
         "topic": "orders",
         "partition": 2,
@@ -55,8 +58,8 @@ async def test_partitions_are_chosen(connector: MemoryConnector, worker: MemoryW
     """Once each, in order; one that is not there is refused before anything is asked."""
     taken, _ = await take_all(connector, "orders", (2, 0, 2), WAIT_S)
     assert list(taken) == [0, 2]
-    with pytest.raises(RefusedError, match="there is no partition 3"):
-        await take_all(connector, "orders", (0, 3), WAIT_S)
+    with pytest.raises(RefusedError, match="there is no partition 5"):
+        await take_all(connector, "orders", (0, COUNT), WAIT_S)
     with pytest.raises(FatalError, match="the topic does not exist"):
         await take_all(connector, "nothing", (), WAIT_S)
 
@@ -65,7 +68,7 @@ async def test_a_writer_that_does_not_answer_is_told_from_the_others(
     connector: MemoryConnector, worker: MemoryWorker
 ):
     """Its partitions have no answer; the others have theirs."""
-    serving = [system_partition(TopicPartition("orders", it), PARTITIONS) for it in range(3)]
+    serving = [system_partition(TopicPartition("orders", it), PARTITIONS) for it in range(COUNT)]
     assert len(set(serving)) == PARTITIONS
     worker.tasks[-PARTITIONS + serving[0]].cancel()
     taken, _ = await take_all(connector, "orders", (), SOON_S)

@@ -190,6 +190,7 @@ class OwnedSnapshots:
         try:
             while True:
                 self._read(machine, await read())
+                await asyncio.sleep(0)  # others of this worker have their turn in a long replay
         except OffsetOutOfRangeError as error:
             raise FencedError(  # the next recovery tells whether snapshots have absorbed them
                 "the markers to be read next were trimmed", detail=str(error)

@@ -5,6 +5,7 @@
 the markers after that; a gap is an error only when no other writer has written meanwhile.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from connectors.base import Connector, LogAdmin, LogReader, Record
@@ -57,8 +58,14 @@ async def recovered_writer(
         await reader.close()
     try:
         marker_start, marker_end = await outages.call(lambda: marker_bounds(admin, markers))
-        machine = SnapshotWriter(
-            partition, table, marker_start, nonce=nonce, limits=limits, now_ms=now_ms()
+        machine = await asyncio.to_thread(  # a million aborted ids take a second
+            SnapshotWriter,
+            partition,
+            table,
+            marker_start,
+            nonce=nonce,
+            limits=limits,
+            now_ms=now_ms(),
         )
         if machine.position > marker_end:
             raise MarkersTrimmedError(

@@ -54,6 +54,15 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "pending_ack_batch_records_max": _BATCH_RECORDS,
         "pending_ack_batch_bytes_max": _BATCH_BYTES,
         "pending_ack_batch_delay_ms_max": _BATCH_DELAY_MS,
+        "snapshot_changes_max": Bound(
+            1, 1_000_000, "a new reader reads so many markers beyond the snapshot"
+        ),
+        "snapshot_interval_ms": Bound(
+            100, 10 * _MINUTE_MS, "each snapshot asks every coordinator; readers may wait for one"
+        ),
+        "snapshot_part_bytes_max": Bound(
+            _KIB, 512 * _KIB, "a snapshot's end holds as much besides, and records hold 1 MiB"
+        ),
         "txn_timeout_ms_max": Bound(
             1000, 24 * 60 * _MINUTE_MS, "an open transaction holds back every reader behind it"
         ),
@@ -88,6 +97,9 @@ class Settings(BaseSettings):
         pending_ack_batching_enabled, pending_ack_batch_records_max, pending_ack_batch_bytes_max,
             pending_ack_batch_delay_ms_max, pending_ack_flush_mode: the same of the log of
             pending acknowledgements.
+        snapshot_changes_max: after so many outcomes on a data partition its snapshot is due (E7).
+        snapshot_interval_ms: after a first outcome, it is due so much later at most (E7).
+        snapshot_part_bytes_max: aborted transactions in a sealed part, in bytes (E2).
         txn_timeout_ms_max: the longest a transaction may ask to stay open (C2).
         session_timeout_s: a worker silent for so long loses its partitions.
         broker_away_s_max: a worker whose cluster is away for longer gives up.
@@ -115,6 +127,9 @@ class Settings(BaseSettings):
     pending_ack_batch_bytes_max: int = 4 * _MIB
     pending_ack_batch_delay_ms_max: int = 1
     pending_ack_flush_mode: Literal["eager", "timer"] = "eager"
+    snapshot_changes_max: int = 1000
+    snapshot_interval_ms: int = 5000
+    snapshot_part_bytes_max: int = 256 * _KIB
     txn_timeout_ms_max: int = 15 * _MINUTE_MS
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0

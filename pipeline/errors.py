@@ -16,7 +16,7 @@ class ConfigError(PipelineError):
 
 
 class RefusedError(PipelineError):
-    """The coordinator refused the request; nothing was changed."""
+    """Whoever was asked refused the request; nothing was changed."""
 
 
 class OutcomeUnknownError(PipelineError):

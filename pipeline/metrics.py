@@ -43,6 +43,30 @@ something pending |
 individual offsets, or cumulative ones |
 | stilltide_pending_ack_appends_in_flight | gauge | records | partition | as of a coordinator |
 | stilltide_pending_ack_recovery_seconds | gauge | seconds | partition | as of a coordinator |
+| stilltide_snapshot_requests_total | counter | requests | partition | for a snapshot, repeats \
+included |
+| stilltide_snapshot_answers_total | counter | answers | partition | sent, repeats included |
+| stilltide_snapshot_fenced_total | counter | times | partition | another writer took over |
+| stilltide_snapshot_failed_total | counter | times | partition | a write failed, or nobody \
+knows; the writer began again |
+| stilltide_snapshot_taken_total | counter | snapshots | partition | written, of one data \
+partition each |
+| stilltide_snapshot_parts_total | counter | parts | partition | sealed parts written |
+| stilltide_snapshot_written_bytes_total | counter | bytes | partition | keys and values of \
+what was written |
+| stilltide_snapshot_write_seconds | histogram | seconds | partition | how long a native \
+transaction of snapshots took |
+| stilltide_snapshot_recovery_seconds | gauge | seconds | partition | as of a coordinator |
+| stilltide_snapshot_data_partitions | gauge | partitions | partition | known to the writer |
+| stilltide_snapshot_aborted_transactions | gauge | transactions | partition | held by the writer, \
+over all data partitions |
+| stilltide_snapshot_max_read_position_lag | gauge | offsets | partition | from max read position \
+to end of the data partition, the largest of the last probe |
+| stilltide_snapshot_requests_held | gauge | requests | partition | wait for their snapshot |
+| stilltide_snapshot_markers_read_offset | gauge | offset | partition | every marker below \
+was read |
+| stilltide_snapshot_markers_trimmed_offset | gauge | offset | partition | up to where the writer \
+has trimmed the markers, 0 if it has not |
 
 `trigger` is `records`, `bytes` or `delay` (a threshold was met), `idle` (no write was under way),
 `large` (a record of `bytes_max` or more), `unbatched` (batching is off) or `close` (the log was
@@ -68,6 +92,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
+from pipeline.core.txn_buffer.stats import SnapshotStats
+from pipeline.snapshot_metrics import SnapshotFamilies, SnapshotMetrics
 from schemas.acknowledgements import StoreStats
 from schemas.transactions import CoordinatorStats
 
@@ -126,6 +152,7 @@ class WorkerMetrics:
         self._cluster = cluster
         self._coordinator = _OwnerFamilies("txn_log", "coordinator", "coordinator", registry)
         self._pending_ack = _OwnerFamilies("pending_ack", "pending_ack", "partition", registry)
+        self._snapshots = SnapshotFamilies(registry)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
@@ -138,6 +165,10 @@ class WorkerMetrics:
         """Of one pending-ack store, likewise."""
         return self._pending_ack.of(self._cluster, partition)
 
+    def snapshots(self, partition: int) -> SnapshotMetrics:
+        """Of one snapshot writer, likewise."""
+        return self._snapshots.of(self._cluster, partition)
+
     def watch_coordinators(self, stats: Callable[[], Mapping[int, CoordinatorStats]]) -> None:
         """Shows the figures of those that serve, read by `stats` whenever they are asked for."""
         self.registry.register(_Gauges(self._cluster, "coordinator", _OF_COORDINATORS, stats))
@@ -145,6 +176,10 @@ class WorkerMetrics:
     def watch_pending_acks(self, stats: Callable[[], Mapping[int, StoreStats]]) -> None:
         """Shows the figures of the pending-ack stores that serve, likewise."""
         self.registry.register(_Gauges(self._cluster, "partition", _OF_STORES, stats))
+
+    def watch_snapshots(self, stats: Callable[[], Mapping[int, SnapshotStats]]) -> None:
+        """Shows the figures of the snapshot writers that serve, likewise."""
+        self.registry.register(_Gauges(self._cluster, "partition", _OF_SNAPSHOTS, stats))
 
 
 class _OwnerFamilies:
@@ -308,4 +343,38 @@ _OF_STORES: tuple[_Gauge[StoreStats], ...] = (
     ),
     _Gauge("pending_ack_appends_in_flight", _IN_FLIGHT, lambda one: one.appends_in_flight),
     _Gauge("pending_ack_recovery_seconds", _RECOVERY, lambda one: one.recovery_ms / 1000),
+)
+
+_OF_SNAPSHOTS: tuple[_Gauge[SnapshotStats], ...] = (
+    _Gauge(
+        "snapshot_data_partitions",
+        "Data partitions known to the snapshot writer.",
+        lambda one: one.data_partitions,
+    ),
+    _Gauge(
+        "snapshot_aborted_transactions",
+        "Aborted transactions held by the snapshot writer.",
+        lambda one: one.aborted_count,
+    ),
+    _Gauge(
+        "snapshot_max_read_position_lag",
+        "Offsets from max read position to end of a data partition; largest of the last probe.",
+        lambda one: one.max_read_position_lag,
+    ),
+    _Gauge(
+        "snapshot_requests_held",
+        "Requests that wait for their snapshot.",
+        lambda one: one.requests_held,
+    ),
+    _Gauge(
+        "snapshot_markers_read_offset",
+        "Every marker below it was read.",
+        lambda one: one.markers_read_to,
+    ),
+    _Gauge(
+        "snapshot_markers_trimmed_offset",
+        "Up to where the snapshot writer has trimmed the markers.",
+        lambda one: one.markers_trimmed_to,
+    ),
+    _Gauge("snapshot_recovery_seconds", _RECOVERY, lambda one: one.recovery_ms / 1000),
 )

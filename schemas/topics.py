@@ -4,6 +4,7 @@
 (`max.message.bytes` must exceed a full log entry).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,10 +17,13 @@ TXN_MARKERS = PREFIX + "txn-markers"
 TXN_SNAPSHOTS = PREFIX + "txn-snapshots"
 PENDING_ACK_LOG = PREFIX + "pending-ack-log"
 ACK_REQUESTS = PREFIX + "ack-requests"
+SNAPSHOT_REQUESTS = PREFIX + "snapshot-requests"
 SETTINGS = PREFIX + "settings"
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024
 """`max.message.bytes` of topics with batches: 4 MiB of records, framing and headers fit."""
+
+_LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 _FOREVER = "-1"
 _SHORT_RETENTION_MS = str(10 * 60 * 1000)
@@ -32,6 +36,11 @@ class TopicSpec:
     name: str
     partition_count: int
     configs: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka allows a topic of this name."""
+    return _LEGAL_NAME.fullmatch(name) is not None
 
 
 def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
@@ -56,5 +65,6 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(TXN_SNAPSHOTS, partitions, compacted),
         TopicSpec(PENDING_ACK_LOG, partitions, kept),
         TopicSpec(ACK_REQUESTS, partitions, passing),
+        TopicSpec(SNAPSHOT_REQUESTS, partitions, passing),
         TopicSpec(SETTINGS, 1, compacted),
     ]

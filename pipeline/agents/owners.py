@@ -1,4 +1,4 @@
-"""What a worker owns: the coordinators and pending-ack stores of its assigned partitions.
+"""What a worker owns: coordinators, pending-ack stores and snapshot writers.
 
 *Source*: system.md, Process shapes 1; protocols.md A7 (batching is switched while they serve).
 """
@@ -16,15 +16,18 @@ from pipeline.agents.partition_owner import PartitionOwnerAgent
 from pipeline.agents.probes import Finding
 from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.core.txn_buffer.writer import SnapshotLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
-from pipeline.drivers.requests import AckRequests
+from pipeline.drivers.requests import AckRequests, CoordinatorRequests
+from pipeline.drivers.txn_snapshots import SnapshotDriver
 from pipeline.metrics import WorkerMetrics
 from schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
-from schemas.topics import ACK_REQUESTS, TXN_REQUESTS
+from schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS
 
 
 class Shared(NamedTuple):
@@ -36,6 +39,7 @@ class Shared(NamedTuple):
     marker_writer: LogWriter
     ends: EndOffsets
     acks: AckRequests
+    barriers: CoordinatorRequests
     buffered_writer: BufferedWriter
     settings: Settings
     dynamic: DynamicSettings
@@ -43,7 +47,7 @@ class Shared(NamedTuple):
 
 
 class Owners:
-    """Both agents of a worker, and the drivers they run.
+    """The agents of a worker, and the drivers they run.
 
     Args:
         app: the App on the cluster.
@@ -63,23 +67,30 @@ class Owners:
             SystemClock(),
             shared.settings.broker_away_s_max,
         )
+        self._snapshot_parts = _snapshot_parts(shared)
         self.coordinators = PartitionOwnerAgent(
             app, "coordinator", TXN_REQUESTS, self._coordinator, failed
         )
         self.pending_acks = PartitionOwnerAgent(
             app, "pending-ack", ACK_REQUESTS, self._pending_ack, failed
         )
-        coordinators, stores = self.coordinators, self.pending_acks
+        self.snapshots = PartitionOwnerAgent(
+            app, "snapshots", SNAPSHOT_REQUESTS, self._snapshot_writer, failed
+        )
+        coordinators, stores, writers = self.coordinators, self.pending_acks, self.snapshots
         shared.metrics.watch_coordinators(
             lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
         )
         shared.metrics.watch_pending_acks(
             lambda: {it: one.stats() for it, one in stores.drivers.items() if one.serving}
         )
+        shared.metrics.watch_snapshots(
+            lambda: {it: one.stats() for it, one in writers.drivers.items() if one.serving}
+        )
 
     @property
     def serving(self) -> bool:
-        """Whether coordinators are assigned, and everything assigned is recovered."""
+        """Whether coordinators are assigned, and everything that transactions wait for serves."""
         owners = [*self.coordinators.drivers.values(), *self.pending_acks.drivers.values()]
         return bool(self.coordinators.drivers) and all(owner.serving for owner in owners)
 
@@ -89,6 +100,7 @@ class Owners:
         for name, agent in (
             ("coordinators", self.coordinators),
             ("pending-ack stores", self.pending_acks),
+            ("snapshot writers", self.snapshots),
         ):
             if not agent.joined:
                 return Finding(passed=False, text="the group has assigned none yet")
@@ -100,7 +112,9 @@ class Owners:
 
     async def stop(self) -> None:
         """Stops every owner; what is in flight is not acknowledged."""
-        await asyncio.gather(self.coordinators.stop(), self.pending_acks.stop())
+        await asyncio.gather(
+            self.coordinators.stop(), self.pending_acks.stop(), self.snapshots.stop()
+        )
 
     def settings_changed(self) -> None:
         """A dynamic setting has another value."""
@@ -133,6 +147,10 @@ class Owners:
             metrics=shared.metrics.pending_ack(partition),
         )
 
+    def _snapshot_writer(self, partition: int) -> SnapshotDriver:
+        metrics = self._shared.metrics.snapshots(partition)
+        return SnapshotDriver(partition, self._snapshot_parts, metrics=metrics)
+
 
 def _txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
     """Thresholds of the transaction log (A); a dynamic setting goes before a static one."""
@@ -155,4 +173,24 @@ def _pending_ack_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLi
         delay_ms_max=settings.pending_ack_batch_delay_ms_max,
         eager=settings.pending_ack_flush_mode == "eager",
         batching=settings.pending_ack_batching_enabled if batching is None else batching,
+    )
+
+
+def _snapshot_parts(shared: Shared) -> SnapshotParts:
+    """What snapshot writers use."""
+    settings = shared.settings
+    return SnapshotParts(
+        shared.connector,
+        shared.admin,
+        shared.writer,
+        shared.barriers,
+        SystemClock(),
+        SnapshotLimits(
+            settings.snapshot_changes_max,
+            settings.snapshot_interval_ms,
+            settings.snapshot_part_bytes_max,
+        ),
+        coordinator_count=settings.coordinators,
+        partition_count=settings.partitions,
+        broker_away_s_max=settings.broker_away_s_max,
     )

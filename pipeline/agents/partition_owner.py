@@ -1,24 +1,46 @@
-"""The agent of a requests topic: requests of assigned partitions go to the owners of their logs.
+"""The agent of a requests topic: requests of assigned partitions go to their owners.
 
 *Source*: system.md, Process shapes; protocols.md B (ownership is the Faust assignment, safety is
-the fence's), C, G. An assignment that comes straight back after a rebalance keeps its owner.
+the fence's), C, E, G. An assignment that comes straight back after a rebalance keeps its owner.
 """
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import faust
 import structlog
 
-from pipeline.drivers.owner import OwnerDriver
 from schemas.errors import DecodeError
 
 log = structlog.get_logger(__name__)
 
 
-D = TypeVar("D", bound=OwnerDriver[Any, Any])
+class PartitionDriver(Protocol):
+    """What is run for one partition of a requests topic.
+
+    Attributes:
+        assigned: the partition is this worker's; else it may end once another one has it.
+    """
+
+    assigned: bool
+
+    @property
+    def serving(self) -> bool:
+        """Whether it has recovered, and still is the owner."""
+        ...
+
+    async def run(self) -> None:
+        """Serves until cancelled, or replaced and not assigned any more."""
+        ...
+
+    def requests_received(self, value: bytes | None) -> None:
+        """One value of the requests topic; raises `DecodeError`."""
+        ...
+
+
+D = TypeVar("D", bound=PartitionDriver)
 
 
 class PartitionOwnerAgent(Generic[D]):

@@ -1,4 +1,4 @@
-"""One worker process: both Faust Apps, coordinators, pending-ack stores and what they share.
+"""One worker process: both Faust Apps, what it owns, and what its owners share.
 
 *Source*: system.md, Process shapes 1; facts, faust.md 5.3 (stop), 6 (several Apps).
 """
@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import faust
 import structlog
@@ -24,9 +24,15 @@ from pipeline.agents.owners import Owners, Shared
 from pipeline.agents.probes import Finding, Probes, broker_check
 from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.core.coordinator.session import Numbered
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
-from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
+from pipeline.drivers.requests import (
+    COORDINATOR_SERVICE,
+    PENDING_ACK_SERVICE,
+    Requests,
+    Service,
+)
 from pipeline.interpreter import tune
 from pipeline.metrics import WorkerMetrics
 from schemas.topics import system_topics
@@ -39,9 +45,13 @@ STOP_TIMEOUT_S = 5.0
 MARKER_LINGER_MS = 5.0
 """Nobody waits for a marker as for an answer, and a few large batches spare the broker."""
 
-SETTLE_RESEND_S = 1.0
-SETTLE_TIMEOUT_S = 30.0
-"""Then the coordinator settles anew; a subscription's owner may be away for long."""
+ASK_RESEND_S = 1.0
+ASK_TIMEOUT_S = 30.0
+"""Then coordinators settle anew, and snapshot writers ask anew; an owner may be away for long."""
+
+B = TypeVar("B")
+R = TypeVar("R", bound=Numbered)
+A = TypeVar("A")
 
 
 class Worker:
@@ -71,6 +81,7 @@ class Worker:
             FatalError: a system topic is not as it must be.
             DecodeError: a log entry, request or dynamic setting cannot be understood; names its
                 place.
+            SnapshotError: what is known of aborted transactions has a gap (E4).
             ConfigError: the port of the web site is taken.
         """
         tune()
@@ -123,7 +134,14 @@ class Worker:
         buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
         marker_writer = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
-        acks = await _settling(connector, writer, settings.partitions)
+        acks = self._asking(PENDING_ACK_SERVICE, connector, writer)
+        barriers = self._asking(COORDINATOR_SERVICE, connector, writer)
+        await acks.open(
+            partition_count=settings.partitions, response_partition_count=settings.partitions
+        )
+        await barriers.open(
+            partition_count=settings.coordinators, response_partition_count=settings.partitions
+        )
 
         shared = Shared(
             connector,
@@ -132,6 +150,7 @@ class Worker:
             marker_writer,
             ends,
             acks,
+            barriers,
             buffered_writer,
             settings,
             dynamic,
@@ -142,6 +161,7 @@ class Worker:
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
             self._task(acks.failed(), "settling"),
+            self._task(barriers.failed(), "barriers"),
             self._task(buffered_writer.run(), "buffered-writer"),
             self._task(self._announce(owners), "announce"),
             self._task(self._run_apps(writers, cluster), "apps"),
@@ -153,9 +173,24 @@ class Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await acks.close()
+            await asyncio.gather(acks.close(), barriers.close())
             await asyncio.gather(_stop(cluster), _stop(writers))
             await asyncio.gather(writer.close(), marker_writer.close())
+
+    @staticmethod
+    def _asking(
+        service: Service[B, R, A], connector: Connector, writer: LogWriter
+    ) -> Requests[B, R, A]:
+        """A line from one kind of owners to another; it opens and closes with the worker."""
+        return Requests(
+            service,
+            connector,
+            writer,
+            name="worker",
+            limits=BatchLimits(),
+            request_timeout_s=ASK_TIMEOUT_S,
+            resend_s=ASK_RESEND_S,
+        )
 
     def _settings_changed(self, _dynamic: DynamicSettings) -> None:
         assert self._owners is not None
@@ -214,18 +249,3 @@ async def _stop(app: faust.App) -> None:
             await app.stop()
     except TimeoutError:
         log.warning("app_not_stopped", app=app.conf.id, waited_s=STOP_TIMEOUT_S)
-
-
-async def _settling(connector: Connector, writer: LogWriter, partitions: int) -> AckRequests:
-    """What coordinators ask the owners of pending acknowledgements with."""
-    acks: AckRequests = Requests(
-        PENDING_ACK_SERVICE,
-        connector,
-        writer,
-        name="worker",
-        limits=BatchLimits(),
-        request_timeout_s=SETTLE_TIMEOUT_S,
-        resend_s=SETTLE_RESEND_S,
-    )
-    await acks.open(partition_count=partitions, response_partition_count=partitions)
-    return acks

@@ -42,6 +42,9 @@ NOUNS = MappingProxyType(
             "pipeline.cli.pending_ack:pending_ack",
             "See what is acknowledged in transactions.",
         ),
+        "snapshot": Noun(
+            "pipeline.cli.snapshot:snapshot", "Take snapshots of aborted transactions."
+        ),
         "txn": Noun("pipeline.cli.txn:txn", "See and abort transactions."),
         "txn-log": Noun(
             "pipeline.cli.txn_log:txn_log", "Switch and check the log of transactions."

@@ -1,7 +1,8 @@
 """Carries requests to the owners of logs and their answers back.
 
 *Source*: protocols.md A (requests are batched by the same accumulator as log entries), C1b. Who is
-asked is a `Service`: the coordinators, or the owners of pending acknowledgements (G).
+asked is a `Service`: the coordinators, the owners of pending acknowledgements (G), or the snapshot
+writers (E7).
 """
 
 import asyncio
@@ -20,10 +21,11 @@ from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.core.coordinator.session import ClientSession, GiveUp, Numbered, Send
 from pipeline.drivers.batching import Batcher
 from pipeline.errors import RequestTimeoutError
-from schemas import pending_ack, requests, topics
+from schemas import pending_ack, requests, snapshot_requests, topics
 from schemas.acknowledgements import AckAnswer, AckQuestion, AckRequest, ack_request
 from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
+from schemas.snapshot_requests import SnapshotAnswer, SnapshotRequest, snapshot_request
 from schemas.transactions import Answer, Request, RequestBody
 from schemas.values import Offset, TopicPartition
 
@@ -72,6 +74,13 @@ PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
     ack_request,
     pending_ack.encode_request,
     pending_ack.decode_response,
+)
+SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Service(
+    topics.SNAPSHOT_REQUESTS,
+    "snapshot writer",
+    snapshot_request,
+    snapshot_requests.encode_request,
+    snapshot_requests.decode_response,
 )
 
 
@@ -288,3 +297,4 @@ class Requests(Generic[B, R, A]):
 
 CoordinatorRequests = Requests[RequestBody, Request, Answer]
 AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]
+SnapshotRequests = Requests[TopicPartition, SnapshotRequest, SnapshotAnswer]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from connectors.base import Connector, Record
 from connectors.errors import OffsetOutOfRangeError
-from schemas import pending_ack, txn_log
+from schemas import markers, pending_ack, txn_log
 from schemas.acknowledgements import Acknowledge, AckRequest, Attach, Settle
+from schemas.barriers import Barrier
 from schemas.bases import Base
 from schemas.framing import decode_value
 from schemas.topics import (
@@ -17,6 +18,7 @@ from schemas.topics import (
     TXN_MARKERS,
     TXN_REQUESTS,
     TXN_RESPONSES,
+    TXN_SNAPSHOTS,
 )
 from schemas.transactions import End, Ended, Fence, Request
 from schemas.values import Offset, TopicPartition
@@ -64,14 +66,21 @@ def _asked_to_settle(record: Record) -> bool:
     return any(isinstance(request.body, Settle) for request in requests)
 
 
+def _is_barrier(record: Record) -> bool:
+    """Whether a record of txn-markers is an answer to a snapshot writer."""
+    return isinstance(markers.decode(record.key, record.value), Barrier)
+
+
 REQUESTED = Point("a request was sent", TXN_REQUESTS)
 DECIDED = Point("an end is in the log", TXN_LOG, _log_holds(End))
 MARKED = Point("a marker was written", TXN_MARKERS)
 ENDED = Point("a transaction has ended in the log", TXN_LOG, _log_holds(Ended))
 ANSWERED = Point("an answer was sent", TXN_RESPONSES)
+PROBED = Point("a coordinator has written a barrier", TXN_MARKERS, _is_barrier)
+SNAPPED = Point("a snapshot is being written", TXN_SNAPSHOTS)
 FENCED = Point("a fence is in the log", TXN_LOG, _log_holds(Fence))
 
-POINTS = (REQUESTED, DECIDED, MARKED, ENDED, ANSWERED)
+POINTS = (REQUESTED, DECIDED, MARKED, ENDED, ANSWERED, PROBED, SNAPPED)
 """Where a fault may strike while transactions run."""
 
 ACK_LOGGED = Point("an acknowledgement is in the log", PENDING_ACK_LOG, _ack_log_holds(Acknowledge))

@@ -29,7 +29,7 @@ from tests.support.worker_process import Held
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
-HELD_MAX = Held(rss_kib=300 * 1024, threads=120, descriptors=300)
+HELD_MAX = Held(rss_kib=300 * 1024, threads=180, descriptors=400)
 
 Scenario = Callable[[AckWorld, Point], Awaitable[None]]
 

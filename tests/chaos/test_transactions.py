@@ -26,8 +26,8 @@ from tests.chaos.world import World
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 RSS_KIB_MAX = 300 * 1024
-DESCRIPTORS_MAX = 200
-THREADS_MAX = 120
+DESCRIPTORS_MAX = 300
+THREADS_MAX = 180
 
 Scenario = Callable[[World, Point], Awaitable[None]]
 

@@ -12,6 +12,7 @@ from schemas.values import TopicPartition
 from tests.chaos.application import RECORDS_PER_TOPIC
 from tests.chaos.points import Point
 from tests.chaos.site import POINT_S, Site
+from tests.chaos.snapshots import seen_by_snapshots
 from tests.chaos.told import Told
 from tests.support.worker_process import PARTITIONS, await_all_ended
 
@@ -93,6 +94,8 @@ class World:
                 assert message.value is not None
                 seen[message.value.decode()] += 1
         whole = len(self.site.topics) * RECORDS_PER_TOPIC
+        by_snapshots = await seen_by_snapshots(self.site.connector, self.site.topics, PARTITIONS)
+        assert by_snapshots == seen, "snapshots say otherwise than markers"
         assert set(seen.values()) <= {whole}, "a transaction is visible in part"
         by_fate: defaultdict[str, set[str]] = defaultdict(set)
         for number, fate in self.fates.items():

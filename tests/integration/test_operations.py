@@ -254,12 +254,13 @@ async def test_a_log_without_batches_is_safe(
 
 async def test_probes_follow_the_broker(cluster: LocalCluster, worker: WorkerProcess):
     """Ready while it serves and its broker answers; alive throughout."""
-    assert await get(worker, "/readyz") == (
-        200,
-        (
-            "[+]broker answers\n"
-            "[+]partitions serving coordinators: [0, 1, 2, 3], pending-ack stores: [0, 1, 2, 3]\n"
-        ),
+    async with asyncio.timeout(20):
+        while (answer := await get(worker, "/readyz"))[0] != 200:
+            pass
+    assert answer[1] == (
+        "[+]broker answers\n"
+        "[+]partitions serving coordinators: [0, 1, 2, 3], pending-ack stores: [0, 1, 2, 3],"
+        " snapshot writers: [0, 1, 2, 3]\n"
     )
     await asyncio.to_thread(cluster.kill)
     async with asyncio.timeout(20):

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 from tests.support.local import run_stilltide
-from tests.support.worker_process import WorkerProcess
+from tests.support.worker_process import ModuleWorker, WorkerProcess
 
 
 class Operator:
@@ -36,7 +36,7 @@ class Operator:
         return json.loads((await self.run(f"{command} -o json", code=code)).stdout)
 
 
-async def get(worker: WorkerProcess, path: str) -> tuple[int, str]:
+async def get(worker: WorkerProcess | ModuleWorker, path: str) -> tuple[int, str]:
     """Status and body of the worker's web site."""
     async with ClientSession() as session, session.get(worker.web + path) as response:
         return response.status, await response.text()

@@ -4,35 +4,50 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from connectors.base import Record
+from connectors.base import LogWriter, Record
 from connectors.clock import SystemClock
 from connectors.errors import RetriableError
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from pipeline.core.coordinator.session import Numbered
+from pipeline.core.txn_buffer.writer import SnapshotLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.owned_log import OwnedLog
+from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
-from pipeline.drivers.requests import PENDING_ACK_SERVICE, AckRequests, Requests
+from pipeline.drivers.requests import (
+    COORDINATOR_SERVICE,
+    PENDING_ACK_SERVICE,
+    AckRequests,
+    CoordinatorRequests,
+    Requests,
+    Service,
+)
+from pipeline.drivers.txn_snapshots import SnapshotDriver
 from pipeline.metrics import WorkerMetrics
-from schemas.topics import ACK_REQUESTS, TXN_REQUESTS, system_topics
+from schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS, system_topics
 from schemas.values import Offset, TopicPartition
 
 PARTITIONS = 2
-"""Of txn-markers, txn-responses and ack-requests."""
+"""Of the system topics that data partitions are hashed to."""
 
 AWAY_S = 0.01
 """Between two looks at a broker that is down."""
 
-SETTLE_RESEND_S = 0.2
+RESEND_S = 0.2
 
 WAIT_S = 10.0
 """For what happens within milliseconds."""
+
+B = TypeVar("B")
+R = TypeVar("R", bound=Numbered)
+A = TypeVar("A")
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -60,9 +75,10 @@ class EntryQueue:
 
 
 class MemoryWorker:
-    """Serves every coordinator and pending-ack store from entry to exit.
+    """Serves every coordinator, pending-ack store and snapshot writer from entry to exit.
 
     Like a group that has committed nothing, it is given every request since the beginning.
+    There are snapshot writers only with `snapshots`: they trim the markers.
     """
 
     def __init__(
@@ -72,18 +88,21 @@ class MemoryWorker:
         coordinators: int = 1,
         partitions: int = PARTITIONS,
         limits: BatchLimits | None = None,
+        snapshots: SnapshotLimits | None = None,
         txn_timeout_ms_max: int = 120_000,
         broker_away_s_max: float = 60.0,
     ) -> None:
         self._connector = connector
         self._coordinators, self._partitions = coordinators, partitions
         self._limits = limits or BatchLimits()
+        self._snapshot_limits = snapshots
         self._txn_timeout_ms_max = txn_timeout_ms_max
         self._broker_away_s_max = broker_away_s_max
         self._stack = AsyncExitStack()
         self.metrics = WorkerMetrics("test", CollectorRegistry())
         self.drivers: list[CoordinatorDriver] = []
         self.pending_acks: list[PendingAckDriver] = []
+        self.snapshots: list[SnapshotDriver] = []
         self.tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -94,17 +113,11 @@ class MemoryWorker:
         queue, ends = EntryQueue(), EndOffsets(admin)
         writer = self._connector.writer("worker")
         self._stack.push_async_callback(writer.close, timeout_s=0)
-        acks: AckRequests = Requests(
-            PENDING_ACK_SERVICE,
-            self._connector,
-            writer,
-            name="worker",
-            limits=BatchLimits(),
-            request_timeout_s=WAIT_S,
-            resend_s=SETTLE_RESEND_S,
-        )
-        await acks.open(partition_count=self._partitions, response_partition_count=self._partitions)
-        self._stack.push_async_callback(acks.close)
+        acks: AckRequests = self._asking(PENDING_ACK_SERVICE, writer)
+        barriers: CoordinatorRequests = self._asking(COORDINATOR_SERVICE, writer)
+        for line, count in ((acks, self._partitions), (barriers, self._coordinators)):
+            await line.open(partition_count=count, response_partition_count=self._partitions)
+            self._stack.push_async_callback(line.close)
         parts = OwnerParts(
             self._connector, writer, admin, queue.submit, SystemClock(), self._broker_away_s_max
         )
@@ -125,7 +138,23 @@ class MemoryWorker:
             metrics = self.metrics.pending_ack(partition)
             store = PendingAckDriver(partition, parts, limits=self._limits, metrics=metrics)
             self.pending_acks.append(store)
-        owners = [*self.drivers, *self.pending_acks]
+        if self._snapshot_limits is not None:
+            snapshot_parts = SnapshotParts(
+                self._connector,
+                admin,
+                writer,
+                barriers,
+                SystemClock(),
+                self._snapshot_limits,
+                coordinator_count=self._coordinators,
+                partition_count=self._partitions,
+                broker_away_s_max=self._broker_away_s_max,
+            )
+            for partition in range(self._partitions):
+                metrics = self.metrics.snapshots(partition)
+                made = SnapshotDriver(partition, snapshot_parts, metrics=metrics)
+                self.snapshots.append(made)
+        owners = [*self.drivers, *self.pending_acks, *self.snapshots]
         self.tasks = [asyncio.create_task(it.run()) for it in owners]
         others = [queue.run(), ends.run(), self._receive()]
         self._helpers = [asyncio.create_task(work) for work in others]
@@ -143,12 +172,24 @@ class MemoryWorker:
         await asyncio.gather(*self.tasks, *self._helpers, return_exceptions=True)
         await self._stack.aclose()
 
+    def _asking(self, service: Service[B, R, A], writer: LogWriter) -> Requests[B, R, A]:
+        return Requests(
+            service,
+            self._connector,
+            writer,
+            name="worker",
+            limits=BatchLimits(),
+            request_timeout_s=WAIT_S,
+            resend_s=RESEND_S,
+        )
+
     async def _receive(self) -> None:
         reader = self._connector.reader("requests")
         self._stack.push_async_callback(reader.close)
         owners = {
             **{TopicPartition(TXN_REQUESTS, n): it for n, it in enumerate(self.drivers)},
             **{TopicPartition(ACK_REQUESTS, n): it for n, it in enumerate(self.pending_acks)},
+            **{TopicPartition(SNAPSHOT_REQUESTS, n): it for n, it in enumerate(self.snapshots)},
         }
         await reader.assign(dict.fromkeys(owners, Offset(0)))
         while True:

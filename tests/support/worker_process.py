@@ -8,7 +8,7 @@ import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,10 +59,7 @@ class WorkerProcess:
     """
 
     def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
-        self._command = [sys.executable, "-m", "pipeline.cli", "worker"]
-        self._command += ["--bootstrap-servers", bootstrap, "--web-port", "0", *options]
-        given = {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
-        self._environment = {**os.environ, **given}
+        self._command, self._environment = _started_by(bootstrap, options, settings)
         self._log_path = log_path
         self._process: Process | None = None
         self.web = ""
@@ -135,21 +132,67 @@ class WorkerProcess:
             return await self._process.wait()
 
 
+class ModuleWorker:
+    """A worker of a module's tests, whose loops come and go; each call blocks.
+
+    Args:
+        bootstrap: the cluster.
+        log_path: where its stderr goes.
+        options: further options of the command.
+        settings: as environment variables, without the prefix.
+    """
+
+    def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
+        self._command, self._environment = _started_by(bootstrap, options, settings)
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self.web = ""
+
+    def start(self) -> None:
+        """Returns when it serves."""
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdout=subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self._log_path.read_text()
+        self.web = json.loads(line)["web"]
+
+    def kill(self) -> None:
+        """SIGKILL, and waits until it is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and waits until it is gone."""
+        assert self._process is not None
+        with self._process:
+            self._process.terminate()
+
+
 @contextmanager
-def running_worker(bootstrap: str, log_path: Path) -> Iterator[None]:
+def running_worker(
+    bootstrap: str, log_path: Path, *options: str, **settings: object
+) -> Iterator[ModuleWorker]:
     """A worker that serves from entry to exit, for the tests of a module."""
-    command = [sys.executable, "-m", "pipeline.cli", "worker", "--web-port", "0"]
-    command += ["--bootstrap-servers", bootstrap]
-    with (
-        log_path.open("wb") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline(), log_path.read_text()
-            yield
-        finally:
-            process.terminate()
+    made = ModuleWorker(bootstrap, log_path, *options, **settings)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def _started_by(
+    bootstrap: str, options: Sequence[str], settings: Mapping[str, object]
+) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment of a worker."""
+    command = [sys.executable, "-m", "pipeline.cli", "worker"]
+    command += ["--bootstrap-servers", bootstrap, "--web-port", "0", *options]
+    given = {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
+    return command, {**os.environ, **given}
 
 
 @dataclass

@@ -7,7 +7,10 @@ from prometheus_client import CollectorRegistry
 
 import pipeline.metrics
 from pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
+from pipeline.core.txn_buffer.stats import SnapshotStats
 from pipeline.metrics import WorkerMetrics
+from schemas.snapshots import STAR_KEY, end_key, part_key
+from schemas.values import Offset, TopicPartition
 from tests.support.wire import STATS
 from tests.support.wire_acks import STORE_STATS
 
@@ -17,6 +20,15 @@ ROWS = re.findall(
     re.MULTILINE,
 )
 LOG = {"cluster": "a", "coordinator": "2"}
+SNAPSHOT_STATS = SnapshotStats(
+    data_partitions=2,
+    aborted_count=3,
+    max_read_position_lag=4,
+    requests_held=5,
+    markers_read_to=Offset(7),
+    markers_trimmed_to=Offset(6),
+    recovery_ms=8,
+)
 STORE = {"cluster": "a", "partition": "1"}
 
 
@@ -26,8 +38,10 @@ def metrics() -> WorkerMetrics:
     made = WorkerMetrics("a", CollectorRegistry())
     made.coordinator(2)
     made.pending_ack(1)
+    made.snapshots(1)
     made.watch_coordinators(lambda: {2: STATS})
     made.watch_pending_acks(lambda: {1: STORE_STATS})
+    made.watch_snapshots(lambda: {1: SNAPSHOT_STATS})
     return made
 
 
@@ -54,7 +68,8 @@ def test_names_carry_base_units():
     """Seconds and bytes are named at the end, counters end in `_total`, and nothing is scaled."""
     for name, kind, unit, _ in ROWS:
         assert (kind == "counter") == name.endswith("_total"), name
-        assert (unit in {"seconds", "bytes"}) == name.endswith(("_seconds", "_bytes")), name
+        base = name.removesuffix("_total")
+        assert (unit in {"seconds", "bytes"}) == base.endswith(("_seconds", "_bytes")), name
         assert not re.search(r"_(ms|us|milli\w*|micro\w*|kb|mb)(_|$)", name), name
 
 
@@ -119,3 +134,22 @@ def test_a_coordinator_that_moved_away_leaves_no_gauge():
     assert value(metrics, "coordinator_markers_pending") == STATS.markers_pending
     stats.clear()
     assert value(metrics, "coordinator_markers_pending") is None
+
+
+def test_what_a_snapshot_wrote_is_counted(metrics: WorkerMetrics):
+    """Ends and parts that were written, not tombstones; bytes and seconds of all of it."""
+    data = TopicPartition("orders", 0)
+    records = [
+        (part_key(data, 1), b"12345"),
+        (end_key(data), b"123"),
+        (part_key(data, 2), None),
+        (STAR_KEY, b"1"),
+    ]
+    metrics.snapshots(1).written(records, 0.02)
+    get = metrics.registry.get_sample_value
+    assert get("stilltide_snapshot_taken_total", STORE) == 1
+    assert get("stilltide_snapshot_parts_total", STORE) == 1
+    size = sum(len(key) + len(value or b"") for key, value in records)
+    assert get("stilltide_snapshot_written_bytes_total", STORE) == size
+    assert get("stilltide_snapshot_write_seconds_sum", STORE) == 0.02
+    assert get("stilltide_snapshot_requests_held", STORE) == 5

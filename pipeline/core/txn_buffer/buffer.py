@@ -19,6 +19,7 @@ from pipeline.errors import MarkerConflictError
 from schemas.barriers import OpenTransactions
 from schemas.errors import DecodeError
 from schemas.markers import Marker
+from schemas.snapshot_requests import SnapshotSummary
 from schemas.snapshots import (
     SEQUENCE_MAX,
     AbortedIds,
@@ -92,6 +93,7 @@ class TransactionBuffer:
         self._next_part = 1
         self._dropped: list[int] = []  # durable parts that need a tombstone
         self._durable: SnapshotEnd | None = None
+        self._durable_ids = 0  # in its parts and its end
         self._commits = PendingCommits()  # above the durable position
         self._foreign: Offset | None = None  # first COMMIT of another topic id, before the probe
         self._foreign_new: Offset | None = None  # likewise, since the probe began
@@ -120,7 +122,7 @@ class TransactionBuffer:
         made._unsealed = UnsealedIds(end.unsealed)
         made.aborted.update(end.unsealed)
         made._next_part = end.first_part + len(parts)
-        made._durable = end
+        made._durable, made._durable_ids = end, len(made.aborted)
         return made
 
     @property
@@ -137,6 +139,19 @@ class TransactionBuffer:
     def at_rest(self) -> bool:
         """Whether another probe would find nothing to do, as far as is known here."""
         return self.missing_since_ms is None and self.uncovered_from is None
+
+    @property
+    def summary(self) -> SnapshotSummary | None:
+        """What its last snapshot says; None when there is none, or the topic is not there."""
+        end = self._durable
+        if end is None or self.missing_since_ms is not None:
+            return None
+        return SnapshotSummary(end.topic_id, end.max_read_position, self._durable_ids)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether neither a marker nor a snapshot has said anything of it yet."""
+        return self._durable is None and self._topic_id is None
 
     def missed(self, now_ms: int) -> int:
         """The topic is not there; for how many milliseconds every probe has found that."""
@@ -208,7 +223,7 @@ class TransactionBuffer:
         self.changes = 0
         if self._says_the_same(end) and self.uncovered_from in (None, covered_to):
             return []
-        self._durable, self._aborts_from = end, None
+        self._durable, self._durable_ids, self._aborts_from = end, len(self.aborted), None
         self._commits.absorb(end.max_read_position)
         return self._records(end)
 

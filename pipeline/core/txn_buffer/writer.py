@@ -38,6 +38,9 @@ RETRY_MS = 1000
 SWEEP_MS = 5 * 60 * 1000
 """Between looks at every data partition: retention and deletion make no markers."""
 
+FULL_INTERVAL_MS = 1000
+"""Between probes for many changes, which else would follow one another under load."""
+
 DELETED_AFTER_MS = 60 * 1000
 """For so long each probe must have missed a topic that is then taken for deleted."""
 
@@ -108,7 +111,8 @@ class SnapshotWriter:
         self._floors = dict(recovered.star.floors)
         self._low_watermarks: dict[int, int] = {}  # of the last complete probe (E5)
         self._due: dict[TopicPartition, int] = {}  # since when a snapshot is wanted, in order
-        self._full: dict[TopicPartition, None] = {}  # wanted at once
+        self._full: dict[TopicPartition, None] = {}  # wanted as soon as `_full_from_ms`
+        self._full_from_ms = now_ms
         self._requests: dict[int, TopicPartition] = {}
         self._cycle: Cycle | None = None
         self._sweep_ms = now_ms + SWEEP_MS
@@ -119,7 +123,8 @@ class SnapshotWriter:
         if self._cycle is not None:
             return self._cycle.retry_ms
         first_ms = next(iter(self._due.values()), self._sweep_ms)
-        return min(self._sweep_ms, first_ms + self._limits.interval_ms)
+        deadline_ms = min(self._sweep_ms, first_ms + self._limits.interval_ms)
+        return min(deadline_ms, self._full_from_ms) if self._full else deadline_ms
 
     def markers_read(
         self, records: Iterable[tuple[Offset, Marker | Barrier | None]], now_ms: int
@@ -254,7 +259,9 @@ class SnapshotWriter:
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + SWEEP_MS
             self._full.update(dict.fromkeys(self.buffers))
-        wanted = dict.fromkeys(self._requests.values()) | self._full
+        wanted = dict.fromkeys(self._requests.values())
+        if now_ms >= self._full_from_ms:
+            wanted |= self._full
         for data, since_ms in self._due.items():
             if since_ms + self._limits.interval_ms > now_ms:
                 break
@@ -263,6 +270,7 @@ class SnapshotWriter:
             return []
         partitions = dict.fromkeys(list(wanted)[:PARTITIONS_MAX])
         served = {one: data for one, data in self._requests.items() if data in partitions}
+        self._full_from_ms = now_ms + FULL_INTERVAL_MS
         self._counter += 1
         probe = Probe(self._nonce, self._counter)
         cycle = self._cycle = Cycle(probe, tuple(partitions), served, now_ms)
@@ -296,6 +304,9 @@ class SnapshotWriter:
             self._full.pop(data, None)  # what came since the probe began is in
             self._due.pop(data, None)
             found, buffer = cycle.found.get(data), self.buffers[data]
+            if found is None and buffer.is_blank:
+                del self.buffers[data]  # somebody asked for what there is not
+                continue
             if found is None:
                 gone = buffer.missed(now_ms) >= DELETED_AFTER_MS
                 if gone and buffer.aborted.lies_below(self._low_watermarks):

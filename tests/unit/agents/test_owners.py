@@ -18,9 +18,15 @@ from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
-from pipeline.drivers.requests import PENDING_ACK_SERVICE, Requests
+from pipeline.drivers.requests import COORDINATOR_SERVICE, PENDING_ACK_SERVICE, Requests
 from pipeline.metrics import WorkerMetrics
-from schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_REQUESTS, system_topics
+from schemas.topics import (
+    ACK_REQUESTS,
+    PENDING_ACK_LOG,
+    SNAPSHOT_REQUESTS,
+    TXN_REQUESTS,
+    system_topics,
+)
 from schemas.values import TopicPartition
 from tests.support.worker_memory import until
 
@@ -29,6 +35,7 @@ ASSIGNED = {
     TopicPartition(TXN_REQUESTS, 0),
     TopicPartition(ACK_REQUESTS, 0),
     TopicPartition(ACK_REQUESTS, 1),
+    TopicPartition(SNAPSHOT_REQUESTS, 1),
 }
 
 
@@ -47,6 +54,15 @@ class Site:
             EndOffsets(self._admin),
             Requests(
                 PENDING_ACK_SERVICE,
+                connector,
+                self._writer,
+                name="worker",
+                limits=BatchLimits(),
+                request_timeout_s=10,
+                resend_s=1,
+            ),
+            Requests(
+                COORDINATOR_SERVICE,
                 connector,
                 self._writer,
                 name="worker",
@@ -125,7 +141,10 @@ async def test_a_store_that_is_not_recovered_makes_it_unready(site: Site, broker
     assert "stilltide_pending_ack_recovery_seconds{" not in metrics
     broker.release()
     await until(lambda: site.owners.serving)
-    serving = "[+]partitions serving coordinators: [0], pending-ack stores: [0, 1]\n"
+    serving = (
+        "[+]partitions serving coordinators: [0], pending-ack stores: [0, 1],"
+        " snapshot writers: [1]\n"
+    )
     assert await site.get("/readyz") == (200, serving)
     _, metrics = await site.get("/metrics")
     assert 'stilltide_pending_ack_recovery_seconds{cluster="a",partition="1"}' in metrics
@@ -136,7 +155,9 @@ async def test_a_store_that_moved_away_leaves_no_gauge(site: Site):
     await site.assign(ASSIGNED)
     await until(lambda: site.owners.serving)
     await site.assign(ASSIGNED - {TopicPartition(ACK_REQUESTS, 1)})
-    serving = "[+]partitions serving coordinators: [0], pending-ack stores: [0]\n"
+    serving = (
+        "[+]partitions serving coordinators: [0], pending-ack stores: [0], snapshot writers: [1]\n"
+    )
     assert await site.get("/readyz") == (200, serving)
     _, metrics = await site.get("/metrics")
     assert 'stilltide_pending_ack_subscriptions{cluster="a",partition="0"} 0.0' in metrics

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from schemas.errors import DecodeError, StilltideError
 from schemas.placement import system_partition
-from schemas.topics import ENTRY_BYTES_MAX, system_topics
+from schemas.topics import ENTRY_BYTES_MAX, is_topic_name, system_topics
 from schemas.values import TopicPartition, TxnId
 from tests.support.wire import ROUND_TRIPS, U64
 
@@ -69,11 +69,33 @@ def test_system_topics_are_kept_as_their_readers_need():
         "stilltide.txn-snapshots": (5, "compact"),
         "stilltide.pending-ack-log": (5, "delete"),
         "stilltide.ack-requests": (5, "delete"),
+        "stilltide.snapshot-requests": (5, "delete"),
         "stilltide.settings": (1, "compact"),
     }
     assert topics["stilltide.txn-log"].configs["retention.ms"] == "-1"
     assert topics["stilltide.txn-markers"].configs["retention.ms"] == "-1"
     assert topics["stilltide.txn-log"].configs["max.message.bytes"] == str(ENTRY_BYTES_MAX)
+
+
+@pytest.mark.parametrize(
+    ("name", "legal"),
+    [
+        ("orders", True),
+        ("a.b_c-D9", True),
+        ("...", True),
+        ("x" * 249, True),
+        ("x" * 250, False),
+        ("", False),
+        (".", False),
+        ("..", False),
+        ("a b", False),
+        ("orders\n", False),
+        ("ördér", False),
+    ],
+)
+def test_names_that_kafka_allows(name: str, *, legal: bool):
+    """Letters, digits, dot, underscore and dash of ASCII, 249 at most, not one or two dots."""
+    assert is_topic_name(name) == legal
 
 
 def test_an_error_says_where_why_and_what_next():

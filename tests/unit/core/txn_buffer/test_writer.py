@@ -11,6 +11,7 @@ from pipeline.core.txn_buffer.effects import (
     WriteSnapshots,
 )
 from pipeline.core.txn_buffer.writer import (
+    FULL_INTERVAL_MS,
     RETRY_MS,
     SWEEP_MS,
 )
@@ -60,6 +61,20 @@ def test_many_changes_do_not_wait():
     rig = Rig()
     assert rig.add(*map(abort, range(99))) == []
     assert rig.add(abort(99)) == [ReadPositions(1, (P,))]
+
+
+def test_probes_for_many_changes_keep_a_distance():
+    """E7: under load they come a second apart at least; a request does not wait for that."""
+    rig = Rig()
+    rig.add(*map(abort, range(100)))
+    rig.write(rig.to_write(1, {P: found(10)}))
+    assert rig.add(*map(abort, range(100, 200))) == []
+    assert rig.writer.deadline_ms == NOW_MS + FULL_INTERVAL_MS
+    assert rig.tick(FULL_INTERVAL_MS - 1) == []
+    assert rig.tick(1) == [ReadPositions(2, (P,))]
+    rig.write(rig.to_write(2, {P: found(20)}))
+    rig.add(*map(abort, range(200, 300)))
+    assert rig.request() == 3
 
 
 def test_a_request_is_served_by_a_probe_that_began_after_it():

@@ -165,7 +165,9 @@ class Subscription:
         """The visible records, in offset order for each partition; waits for more without limit.
 
         Raises:
-            MarkerConflictError, DecodeError: the marker topic holds what no coordinator writes.
+            MarkerConflictError, DecodeError: a system topic holds what no coordinator writes.
+            SnapshotPartError: a snapshot is not whole, and nothing tells what it lacks.
+            TopicRecreatedError: the topic was deleted and created anew under its name.
             UnavailableError: the cluster stayed away.
             FatalError: a topic was deleted, or reading it is not allowed.
         """
@@ -287,10 +289,6 @@ class Subscription:
         `delivered` and `position` are of what iterating has returned.
         """
         return self._open_driver().statistics()
-
-    def outcomes(self) -> dict[TxnId, bool]:
-        """Transactions known to have ended on an assigned partition: whether they committed."""
-        return self._open_driver().outcomes()
 
     @property
     def blocked(self) -> list[Blocked]:

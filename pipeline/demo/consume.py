@@ -6,7 +6,7 @@ from connectors.base import Connector
 from pipeline.client.subscription import Subscription
 from pipeline.demo.views import View
 from schemas.digest import record_digest
-from schemas.values import TopicPartition
+from schemas.values import TopicPartition, TxnId
 
 
 async def consume(connector: Connector, topics: Sequence[str], group: str) -> View:
@@ -22,16 +22,16 @@ async def consume(connector: Connector, topics: Sequence[str], group: str) -> Vi
         ends = await admin.end_offsets(partitions, committed=True)
     finally:
         await admin.close()
-    view = View("consumer")
+    view = View("consumer", aborted=None)  # a reader keeps no count of what it never shows
+    committed: set[TxnId | None] = {None}
     async with Subscription(topics, group=group, connector=connector) as subscription:
         async for message in subscription.read_to(ends):
             partition = view.partition(TopicPartition(message.topic, message.partition))
             partition.visible += 1
+            committed.add(message.txn)
             partition.digest += record_digest(message.key, message.value)
         for data, statistics in subscription.statistics().items():
             view.partition(data).hidden = statistics.hidden
-        outcomes = subscription.outcomes()
         await subscription.commit()
-    view.committed = sum(outcomes.values())
-    view.aborted = len(outcomes) - view.committed
+    view.committed = len(committed) - 1
     return view

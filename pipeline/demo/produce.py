@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,13 +47,15 @@ async def produce(client: TransactionClient, plan: Plan, ended: Callable[[int], 
         StilltideError: a transaction failed.
     """
     view = View("producer")
+    states = Counter[str]()
     groups = read_lines(plan.path, plan.events_per_transaction)
     choice = random.Random(plan.seed)  # noqa: S311 - repeatable, no secret
 
     async def work() -> None:
         for group in groups:
-            await _one(client, plan.path, group, choice.random() < plan.abort_share, view)
-            ended(view.committed + view.aborted)
+            aborts = choice.random() < plan.abort_share
+            states[await _one(client, plan.path, group, aborts, view)] += 1
+            ended(states.total())
 
     workers = [asyncio.create_task(work()) for _ in range(plan.concurrency)]
     done, others = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
@@ -60,6 +63,8 @@ async def produce(client: TransactionClient, plan: Plan, ended: Callable[[int], 
     for finished in await asyncio.gather(*done, *others, return_exceptions=True):
         if isinstance(finished, BaseException):
             raise finished
+    view.aborted = states.pop("aborted", 0)
+    view.committed = states.total()
     return view
 
 
@@ -69,7 +74,8 @@ async def _one(
     group: list[tuple[int, bytes]],
     abort: bool,  # noqa: FBT001 - the one call is above
     view: View,
-) -> None:
+) -> str:
+    """Writes one transaction; how it ended."""
     sent: list[tuple[TopicPartition, Event]] = []
     async with client.transaction() as txn:
         for number, line in group:
@@ -78,10 +84,6 @@ async def _one(
         await txn.flush()
         if abort:
             await txn.abort()
-    if txn.state == "aborted":
-        view.aborted += 1
-    else:
-        view.committed += 1
     for data, event in sent:
         partition = view.partition(data)
         if txn.state == "aborted":
@@ -89,3 +91,4 @@ async def _one(
         else:
             partition.visible += 1
             partition.digest += record_digest(event.key, event.value)
+    return txn.state

@@ -29,11 +29,11 @@ class PartitionView:
 
 @dataclass
 class View:
-    """What one of the three saw."""
+    """What one of the three saw; None: it cannot tell."""
 
     name: str
     committed: int = 0
-    aborted: int = 0
+    aborted: int | None = 0
     partitions: dict[TopicPartition, PartitionView] = field(
         default_factory=dict[TopicPartition, PartitionView]
     )
@@ -57,7 +57,7 @@ def differences(views: list[View]) -> list[str]:
         pair = f"{first.name} {{}}, {other.name} {{}}"
         for name in ("committed", "aborted"):
             a, b = getattr(first, name), getattr(other, name)
-            if a != b:
+            if None not in (a, b) and a != b:
                 found.append(f"transactions {name}: {pair.format(a, b)}")
         for data in sorted(first.partitions.keys() | other.partitions.keys()):
             mine, theirs = first.partition(data), other.partition(data)
@@ -84,9 +84,14 @@ def rows(views: list[View], topics: list[str]) -> list[dict[str, Any]]:
         }
         table.append((topic, "digest of visible", digests))
     return [
-        {"of": of, "what": what, **cells, "equal": "yes" if len(set(cells.values())) == 1 else "NO"}
+        {"of": of, "what": what, **cells, "equal": "yes" if _equal(cells) else "NO"}
         for of, what, cells in table
     ]
+
+
+def _equal(cells: Mapping[str, Any]) -> bool:
+    """Whether all who can tell say the same."""
+    return len(set(cells.values()) - {None}) == 1
 
 
 def _short(digest: int) -> str:

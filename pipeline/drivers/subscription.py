@@ -1,9 +1,9 @@
-"""Runs a read-committed subscription: data and markers in, visible records out.
+"""Runs a read-committed subscription: data, markers and snapshots in, visible records out.
 
-*Source*: protocols.md D1-D3, D5, D7 (rules in `core.read_committed`), C4 (repeated markers).
+*Source*: protocols.md D1-D5, D7 (rules in `core.read_committed`), C4 (repeated markers).
 
 *Invariants*:
-- Markers of a data partition are read from their log start, whatever its position (D5).
+- Markers and snapshots of a data partition are read from their start, whatever its position (D5).
 - Nothing of a partition is handed out after `revoked`.
 - What the application has not taken is never part of a committed position.
 - Any failure stops the whole subscription and is raised from the next call.
@@ -13,7 +13,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -24,6 +24,7 @@ from pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
     PauseFetching,
+    Reason,
     ResumeFetching,
     Statistics,
     Undecided,
@@ -31,13 +32,11 @@ from pipeline.core.read_committed.effects import (
 )
 from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
 from pipeline.drivers.subscription_buffer import DeliveredBuffer
-from pipeline.drivers.subscription_markers import MarkerTail
+from pipeline.drivers.subscription_evidence import Evidence
 from pipeline.drivers.subscription_outage import OutageGuard
-from pipeline.errors import MarkerConflictError
 from schemas.errors import MalformedHeaderError
 from schemas.headers import TXN, Headers, txn_header
-from schemas.markers import Marker
-from schemas.topics import TXN_MARKERS
+from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from schemas.values import TXN_ID_BYTES, EndOffset, Offset, TopicPartition, TxnId
 
 TURN_RECORDS = 256
@@ -87,7 +86,7 @@ class AssignmentListener(Protocol):
 class Blocked(NamedTuple):
     """An undecided record that a partition stands at (D2).
 
-    `waited_s` counts from when all markers written before were read; 0 until then.
+    `waited_s` counts from when all markers and snapshots written before were read; 0 until then.
     """
 
     data: TopicPartition
@@ -101,7 +100,7 @@ class _Assigned:
     machine: PartitionFilter[Record]
     undecided: Undecided | None = None
     undecided_since: float = 0.0
-    withheld_reported: bool = False
+    reported: set[Reason] = field(default_factory=set[Reason])
 
 
 class SubscriptionDriver:
@@ -117,7 +116,7 @@ class SubscriptionDriver:
             retry_delay_s=options.retry_delay_s,
         )
         self._reader: GroupReader | None = None
-        self._markers: MarkerTail | None = None
+        self._evidence: Evidence | None = None
         self._assigned: dict[TopicPartition, _Assigned] = {}
         self._buffer = DeliveredBuffer()
         self._standing: set[TopicPartition] = set()
@@ -138,23 +137,25 @@ class SubscriptionDriver:
         """Joins the group and begins to read.
 
         Raises:
-            FatalError: a topic, or the marker topic, does not exist.
+            FatalError: a topic, or a system topic, does not exist.
             UnavailableError: the cluster cannot be reached.
         """
         options = self._options
-        names = [*options.topics, TXN_MARKERS]
+        names = [*options.topics, TXN_MARKERS, TXN_SNAPSHOTS]
         found = await self._outages.call(lambda: self._admin.describe_topics(names))
         for name in names:
             if name not in found:
                 raise _missing_topic(name)
-        self._markers = MarkerTail(
+        self._evidence = Evidence(
             self._connector,
             self._admin,
             self._outages,
-            client_id=f"{options.client_id}-markers",
-            partition_count=found[TXN_MARKERS].partition_count,
-            marker_read=self._marker_read,
-            batch_read=self._markers_read,
+            client_id=options.client_id,
+            marker_partitions=found[TXN_MARKERS].partition_count,
+            snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
+            machine_of=self._machine_of,
+            decided=self._decided,
+            batch_read=self._evidence_read,
         )
         reader = self._connector.group_reader(
             options.client_id, options.group, from_start=options.from_start
@@ -280,22 +281,15 @@ class SubscriptionDriver:
             )
         return counts
 
-    def outcomes(self) -> dict[TxnId, bool]:
-        """Transactions that have ended on an assigned partition: whether they committed."""
-        known: dict[TxnId, bool] = {}
-        for assigned in self._assigned.values():
-            known.update(assigned.machine.outcomes())
-        return known
-
     def blocked(self) -> dict[TopicPartition, Blocked]:
         """The partitions that stand at an undecided record."""
         now = asyncio.get_running_loop().time()
-        markers = self._markers
+        evidence = self._evidence
         blocked: dict[TopicPartition, Blocked] = {}
         for data, assigned in self._assigned.items():
-            if assigned.undecided is None or markers is None:
+            if assigned.undecided is None or evidence is None:
                 continue
-            caught_up_at = markers.caught_up_at(data)
+            caught_up_at = evidence.caught_up_at(data)
             waited_s = 0.0
             if caught_up_at is not None:
                 waited_s = now - max(assigned.undecided_since, caught_up_at)
@@ -314,7 +308,7 @@ class SubscriptionDriver:
             self._items_read(await self._outages.call(reader.read, may_rest=True))
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        assert self._markers is not None
+        assert self._evidence is not None
         for data, position in positions.items():
             machine = PartitionFilter[Record](
                 position=position, waiting_max=self._options.undecided_records_max
@@ -322,7 +316,7 @@ class SubscriptionDriver:
             self._assigned[data] = _Assigned(machine)
             self._buffer.open(data, EndOffset(position))
             self._committed[data] = EndOffset(position)
-        self._markers.add(positions)
+        self._evidence.add(positions)
         self._rebalanced()
         if self.listener is not None:
             assert self._reader is not None
@@ -334,7 +328,7 @@ class SubscriptionDriver:
             )
 
     def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        assert self._markers is not None
+        assert self._evidence is not None
         for data in partitions:
             if self._assigned.pop(data, None) is None:
                 continue
@@ -342,21 +336,21 @@ class SubscriptionDriver:
             del self._committed[data]
             self._standing.discard(data)
             self._paused.discard(data)
-        self._markers.remove(partitions)
+        self._evidence.remove(partitions)
         self._rebalanced()
         if self.listener is not None:
             self.listener.revoked(partitions)
 
     def _rebalanced(self) -> None:
-        """Reads other markers from now on; the old reader closes on its own time."""
-        assert self._markers is not None
+        """Reads other evidence from now on; the old readers close on their own time."""
+        assert self._evidence is not None
         self.rebalanced_at = asyncio.get_running_loop().time()
         self.rebalance_count += 1
         if self._tailing is not None:
             self._tailing.cancel()
             self._ending.add(self._tailing)
             self._tailing.add_done_callback(self._ending.discard)
-        self._tailing = asyncio.create_task(self._guarded(self._markers.run))
+        self._tailing = asyncio.create_task(self._guarded(self._evidence.run))
         self._changed.set()
 
     def _items_read(self, items: Sequence[Record | EndReached]) -> None:
@@ -389,21 +383,14 @@ class SubscriptionDriver:
             effects += assigned.machine.end_reached(end_offset)
         self._run(data, assigned, effects)
 
-    def _marker_read(self, marker: Marker) -> None:
-        assigned = self._assigned.get(marker.data)
-        if assigned is None:
-            return
-        try:
-            effects = assigned.machine.marker_read(
-                marker.txn.to_bytes(), committed=marker.committed, end_offset=marker.end_offset
-            )
-        except MarkerConflictError as error:
-            error.detail = f"on {marker.data}: {error.detail}"
-            raise
-        if effects:
-            self._run(marker.data, assigned, effects)
+    def _machine_of(self, data: TopicPartition) -> PartitionFilter[Record] | None:
+        assigned = self._assigned.get(data)
+        return None if assigned is None else assigned.machine
 
-    def _markers_read(self) -> None:
+    def _decided(self, data: TopicPartition, effects: list[Effect[Record]]) -> None:
+        self._run(data, self._assigned[data], effects)
+
+    def _evidence_read(self) -> None:
         self._apply_pauses()
         self._changed.set()
 
@@ -466,24 +453,22 @@ def _txn_of(headers: Headers) -> bytes | None:
 
 
 def _report(data: TopicPartition, assigned: _Assigned, withheld: Withheld) -> None:
-    """Logs the first record withheld from a partition; statistics count the rest."""
-    if assigned.withheld_reported:
+    """Logs the first record withheld from a partition for each reason; statistics count them."""
+    if withheld.reason in assigned.reported:
         return
-    assigned.withheld_reported = True
+    assigned.reported.add(withheld.reason)
     _log.warning(
-        "a record is withheld; more of this partition are counted, not logged",
+        "a record is withheld; more like it of this partition are counted, not logged",
         topic=data.topic,
         partition=data.partition,
         offset=withheld.offset,
-        reason="late: past the end of its committed transaction"
-        if withheld.late_txn
-        else f"malformed `{TXN}` header",
-        txn=str(withheld.late_txn) if withheld.late_txn else None,
+        reason=withheld.reason.value,
+        txn=str(withheld.txn) if withheld.txn else None,
     )
 
 
 def _missing_topic(name: str) -> FatalError:
     hint = "create it, or correct its name"
-    if name == TXN_MARKERS:
+    if name in (TXN_MARKERS, TXN_SNAPSHOTS):
         hint = "start a worker once: it creates the system topics"
     return FatalError("the topic does not exist", hint=hint, topic=name)

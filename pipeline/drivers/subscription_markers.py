@@ -4,14 +4,15 @@
 reader.
 
 *Invariants*: a data partition's markers are read from their log start after it was added; repeats
-that this causes for others are harmless (C4).
+that this causes for others are harmless (C4), and so are markers that were trimmed before they were
+read: a snapshot has absorbed them, or the reader waits for one (D5).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from connectors.base import Connector, EndReached, LogAdmin, Record
-from connectors.errors import FatalError
+from connectors.base import Connector, EndReached, LogAdmin, LogReader, Record
+from connectors.errors import FatalError, OffsetOutOfRangeError
 from pipeline.drivers.subscription_outage import OutageGuard
 from schemas.errors import DecodeError, StilltideError
 from schemas.markers import Marker, decode
@@ -53,8 +54,7 @@ class MarkerTail:
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Has the markers of these data partitions read from their log start."""
         for data in partitions:
-            source = TopicPartition(TXN_MARKERS, system_partition(data, self._partition_count))
-            self._served_by[data] = source
+            source = self._served_by[data] = self.source(data)
             self._positions.pop(source, None)
             self._caught_up_at.pop(source, None)
 
@@ -67,6 +67,14 @@ class MarkerTail:
             del self._positions[source]
         for source in set(self._caught_up_at) - needed:
             del self._caught_up_at[source]
+
+    def source(self, data: TopicPartition) -> TopicPartition:
+        """The marker partition that serves a data partition."""
+        return TopicPartition(TXN_MARKERS, system_partition(data, self._partition_count))
+
+    def position(self, data: TopicPartition) -> Offset | None:
+        """Every marker of a data partition below it was read or trimmed; None: not begun."""
+        return self._positions.get(self.source(data))
 
     def caught_up_at(self, data: TopicPartition) -> float | None:
         """Loop time at which all markers of a data partition had been read once, None: not yet."""
@@ -84,9 +92,35 @@ class MarkerTail:
         sources = set(self._served_by.values())
         if not sources:
             return
-        unread = [source for source in sources if source not in self._positions]
-        starts = await self._outages.call(lambda: self._admin.start_offsets(unread))
-        for source in unread:
+        await self._begin([source for source in sources if source not in self._positions])
+        reader = self._connector.reader(self._client_id)
+        try:
+            await reader.assign({source: self._positions[source] for source in sources})
+            while True:
+                for item in await self._read(reader, sources):
+                    self._item_read(item)
+                self._batch_read()
+        finally:
+            await reader.close()
+
+    async def _read(
+        self, reader: LogReader, sources: Collection[TopicPartition]
+    ) -> Sequence[Record | EndReached]:
+        """The next items; begins again at the log starts when they have passed a position."""
+        while True:
+            try:
+                return await self._outages.call(reader.read, may_rest=True)
+            except OffsetOutOfRangeError:
+                before = dict(self._positions)
+                await self._begin(sources)
+                if before == self._positions:
+                    raise
+                await reader.assign({source: self._positions[source] for source in sources})
+
+    async def _begin(self, sources: Collection[TopicPartition]) -> None:
+        """Moves positions to the log starts, never back."""
+        starts = await self._outages.call(lambda: self._admin.start_offsets(list(sources)))
+        for source in sources:
             if source not in starts:
                 raise FatalError(
                     "a partition of the marker topic does not exist",
@@ -94,22 +128,15 @@ class MarkerTail:
                     topic=source.topic,
                     partition=source.partition,
                 )
-            self._positions[source] = starts[source]
-        reader = self._connector.reader(self._client_id)
-        try:
-            await reader.assign({source: self._positions[source] for source in sources})
-            while True:
-                for item in await self._outages.call(reader.read, may_rest=True):
-                    self._item_read(item)
-                self._batch_read()
-        finally:
-            await reader.close()
+            start = starts[source]
+            self._positions[source] = max(start, self._positions.get(source, start))
 
     def _item_read(self, item: Record | EndReached) -> None:
         source = TopicPartition(item.topic, item.partition)
         if isinstance(item, EndReached):
             if source not in self._caught_up_at:
                 self._caught_up_at[source] = asyncio.get_running_loop().time()
+            self._positions[source] = Offset(item.end_offset)
             return
         try:
             marker = decode(item.key, item.value)

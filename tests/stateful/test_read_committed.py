@@ -11,6 +11,7 @@ from pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
     PauseFetching,
+    Reason,
     ResumeFetching,
     Withheld,
 )
@@ -106,8 +107,8 @@ class ReadCommitted(RuleBasedStateMachine):
                     assert self.paused
                     assert self.machine.statistics.waiting <= WAITING_MAX // 2
                     self.paused = False
-                case Withheld(offset, late_txn):
-                    self.withheld.append((offset, late_txn is not None))
+                case Withheld(offset, reason):
+                    self.withheld.append((offset, reason is Reason.LATE))
 
     def undecided(self) -> int | None:
         """Offset of the first fed record without outcome, in the model."""

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from schemas.values import EndOffset, Offset, TxnId
@@ -35,18 +36,27 @@ class ResumeFetching:
     """Fetch the partition again."""
 
 
+class Reason(Enum):
+    """Why no application will see a record although it did not abort, as far as is known."""
+
+    LATE = "late: at or past the end of its committed transaction"
+    MALFORMED = "its `txn` header is malformed"
+    LOST = "lost to retention: nothing tells any more whether its transaction committed"
+
+
 @dataclass(frozen=True, slots=True)
 class Withheld:
     """Report a record that no application will see although it did not abort.
 
     Attributes:
         offset: where it lies.
-        late_txn: its committed transaction, whose marker ends at or below the record (D1); None:
-            its `txn` header is malformed.
+        reason: why (D1, D4).
+        txn: its transaction; None: the header is malformed.
     """
 
     offset: Offset
-    late_txn: TxnId | None
+    reason: Reason
+    txn: TxnId | None
 
 
 Effect: TypeAlias = Deliver[P] | PauseFetching | ResumeFetching | Withheld
@@ -69,8 +79,9 @@ class Statistics:
         hidden: records of aborted transactions.
         late: records at or past the end offset of their committed transaction.
         malformed: records withheld for their `txn` header.
+        lost: records that left the log before they could be decided.
         waiting: records held at and behind the undecided one.
-        outcomes: transactions whose outcome is known.
+        outcomes: transactions whose outcome is held because no snapshot tells it.
         position: what `Deliver` said last.
         undecided: the record it stands at, None when it stands at none.
     """
@@ -79,6 +90,7 @@ class Statistics:
     hidden: int
     late: int
     malformed: int
+    lost: int
     waiting: int
     outcomes: int
     position: EndOffset

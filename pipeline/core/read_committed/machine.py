@@ -1,20 +1,24 @@
 """The read-committed filter of one data partition: a pure machine.
 
-*Source*: protocols.md D1-D3, D5 and D7, as far as they need no snapshots.
+*Source*: protocols.md D1-D5 and D7.
 
 *Invariants*:
 - D1 A record is delivered iff its transaction committed and it lies below the marker's end offset.
 - D2 Delivery is in offset order and never passes a record whose outcome is unknown.
 - D3 A record without transaction is delivered as soon as everything before it is decided.
-- D5 Records and markers may come in any order relative to each other.
+- D4 What no marker tells, a snapshot tells; it is taken up once all that is held lies at or past
+  its F. What could not be decided by then, markers read to their end, is reported as lost.
+- D5 Records, markers and snapshots may come in any order relative to each other.
 - D7 Records behind an undecided one are kept, never dropped; fetching is paused at a limit.
 
-Outcomes are kept for ever until snapshots bound them: one dict entry for each transaction of the
-partition, about 150 bytes.
+An outcome is forgotten once the snapshot tells it: held is one dict entry of about 150 bytes for
+each transaction that has ended above the snapshot's M.
 
-*Refuses*: to guess an outcome, in either direction, and a marker that contradicts an earlier one.
+*Refuses*: to guess an outcome, in either direction, and a marker that contradicts an earlier one
+or the snapshot.
 """
 
+import struct
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Generic, TypeVar
@@ -23,11 +27,13 @@ from pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
     PauseFetching,
+    Reason,
     ResumeFetching,
     Statistics,
     Undecided,
     Withheld,
 )
+from pipeline.core.read_committed.snapshot import Snapshot
 from pipeline.errors import MarkerConflictError
 from schemas.values import EndOffset, Offset, TxnId
 
@@ -38,10 +44,17 @@ MALFORMED = b""
 
 _ABORTED = -1
 """The end offset of an aborted transaction: every record lies at or past it."""
+_LOST = -2
+"""Likewise, of a transaction whose records left the log before they were decided."""
+_UNKNOWN_HEADER = -3
+"""Likewise, of what is no transaction at all."""
+
+_TOLD_MAX = 10_000
+_ids_of = struct.Struct(">QQ").unpack  # a third of what `TxnId.from_bytes` takes
 
 
 class PartitionFilter(Generic[P]):
-    """Feeds on the records and markers of one partition; says what to deliver.
+    """Feeds on the records, markers and snapshots of one partition; says what to deliver.
 
     Args:
         position: offset of the first record that may be fed, >= 0.
@@ -56,10 +69,15 @@ class PartitionFilter(Generic[P]):
         self._read_to: int = position
         self._position_told: int = position
         self._waiting: deque[tuple[int, bytes | None, P]] = deque()
-        self._outcomes: dict[bytes, int] = {MALFORMED: _ABORTED}
+        self._outcomes: dict[bytes, int] = {MALFORMED: _UNKNOWN_HEADER}
+        self._snapshot: Snapshot | None = None
+        self._newer: Snapshot | None = None
+        self._max_read_position: int = 0  # of the snapshot
+        self._told: dict[bytes, int] = {}  # what the snapshot says of some transactions
+        self._lost_below = 0
         self._withheld: list[Withheld] = []
         self._paused = False
-        self._delivered = self._hidden = self._late = self._malformed = 0
+        self._delivered = self._hidden = self._late = self._malformed = self._lost = 0
 
     def records_read(self, records: Sequence[tuple[int, bytes | None, P]]) -> list[Effect[P]]:
         """Takes records just read: (offset, transaction, payload), in offset order.
@@ -101,17 +119,43 @@ class PartitionFilter(Generic[P]):
             outcome = int(end_offset)
         known = self._outcomes.setdefault(txn, outcome)
         if known != outcome:
-            raise MarkerConflictError(
-                f"transaction {TxnId.from_bytes(txn)} has two outcomes",
-                detail=f"first {_describe(known)}, now {_describe(outcome)}",
-                hint="something else writes to the marker topic, or two coordinators share an id",
-            )
-        if not self._waiting or self._waiting[0][1] != txn:
+            raise _conflict(txn, _describe(known), _describe(outcome))
+        visible: list[P] = []
+        decides = bool(self._waiting) and self._waiting[0][1] == txn
+        if decides:
+            visible = self._go_on()
+        if self._snapshot is not None and _absorbs(self._snapshot, txn, outcome):
+            del self._outcomes[txn]
+        return self._effects(visible) if decides else []
+
+    def snapshot_read(self, snapshot: Snapshot) -> list[Effect[P]]:
+        """Takes a snapshot that is newer than those before; of the same topic (E8).
+
+        Raises:
+            MarkerConflictError: a marker said that a transaction committed, and it says aborted.
+        """
+        self._newer = snapshot
+        return self._effects([])
+
+    def markers_read_to_end(self) -> list[Effect[P]]:
+        """Takes note that every marker written before the newest snapshot was read has been read.
+
+        What is still undecided below that snapshot's F is then reported as lost (D4).
+        """
+        if self._newer is None:
             return []
-        passed, visible = self._decide(self._waiting)
-        for _ in range(passed):
-            self._waiting.popleft()
-        return self._effects(visible)
+        self._lost_below = max(self._lost_below, self._newer.valid_from)
+        return self._effects(self._go_on())
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The one in use."""
+        return self._snapshot
+
+    @property
+    def newer_snapshot(self) -> Snapshot | None:
+        """The one that waits until nothing held lies below its F."""
+        return self._newer
 
     @property
     def position(self) -> EndOffset:
@@ -135,19 +179,12 @@ class PartitionFilter(Generic[P]):
             hidden=self._hidden,
             late=self._late,
             malformed=self._malformed,
+            lost=self._lost,
             waiting=len(self._waiting),
             outcomes=len(self._outcomes) - 1,
             position=self.position,
             undecided=self.undecided,
         )
-
-    def outcomes(self) -> dict[TxnId, bool]:
-        """Every transaction known to have ended here: whether it committed."""
-        return {
-            TxnId.from_bytes(txn): outcome != _ABORTED
-            for txn, outcome in self._outcomes.items()
-            if txn != MALFORMED
-        }
 
     def _decide(self, records: Collection[tuple[int, bytes | None, P]]) -> tuple[int, list[P]]:
         """How many records come before the first undecided one, and the visible among them."""
@@ -158,7 +195,9 @@ class PartitionFilter(Generic[P]):
             if txn is not None:
                 end_offset = end_offset_of(txn)
                 if end_offset is None:
-                    break
+                    end_offset = self._unmarked(offset, txn)
+                    if end_offset is None:
+                        break
                 if offset >= end_offset:
                     self._withhold(offset, txn, end_offset)
                     continue
@@ -168,17 +207,56 @@ class PartitionFilter(Generic[P]):
         self._delivered += len(visible)
         return passed, visible
 
+    def _unmarked(self, offset: int, txn: bytes) -> int | None:
+        """D4: an end offset that decides a record without outcome; None: undecided."""
+        if self._snapshot is not None:
+            end_offset = self._told.get(txn)
+            if end_offset is None:
+                hidden = self._snapshot.hides(*_ids_of(txn))
+                end_offset = _ABORTED if hidden else self._max_read_position
+                if len(self._told) >= _TOLD_MAX:
+                    self._told.clear()
+                self._told[txn] = end_offset
+            if offset < end_offset or end_offset == _ABORTED:
+                return end_offset
+        return _LOST if offset < self._lost_below else None
+
+    def _go_on(self) -> list[P]:
+        """The visible records among those that can be decided now."""
+        passed, visible = self._decide(self._waiting)
+        for _ in range(passed):
+            self._waiting.popleft()
+        return visible
+
+    def _take_up(self, snapshot: Snapshot) -> None:
+        self._snapshot, self._newer = snapshot, None
+        self._max_read_position = snapshot.max_read_position
+        self._told.clear()
+        absorbed = [
+            txn
+            for txn, outcome in self._outcomes.items()
+            if txn != MALFORMED and _absorbs(snapshot, txn, outcome)
+        ]
+        for txn in absorbed:
+            del self._outcomes[txn]
+
     def _withhold(self, offset: int, txn: bytes, end_offset: int) -> None:
-        if txn == MALFORMED:
-            self._malformed += 1
-            self._withheld.append(Withheld(Offset(offset), None))
-        elif end_offset == _ABORTED:
+        if end_offset == _ABORTED:
             self._hidden += 1
+        elif end_offset == _UNKNOWN_HEADER:
+            self._malformed += 1
+            self._withheld.append(Withheld(Offset(offset), Reason.MALFORMED, None))
+        elif end_offset == _LOST:
+            self._lost += 1
+            self._withheld.append(Withheld(Offset(offset), Reason.LOST, TxnId.from_bytes(txn)))
         else:
             self._late += 1
-            self._withheld.append(Withheld(Offset(offset), TxnId.from_bytes(txn)))
+            self._withheld.append(Withheld(Offset(offset), Reason.LATE, TxnId.from_bytes(txn)))
 
     def _effects(self, visible: list[P]) -> list[Effect[P]]:
+        if self._newer is not None and self.position >= self._newer.valid_from:
+            self._take_up(self._newer)
+            visible += self._go_on()
         effects: list[Effect[P]] = []
         if self._withheld:
             effects.extend(self._withheld)
@@ -194,6 +272,26 @@ class PartitionFilter(Generic[P]):
             self._paused = False
             effects.append(ResumeFetching())
         return effects
+
+
+def _absorbs(snapshot: Snapshot, txn: bytes, outcome: int) -> bool:
+    """Whether the snapshot decides every record of a transaction as its marker does (E2)."""
+    if outcome > snapshot.max_read_position:
+        return False
+    ids: tuple[int, int] = _ids_of(txn)
+    if outcome == _ABORTED:
+        return snapshot.hides(*ids)
+    if snapshot.holds(*ids):
+        raise _conflict(txn, _describe(outcome), "abort, by the snapshot")
+    return True
+
+
+def _conflict(txn: bytes, first: str, now: str) -> MarkerConflictError:
+    return MarkerConflictError(
+        f"transaction {TxnId.from_bytes(txn)} has two outcomes",
+        detail=f"first {first}, now {now}",
+        hint="something else writes to the marker topic, or two coordinators share an id",
+    )
 
 
 def _describe(outcome: int) -> str:

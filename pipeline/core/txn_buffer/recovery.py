@@ -45,6 +45,16 @@ class Snapshot:
     end: SnapshotEnd
     aborted: AbortedSet
 
+    @property
+    def max_read_position(self) -> EndOffset:
+        """Every transaction with a record below it has ended, and is accounted for (M)."""
+        return self.end.max_read_position
+
+    @property
+    def valid_from(self) -> EndOffset:
+        """It decides nothing below: those records have left the log (F)."""
+        return self.end.floors_valid_from
+
     def visible(self, offset: int, coordinator: int, sequence: int) -> bool | None:
         """What becomes of a coordinated record whose outcome no marker tells; None: undecided (D4).
 
@@ -55,6 +65,14 @@ class Snapshot:
         if self.aborted.hides(coordinator, sequence):
             return False
         return True if offset < self.end.max_read_position else None
+
+    def hides(self, coordinator: int, sequence: int) -> bool:
+        """Whether records of this transaction are hidden wherever they lie, at or past F."""
+        return self.aborted.hides(coordinator, sequence)
+
+    def holds(self, coordinator: int, sequence: int) -> bool:
+        """Whether it says of this very transaction that it aborted."""
+        return self.aborted.holds(coordinator, sequence)
 
 
 class SnapshotTable:

@@ -4,16 +4,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from connectors.errors import FatalError
+from connectors.errors import FatalError, OffsetOutOfRangeError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.drivers.subscription_markers import MarkerTail
 from pipeline.drivers.subscription_outage import OutageGuard
 from schemas import barriers
 from schemas.barriers import Barrier, Probe
-from schemas.markers import Marker
-from schemas.values import TxnId
+from schemas.markers import Marker, encode_key, encode_value
+from schemas.topics import TXN_MARKERS, TopicSpec
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinated import MARKER_PARTITIONS, CoordinatedTopic
+from tests.support.worker_memory import until
 
 X = TxnId(0, 1)
 
@@ -21,7 +23,9 @@ X = TxnId(0, 1)
 class Rig:
     """A tail, the markers it has read, and a topic to write markers for."""
 
-    def __init__(self, connector: MemoryConnector, topic: CoordinatedTopic) -> None:
+    def __init__(self, broker: MemoryBroker, topic: CoordinatedTopic) -> None:
+        self.broker = broker
+        connector = MemoryConnector(broker)
         admin = connector.admin()
         self.topic = topic
         self.read: list[Marker] = []
@@ -52,12 +56,18 @@ class Rig:
             await asyncio.gather(running, return_exceptions=True)
 
 
+def marker(data: TopicPartition, txn: TxnId) -> tuple[bytes, bytes]:
+    """Key and value of an abort."""
+    value = encode_value(Marker(data, txn, False, EndOffset(0), None, 0, bytes(16)))
+    return encode_key(data, txn), value
+
+
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     """A tail on a broker of the test's own."""
-    connector = MemoryConnector(MemoryBroker())
-    topic = await CoordinatedTopic.create(connector, "orders", 16)
-    yield Rig(connector, topic)
+    broker = MemoryBroker()
+    topic = await CoordinatedTopic.create(MemoryConnector(broker), "orders", 16)
+    yield Rig(broker, topic)
     await topic.close()
 
 
@@ -97,6 +107,42 @@ async def test_a_removed_partition_is_forgotten(rig: Rig):
     rig.tail.add([rig.topic.at(0)])
     async with rig.running(0):
         assert len(rig.read) == 2
+
+
+async def test_markers_that_are_trimmed_before_they_are_read_are_passed_over(rig: Rig):
+    """D5: a snapshot has absorbed them; reading goes on at the new log start."""
+    rig.tail.add([rig.topic.at(0)])
+    source = rig.topic.markers_of(0)
+    async with rig.running(0):
+        for sequence in range(3):
+            rig.broker.append(source, *marker(rig.topic.at(0), TxnId(0, sequence)), [])
+        rig.broker.delete_records(source, Offset(2))
+        await until(lambda: rig.read)
+    assert [it.txn.sequence for it in rig.read] == [2]
+
+
+async def test_markers_trimmed_before_the_first_reading_are_passed_over(rig: Rig):
+    """D5: the log start is looked up before the markers are read from it."""
+    for sequence in range(3):
+        await rig.topic.commit(0, TxnId(0, sequence), 1)
+    source = rig.topic.markers_of(0)
+    rig.broker.delete_records(source, Offset(3))
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert (rig.read, rig.tail.position(rig.topic.at(0))) == ([], 3)
+
+
+async def test_a_marker_log_that_ends_below_the_position_is_an_error(rig: Rig):
+    """A topic created anew is no trimmed one: what was read of it may be void."""
+    rig.tail.add([rig.topic.at(0)])
+    for sequence in range(3):
+        await rig.topic.commit(0, TxnId(0, sequence), 1)
+    running = asyncio.create_task(rig.tail.run())
+    await until(lambda: rig.read)
+    rig.broker.delete_topic(TXN_MARKERS)
+    rig.broker.create_topic(TopicSpec(TXN_MARKERS, MARKER_PARTITIONS))
+    with pytest.raises(OffsetOutOfRangeError):
+        await running
 
 
 async def test_barriers_are_passed_over(rig: Rig):

@@ -6,6 +6,7 @@ from pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
     PauseFetching,
+    Reason,
     ResumeFetching,
     Undecided,
     Withheld,
@@ -99,7 +100,7 @@ def test_a_late_record_is_withheld_and_reported():
     """D1: a record at or past the end offset of its committed transaction is not delivered."""
     m = machine()
     commit(m, X, 1)
-    assert read(m, (0, X), (1, X), (2, None)) == [Withheld(1, X), Deliver([0, 2], 3)]
+    assert read(m, (0, X), (1, X), (2, None)) == [Withheld(1, Reason.LATE, X), Deliver([0, 2], 3)]
     assert m.statistics.late == 1
 
 
@@ -108,13 +109,16 @@ def test_a_late_record_behind_an_undecided_one_is_withheld_when_reached():
     m = machine()
     read(m, (0, Y), (1, X), (2, None))
     assert commit(m, X, 1) == []
-    assert commit(m, Y, 1) == [Withheld(1, X), Deliver([0, 2], 3)]
+    assert commit(m, Y, 1) == [Withheld(1, Reason.LATE, X), Deliver([0, 2], 3)]
 
 
 def test_a_malformed_header_is_withheld_and_counted():
     """A record whose transaction cannot be read is never delivered and stops nothing."""
     m = machine()
-    assert read(m, (0, MALFORMED), (1, None)) == [Withheld(0, None), Deliver([1], 2)]
+    assert read(m, (0, MALFORMED), (1, None)) == [
+        Withheld(0, Reason.MALFORMED, None),
+        Deliver([1], 2),
+    ]
     assert (m.statistics.malformed, m.statistics.hidden) == (1, 0)
 
 
@@ -123,7 +127,7 @@ def test_a_malformed_record_behind_an_undecided_one_waits():
     m = machine()
     assert read(m, (0, X), (1, MALFORMED)) == []
     assert (m.position, m.statistics.malformed) == (0, 0)
-    assert commit(m, X, 1) == [Withheld(1, None), Deliver([0], 2)]
+    assert commit(m, X, 1) == [Withheld(1, Reason.MALFORMED, None), Deliver([0], 2)]
 
 
 def test_the_end_passes_offsets_without_records():
@@ -233,12 +237,3 @@ def test_reading_begins_at_the_position():
 def test_no_records_no_effects():
     """An empty batch is nothing."""
     assert read(machine()) == []
-
-
-def test_known_outcomes_are_told():
-    """Every transaction a marker was read of, whether or not a record of it came."""
-    m = machine()
-    commit(m, X, 0)
-    abort(m, Y)
-    read(m, (0, Z), (1, MALFORMED))
-    assert m.outcomes() == {X: True, Y: False}

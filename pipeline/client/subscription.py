@@ -21,10 +21,10 @@ from pipeline.drivers.ack_store import connect_ack_store
 from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
 from pipeline.drivers.subscription import (
     TURN_RECORDS,
-    Blocked,
     SubscriptionDriver,
     SubscriptionOptions,
 )
+from pipeline.drivers.subscription_asks import Blocked
 from pipeline.errors import ConfigError, NotAssignedError, UndecidedError
 from schemas.headers import txn_header
 from schemas.values import EndOffset, TopicPartition, TxnId

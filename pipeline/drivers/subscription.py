@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -31,13 +31,15 @@ from pipeline.core.read_committed.effects import (
     Withheld,
 )
 from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from pipeline.drivers.subscription_asks import Blocked, SnapshotAsker
 from pipeline.drivers.subscription_buffer import DeliveredBuffer
 from pipeline.drivers.subscription_evidence import Evidence
 from pipeline.drivers.subscription_outage import OutageGuard
+from pipeline.drivers.system_topics import require_topics
 from schemas.errors import MalformedHeaderError
 from schemas.headers import TXN, Headers, txn_header
 from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
-from schemas.values import TXN_ID_BYTES, EndOffset, Offset, TopicPartition, TxnId
+from schemas.values import TXN_ID_BYTES, EndOffset, Offset, TopicPartition
 
 TURN_RECORDS = 256
 """Records taken from a queue before it is another partition's turn."""
@@ -59,6 +61,7 @@ class SubscriptionOptions:
             fetching pauses, >= 1.
         unavailable_timeout_s: how long an outage may last before the subscription fails.
         retry_delay_s: between two looks whether the cluster is back.
+        ask_after_s: how long an undecided record stands before a snapshot is asked for (D2).
     """
 
     topics: Sequence[str]
@@ -69,6 +72,7 @@ class SubscriptionOptions:
     undecided_records_max: int = 10_000
     unavailable_timeout_s: float = 60.0
     retry_delay_s: float = 0.2
+    ask_after_s: float = 5.0
 
 
 class AssignmentListener(Protocol):
@@ -81,18 +85,6 @@ class AssignmentListener(Protocol):
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """These are not read any more."""
         ...
-
-
-class Blocked(NamedTuple):
-    """An undecided record that a partition stands at (D2).
-
-    `waited_s` counts from when all markers and snapshots written before were read; 0 until then.
-    """
-
-    data: TopicPartition
-    offset: Offset
-    txn: TxnId
-    waited_s: float
 
 
 @dataclass(slots=True)
@@ -128,6 +120,7 @@ class SubscriptionDriver:
         self._failure: Exception | None = None
         self._reading: asyncio.Task[None] | None = None
         self._tailing: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self.listener: AssignmentListener | None = None
         self.rebalanced_at = 0.0
@@ -143,9 +136,12 @@ class SubscriptionDriver:
         options = self._options
         names = [*options.topics, TXN_MARKERS, TXN_SNAPSHOTS]
         found = await self._outages.call(lambda: self._admin.describe_topics(names))
-        for name in names:
+        for name in options.topics:
             if name not in found:
-                raise _missing_topic(name)
+                raise FatalError(
+                    "the topic does not exist", hint="create it, or correct its name", topic=name
+                )
+        require_topics(names, found)
         self._evidence = Evidence(
             self._connector,
             self._admin,
@@ -168,6 +164,13 @@ class SubscriptionDriver:
             )
         )
         self._reading = asyncio.create_task(self._guarded(lambda: self._read(reader)))
+        asker = SnapshotAsker(
+            self._connector,
+            client_id=f"{options.client_id}-asks",
+            after_s=options.ask_after_s,
+            blocked=self.blocked,
+        )
+        self._asking = asyncio.create_task(self._guarded(asker.run))
 
     async def close(self) -> None:
         """Stops reading and leaves the group; commits nothing. Safe to call twice.
@@ -180,11 +183,11 @@ class SubscriptionDriver:
         if self._reader is not None:
             await self._reader.close()  # first: until then a rebalance begins another task
             self._reader = None
-        tasks = [task for task in (self._reading, self._tailing, *self._ending) if task]
+        tasks = [it for it in (self._reading, self._tailing, self._asking, *self._ending) if it]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._reading = self._tailing = None
+        self._reading = self._tailing = self._asking = None
         await self._admin.close()
 
     def next_queue(self) -> deque[Record]:
@@ -465,10 +468,3 @@ def _report(data: TopicPartition, assigned: _Assigned, withheld: Withheld) -> No
         reason=withheld.reason.value,
         txn=str(withheld.txn) if withheld.txn else None,
     )
-
-
-def _missing_topic(name: str) -> FatalError:
-    hint = "create it, or correct its name"
-    if name in (TXN_MARKERS, TXN_SNAPSHOTS):
-        hint = "start a worker once: it creates the system topics"
-    return FatalError("the topic does not exist", hint=hint, topic=name)

@@ -1,0 +1,90 @@
+"""A reader that stands at an undecided record asks for a snapshot (D2)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from connectors.base import Record
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from pipeline.drivers.subscription import SubscriptionDriver, SubscriptionOptions
+from schemas import snapshot_requests
+from schemas.framing import decode_value
+from schemas.placement import system_partition
+from schemas.snapshots import SnapshotEnd, encode_end, end_key
+from schemas.topics import SNAPSHOT_REQUESTS, TXN_SNAPSHOTS
+from schemas.values import EndOffset, TopicPartition, TxnId
+from tests.support.coordinated import MARKER_PARTITIONS, CoordinatedTopic
+from tests.support.worker_memory import until
+
+ORDERS = TopicPartition("orders", 0)
+SERVING = system_partition(ORDERS, MARKER_PARTITIONS)
+ORPHAN = TxnId(0, 5)
+ASK_AFTER_S = 0.02
+
+
+class Rig:
+    """A subscription that asks soon, on a broker of its own without any worker."""
+
+    def __init__(self, broker: MemoryBroker, driver: SubscriptionDriver) -> None:
+        self.broker = broker
+        self.driver = driver
+
+    def asked(self) -> Sequence[Record]:
+        """The requests that were sent."""
+        return self.broker.records(TopicPartition(SNAPSHOT_REQUESTS, SERVING))
+
+    def snapshot(self, to: int) -> None:
+        """One whose M is this."""
+        described = self.broker.describe("orders")
+        assert described is not None
+        topic_id = described[0].topic_id
+        end = SnapshotEnd(topic_id, EndOffset(to), EndOffset(0), 1, (), {}, {}, EndOffset(0), ())
+        place = TopicPartition(TXN_SNAPSHOTS, SERVING)
+        self.broker.append(place, end_key(ORDERS), encode_end(end), [])
+
+
+@asynccontextmanager
+async def running(*records: TxnId | None) -> AsyncIterator[Rig]:
+    """Reads these records."""
+    broker = MemoryBroker()
+    connector = MemoryConnector(broker)
+    topic = await CoordinatedTopic.create(connector, "orders", 1)
+    for txn in records:
+        await topic.write(0, txn)
+    await topic.close()
+    options = SubscriptionOptions(["orders"], "billing", ask_after_s=ASK_AFTER_S)
+    driver = SubscriptionDriver(connector, options)
+    try:
+        await driver.start()
+        yield Rig(broker, driver)
+    finally:
+        await driver.close()
+
+
+async def test_a_record_that_stays_undecided_is_asked_about():
+    """D2: the data partition is named, and the snapshot that comes of it decides the record."""
+    async with running(ORPHAN) as rig:
+        await until(rig.asked)
+        (value, *_) = decode_value(rig.asked()[0].value or b"")
+        assert snapshot_requests.decode_request(value).data == ORDERS
+        rig.snapshot(1)
+        await until(rig.driver.next_queue)
+
+
+async def test_without_a_worker_it_goes_on_asking_and_the_reading_goes_on():
+    """A question that nobody answers fails nothing; another one follows it."""
+    async with running(None, ORPHAN) as rig:
+        await until(lambda: len(rig.asked()) >= 2)
+        assert len(rig.driver.next_queue()) == 1
+        assert list(rig.driver.blocked()) == [ORDERS]
+
+
+async def test_nothing_is_asked_where_nothing_is_undecided():
+    """A reader that stands nowhere keeps quiet, however long."""
+    async with running(None) as rig:
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + 3 * ASK_AFTER_S
+        await until(lambda: now_s() > until_s)
+        assert len(rig.driver.next_queue()) == 1
+        assert rig.asked() == ()

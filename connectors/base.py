@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from connectors.errors import ConnectorError
-from schemas.headers import Headers
+from schemas.headers import Headers, txn_header
 from schemas.topics import TopicSpec
-from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 
 class Record(NamedTuple):
@@ -25,6 +25,16 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers | None
+
+    @property
+    def txn(self) -> TxnId | None:
+        """The coordinated transaction it was written in, None for a plain record.
+
+        Raises:
+            MalformedHeaderError: its `txn` header is null, not 16 bytes, or not the only one.
+        """
+        txn = txn_header(self.headers)
+        return None if txn is None else TxnId.from_bytes(txn)
 
 
 class EndReached(NamedTuple):

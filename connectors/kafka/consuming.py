@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -35,6 +36,19 @@ POLL_S = 0.02
 _BATCH_RECORDS = 500
 _CLOSE_S = 10.0
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name begins so
+
+_FIELDS: tuple[Callable[[Message], Any], ...] = (
+    Message.topic,
+    Message.partition,
+    Message.offset,
+    Message.key,
+    Message.value,
+    Message.headers,
+)
+_VALUE = 4
+_NO_ERROR = {type(None)}
+_record_of: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
+"""Half the cost of `Record(*fields)`."""
 
 Positions = Mapping[TopicPartition, Offset]
 
@@ -223,27 +237,22 @@ class ConsumerThread:
 def convert(
     messages: Sequence[Message],
 ) -> tuple[list[Record | EndReached], int, list[Message]]:
-    """What the messages say, the bytes of their values, and those that report an error."""
+    """What the messages say, the bytes of their values, and those that report an error.
+
+    Works column by column, because calls without a line of Python around them cost a third.
+    """
+    errors = list(map(Message.error, messages))
+    # Never by `==`: an error of the client compared with None leaves a hidden exception behind.
+    if set(map(type, errors)) == _NO_ERROR:
+        records, value_bytes = _records_of(messages)
+        return [*records], value_bytes, []
+    records, value_bytes = _records_of([it for it in messages if it.error() is None])
+    following = iter(records)
     items: list[Record | EndReached] = []
     failed: list[Message] = []
-    value_bytes = 0
-    for message in messages:
-        error = message.error()
+    for message, error in zip(messages, errors, strict=True):
         if error is None:
-            value = message.value()
-            if value is not None:
-                value_bytes += len(value)
-            # Typed as optional, because the class also stands for reports of errors.
-            items.append(
-                Record(
-                    message.topic(),  # pyright: ignore[reportArgumentType]
-                    message.partition(),  # pyright: ignore[reportArgumentType]
-                    message.offset(),  # pyright: ignore[reportArgumentType]
-                    message.key(),
-                    value,
-                    message.headers(),  # pyright: ignore[reportArgumentType]
-                )
-            )
+            items.append(next(following))
         elif error.code() == _END:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             assert topic is not None
@@ -253,6 +262,13 @@ def convert(
         else:
             failed.append(message)
     return items, value_bytes, failed
+
+
+def _records_of(messages: Sequence[Message]) -> tuple[list[Record], int]:
+    """The records of messages without error, and the bytes of their values."""
+    columns = [list(map(field, messages)) for field in _FIELDS]
+    records = list(map(_record_of, zip(*columns, strict=True)))
+    return records, sum(map(len, filter(None, columns[_VALUE])))
 
 
 def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:

@@ -7,7 +7,6 @@ partitions, `commit` says how far the application has come, delivery is at least
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -26,20 +25,10 @@ from pipeline.drivers.subscription import (
 )
 from pipeline.drivers.subscription_asks import Blocked
 from pipeline.errors import ConfigError, NotAssignedError, UndecidedError
-from schemas.headers import txn_header
-from schemas.values import EndOffset, TopicPartition, TxnId
+from schemas.values import EndOffset, TopicPartition
 
-
-class Message(Record):
-    """A visible record: topic, partition, offset, key, value, headers as written."""
-
-    __slots__ = ()
-
-    @property
-    def txn(self) -> TxnId | None:
-        """The committed transaction it was written in, None for a plain record."""
-        txn = txn_header(self.headers)
-        return None if txn is None else TxnId.from_bytes(txn)
+Message = Record
+"""A visible record: topic, partition, offset, key, value, headers as written, and its `txn`."""
 
 
 class Subscription:
@@ -179,14 +168,14 @@ class Subscription:
             for _ in range(min(len(queue), TURN_RECORDS)):
                 if not queue:  # revoked while the application had the turn
                     break
-                yield _message(queue)
+                yield queue.popleft()
 
     async def __anext__(self) -> Message:
         """The next visible record; waits and raises as iterating does."""
         driver, source = self._open_driver(), self._open_source()
         while not (queue := source.next_queue()):
             await driver.changed()
-        return _message(queue)
+        return queue.popleft()
 
     async def read_to(
         self, end_offsets: Mapping[TopicPartition, EndOffset]
@@ -212,7 +201,7 @@ class Subscription:
                     if not queue or queue[0].offset >= end_offset:
                         break
                     yielded = True
-                    yield _message(queue)
+                    yield queue.popleft()
                 position = source.position(data)
                 if position is not None and position >= end_offset:
                     del remaining[data]
@@ -328,11 +317,6 @@ class Subscription:
                 if left_s[-1] <= 0:
                     raise _undecided(blocked[data])
         return min(left_s, default=None)
-
-
-def _message(queue: deque[Record]) -> Message:
-    # Half the cost of `Message(*record)`, for every record.
-    return tuple.__new__(Message, queue.popleft())  # pyright: ignore[reportUnknownMemberType]
 
 
 def _require_positive(**options: float) -> None:

@@ -10,11 +10,21 @@
 """
 
 import asyncio
-from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from itertools import groupby
+from operator import attrgetter
+from typing import Protocol, cast
 
 import structlog
 
@@ -43,6 +53,11 @@ from schemas.values import TXN_ID_BYTES, EndOffset, Offset, TopicPartition
 
 TURN_RECORDS = 256
 """Records taken from a queue before it is another partition's turn."""
+
+_KIND_AND_PLACE = attrgetter("__class__", "topic", "partition")
+_OFFSET = attrgetter("offset")
+_HEADERS: Callable[[Record], Headers | None] = attrgetter("headers")
+_SEVERAL = ("", None)
 
 _log = structlog.get_logger(__name__)
 
@@ -357,34 +372,19 @@ class SubscriptionDriver:
         self._changed.set()
 
     def _items_read(self, items: Sequence[Record | EndReached]) -> None:
-        runs: defaultdict[tuple[str, int], list[tuple[int, bytes | None, Record]]]
-        runs = defaultdict(list)
-        for item in items:
-            if isinstance(item, EndReached):
-                topic, partition, end_offset = item
-                self._feed((topic, partition), runs.pop((topic, partition), []), end_offset)
+        for (kind, topic, partition), run in groupby(items, _KIND_AND_PLACE):
+            data = TopicPartition(topic, partition)
+            assigned = self._assigned.get(data)
+            if assigned is None:
+                continue
+            if kind is EndReached:
+                for _, _, end_offset in cast("Iterator[EndReached]", run):
+                    self._run(data, assigned, assigned.machine.end_reached(end_offset))
             else:
-                topic, partition, offset, _, _, headers = item
-                txn = None if headers is None else _txn_of(headers)
-                runs[topic, partition].append((offset, txn, item))
-        for place, records in runs.items():
-            self._feed(place, records)
+                records = cast("list[Record]", list(run))
+                fed = zip(map(_OFFSET, records), _txns_of(records), records, strict=True)
+                self._run(data, assigned, assigned.machine.records_read(list(fed)))
         self._apply_pauses()
-
-    def _feed(
-        self,
-        place: tuple[str, int],
-        records: list[tuple[int, bytes | None, Record]],
-        end_offset: EndOffset | None = None,
-    ) -> None:
-        data = TopicPartition(*place)
-        assigned = self._assigned.get(data)
-        if assigned is None:
-            return
-        effects = assigned.machine.records_read(records)
-        if end_offset is not None:
-            effects += assigned.machine.end_reached(end_offset)
-        self._run(data, assigned, effects)
 
     def _machine_of(self, data: TopicPartition) -> PartitionFilter[Record] | None:
         assigned = self._assigned.get(data)
@@ -443,12 +443,21 @@ class SubscriptionDriver:
         self._paused = wanted
 
 
+def _txns_of(records: Iterable[Record]) -> list[bytes | None]:
+    """The transaction of each record as its machine wants it."""
+    txns: list[bytes | None] = []
+    for headers in map(_HEADERS, records):
+        txn = None
+        if headers is not None:
+            name, txn = headers[0] if len(headers) == 1 else _SEVERAL
+            # The common case goes without looking for repeats.
+            if name != TXN or txn is None or len(txn) != TXN_ID_BYTES:
+                txn = _txn_of(headers)
+        txns.append(txn)
+    return txns
+
+
 def _txn_of(headers: Headers) -> bytes | None:
-    """The transaction of a record as its machine wants it."""
-    if len(headers) == 1:  # the common case, without the cost of looking for repeats
-        name, value = headers[0]
-        if name == TXN and value is not None and len(value) == TXN_ID_BYTES:
-            return value
     try:
         return txn_header(headers)
     except MalformedHeaderError:

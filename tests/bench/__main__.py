@@ -13,6 +13,7 @@ CASES = (
     "recovery",
     "consume_transform_produce",
     "snapshots",
+    "reader",
 )
 
 

@@ -1,0 +1,219 @@
+"""A read-committed subscription against the plain confluent-kafka consumer, over the same topic.
+
+Transactions of 10 records, as many open at once, one in a hundred aborted. A snapshot tells of all
+but the last 1000 transactions of a partition, as old as a writer lets it become, and markers of the
+rest. Both sides do the same with each record they are given: decode its JSON and add up; `bare`
+only counts bytes. The plain consumer has the same options, is given every record, also what
+aborted, and takes batches. Rates are of records of the log, from the first one given.
+"""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from connectors.kafka.config import KafkaConfig, group_options
+from connectors.kafka.connector import KafkaConnector
+from connectors.local.cluster import LocalCluster
+from pipeline.cli.output import say
+from pipeline.client import Subscription
+from schemas import markers
+from schemas.headers import TXN
+from schemas.markers import Marker
+from schemas.placement import system_partition
+from schemas.snapshots import SnapshotEnd, encode_end, end_key
+from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
+from schemas.values import EndOffset, TopicPartition, TxnId
+from tests.bench.harness import Run, middle, report, rotated
+
+TOPIC = "bench"
+PARTITIONS = 3
+SYSTEM_PARTITIONS = 4
+RECORDS = 200_000
+"""Of each partition."""
+RECORDS_PER_TXN = 10
+OPEN_AT_ONCE = 10
+ABORTED_EVERY = 100
+TXNS_ABOVE = 1000
+ROUNDS = 5
+BATCH = 500
+
+Process = Callable[[bytes], None]
+
+
+class Totals:
+    """What an application makes of the records: amounts by account."""
+
+    def __init__(self) -> None:
+        self.amounts: Counter[str] = Counter()
+
+    def add(self, value: bytes) -> None:
+        """Takes one record's value."""
+        event = json.loads(value)
+        self.amounts[event["account"]] += event["amount"]
+
+
+class Bytes:
+    """The least an application can do."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, value: bytes) -> None:
+        """Takes one record's value."""
+        self.count += len(value)
+
+
+WORK: dict[str, Callable[[], Totals | Bytes]] = {"committed": Totals, "bare": Bytes}
+
+
+def txn_at(offset: int) -> tuple[TxnId, int]:
+    """Whose record lies there, and the end offset of that transaction."""
+    group, within = divmod(offset, RECORDS_PER_TXN * OPEN_AT_ONCE)
+    number = group * OPEN_AT_ONCE + within % OPEN_AT_ONCE
+    end_offset = (group + 1) * RECORDS_PER_TXN * OPEN_AT_ONCE - OPEN_AT_ONCE
+    return TxnId(number % 4, number // 4), end_offset + within % OPEN_AT_ONCE + 1
+
+
+def aborts(txn: TxnId) -> bool:
+    """One in a hundred."""
+    return (txn.sequence * 4 + txn.coordinator) % ABORTED_EVERY == 0
+
+
+def fill(bootstrap: str, topic_id: bytes) -> int:
+    """Writes data, markers and snapshots; how many records are visible."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 0}
+    )
+    visible = 0
+    for offset in range(RECORDS):
+        txn, _ = txn_at(offset)
+        value = json.dumps(
+            {"id": offset, "account": f"account-{offset % 100}", "amount": offset % 1000}
+        )
+        visible += PARTITIONS * (not aborts(txn))
+        for partition in range(PARTITIONS):
+            producer.produce(
+                TOPIC, value, b"%08d" % offset, partition, headers=[(TXN, txn.to_bytes())]
+            )
+        if offset % 10_000 == 0:
+            producer.flush()
+    position = EndOffset(RECORDS - TXNS_ABOVE * RECORDS_PER_TXN)
+    for partition in range(PARTITIONS):
+        data = TopicPartition(TOPIC, partition)
+        ends = dict(txn_at(offset) for offset in range(RECORDS))
+        aborted: dict[int, list[int]] = {}
+        for txn, end_offset in ends.items():
+            if end_offset > position:
+                marker = Marker(
+                    data, txn, not aborts(txn), EndOffset(0), EndOffset(end_offset), 10, topic_id
+                )
+                producer.produce(
+                    TXN_MARKERS,
+                    markers.encode_value(marker),
+                    markers.encode_key(data, txn),
+                    system_partition(data, SYSTEM_PARTITIONS),
+                )
+            elif aborts(txn):
+                aborted.setdefault(txn.coordinator, []).append(txn.sequence)
+        end = SnapshotEnd(topic_id, position, EndOffset(0), 1, (), aborted, {}, EndOffset(0), ())
+        producer.produce(
+            TXN_SNAPSHOTS, encode_end(end), end_key(data), system_partition(data, SYSTEM_PARTITIONS)
+        )
+    producer.flush()
+    return visible
+
+
+async def ours(connector: KafkaConnector, group: str, visible: int, setting: str) -> Run:
+    """Reads all of it with a subscription, from its first record on."""
+    work = WORK[setting]()
+    add = work.add
+    left = visible
+    began = 0.0
+    async with Subscription([TOPIC], group=group, connector=connector) as subscription:
+        async for message in subscription:
+            if left == visible:
+                began = time.perf_counter()
+            assert message.value is not None
+            add(message.value)
+            left -= 1
+            if not left:
+                break
+        elapsed_s = time.perf_counter() - began
+        assert sum(it.hidden for it in subscription.statistics().values())
+    return _run(elapsed_s)
+
+
+def plain(config: KafkaConfig, group: str, setting: str) -> Run:
+    """Reads all of it with the plain consumer, from its first record on."""
+    work = WORK[setting]()
+    add = work.add
+    consumer = Consumer(group_options(config, "plain", group))
+    consumer.assign([ClientPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+    left = RECORDS * PARTITIONS
+    began = 0.0
+    while left:
+        for message in consumer.consume(BATCH, 0.1):
+            if message.error() is not None:
+                continue
+            if not began:
+                began = time.perf_counter()
+            value = message.value()
+            assert value is not None
+            add(value)
+            left -= 1
+    elapsed_s = time.perf_counter() - began
+    consumer.close()
+    return _run(elapsed_s)
+
+
+def _run(elapsed_s: float) -> Run:
+    records = RECORDS * PARTITIONS
+    return Run(records / elapsed_s, elapsed_s * 1000, elapsed_s * 1000, records, {})
+
+
+async def run() -> None:
+    """Measures, prints and writes the case."""
+    runs: dict[tuple[str, str], list[Run]] = {}
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
+        config = KafkaConfig(bootstrap_servers=cluster.bootstrap)
+        connector = KafkaConnector(config)
+        admin = connector.admin()
+        specs = system_topics(coordinators=4, partitions=SYSTEM_PARTITIONS)
+        await admin.ensure_topics([*specs, TopicSpec(TOPIC, PARTITIONS)])
+        topic_id = (await admin.describe_topics([TOPIC]))[TOPIC].topic_id
+        await admin.close()
+        say(f"reader: writing {RECORDS * PARTITIONS} records")
+        visible = await asyncio.to_thread(fill, cluster.bootstrap, topic_id)
+        for number in range(ROUNDS + 1):
+            for setting in WORK:
+                for side in rotated(["ours", "plain"], number):
+                    group = f"{side}-{setting}-{number}"
+                    if side == "ours":
+                        done = await ours(connector, group, visible, setting)
+                    else:
+                        done = await asyncio.to_thread(plain, config, group, setting)
+                    if number:  # the first round warms up
+                        runs.setdefault((side, setting), []).append(done)
+            say(f"reader: round {number} of {ROUNDS}")
+    report("reader", [_row(runs, setting) for setting in WORK])
+
+
+def _row(runs: dict[tuple[str, str], list[Run]], setting: str) -> dict[str, object]:
+    mine, baseline = (middle(runs[side, setting], "per_s") for side in ("ours", "plain"))
+    return {
+        "setting": setting,
+        "ours": mine,
+        "baseline": baseline,
+        "ratio": mine / baseline,
+        "unit": "records/s",
+    }

@@ -71,7 +71,7 @@ class KafkaConfig:
     delivery_timeout_s: float = 30.0
     session_timeout_s: float = 10.0
     writer_records_max: int = 100_000
-    reader_records_max: int = 10_000
+    reader_records_max: int = 2_000
     replication_factor: int = 1
 
     def __post_init__(self) -> None:

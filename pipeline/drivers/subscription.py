@@ -15,7 +15,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -40,24 +39,27 @@ from pipeline.core.read_committed.effects import (
     Undecided,
     Withheld,
 )
-from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from pipeline.core.read_committed.machine import PartitionFilter
 from pipeline.drivers.subscription_asks import Blocked, SnapshotAsker
 from pipeline.drivers.subscription_buffer import DeliveredBuffer
 from pipeline.drivers.subscription_evidence import Evidence
 from pipeline.drivers.subscription_outage import OutageGuard
+from pipeline.drivers.subscription_txns import txns_of
 from pipeline.drivers.system_topics import require_topics
-from schemas.errors import MalformedHeaderError
-from schemas.headers import TXN, Headers, txn_header
 from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
-from schemas.values import TXN_ID_BYTES, EndOffset, Offset, TopicPartition
+from schemas.values import EndOffset, Offset, TopicPartition
 
 TURN_RECORDS = 256
 """Records taken from a queue before it is another partition's turn."""
 
+_AHEAD_RECORDS = 2000
+"""Visible records buffered while the application keeps up: few, so that they are still in the
+processor's cache, and young to the garbage collector, when they are taken."""
+_PATIENCE_S = 0.1
+"""How long nothing is read for want of room; then the buffer fills up until fetching pauses."""
+
 _KIND_AND_PLACE = attrgetter("__class__", "topic", "partition")
 _OFFSET = attrgetter("offset")
-_HEADERS: Callable[[Record], Headers | None] = attrgetter("headers")
-_SEVERAL = ("", None)
 
 _log = structlog.get_logger(__name__)
 
@@ -132,6 +134,7 @@ class SubscriptionDriver:
         self._full = False
         self._committed: dict[TopicPartition, EndOffset] = {}
         self._changed = asyncio.Event()
+        self._room = asyncio.Event()
         self._failure: Exception | None = None
         self._reading: asyncio.Task[None] | None = None
         self._tailing: asyncio.Task[None] | None = None
@@ -323,6 +326,11 @@ class SubscriptionDriver:
 
     async def _read(self, reader: GroupReader) -> None:
         while True:
+            if self._buffer.count >= _AHEAD_RECORDS:
+                # A pause throws away what the client has fetched ahead: first a short while.
+                self._room.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._room.wait(), _PATIENCE_S)
             self._items_read(await self._outages.call(reader.read, may_rest=True))
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
@@ -382,7 +390,7 @@ class SubscriptionDriver:
                     self._run(data, assigned, assigned.machine.end_reached(end_offset))
             else:
                 records = cast("list[Record]", list(run))
-                fed = zip(map(_OFFSET, records), _txns_of(records), records, strict=True)
+                fed = zip(map(_OFFSET, records), txns_of(records), records, strict=True)
                 self._run(data, assigned, assigned.machine.records_read(list(fed)))
         self._apply_pauses()
 
@@ -421,6 +429,8 @@ class SubscriptionDriver:
         """Raises what went wrong, and fetches on when there is room."""
         if self._failure is not None:
             raise self._failure
+        if not self._room.is_set() and self._buffer.count < _AHEAD_RECORDS:
+            self._room.set()
         if self._full and self._buffer.count <= self._options.buffer_records_max // 2:
             self._full = False
             self._apply_pauses()
@@ -441,27 +451,6 @@ class SubscriptionDriver:
         if resume := self._paused - wanted:
             self._reader.resume(resume)
         self._paused = wanted
-
-
-def _txns_of(records: Iterable[Record]) -> list[bytes | None]:
-    """The transaction of each record as its machine wants it."""
-    txns: list[bytes | None] = []
-    for headers in map(_HEADERS, records):
-        txn = None
-        if headers is not None:
-            name, txn = headers[0] if len(headers) == 1 else _SEVERAL
-            # The common case goes without looking for repeats.
-            if name != TXN or txn is None or len(txn) != TXN_ID_BYTES:
-                txn = _txn_of(headers)
-        txns.append(txn)
-    return txns
-
-
-def _txn_of(headers: Headers) -> bytes | None:
-    try:
-        return txn_header(headers)
-    except MalformedHeaderError:
-        return MALFORMED
 
 
 def _report(data: TopicPartition, assigned: _Assigned, withheld: Withheld) -> None:

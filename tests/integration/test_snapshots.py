@@ -14,10 +14,11 @@ from confluent_kafka.admin import AdminClient
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
+from pipeline.client import Subscription
 from schemas import markers
 from schemas.snapshots import end_key
 from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
-from schemas.values import TopicPartition, TxnId
+from schemas.values import EndOffset, TopicPartition, TxnId
 from tests.support.lone_snapshot_writer import (
     COORDINATORS,
     EAGER,
@@ -38,6 +39,9 @@ from tests.support.snapshot_client import (
 from tests.support.worker_process import ModuleWorker, running_worker
 
 CHANGES_MAX = 20
+
+ORPHAN = TxnId(0, 2**40)
+"""A transaction that nobody registered: only a snapshot decides its records."""
 
 FEW = 12
 """Aborted transactions; twice as many fill a part of the lone writer."""
@@ -214,6 +218,42 @@ async def test_a_trimmed_transaction_stays_hidden(client: SnapshotClient):
     assert await client.seen(zombie, kept) == [False, True]
     await client.take()
     assert await client.seen(zombie, kept, late) == [False, True, False]
+
+
+async def test_a_new_subscription_on_a_long_history_sees_exactly_what_committed(
+    client: SnapshotClient,
+):
+    """D4, D5: from the end, its parts and the markers since; an orphan waits for the next end."""
+    history = [await client.committed()]
+    aborted: list[Sent] = []
+    for _ in range(4):
+        async with asyncio.TaskGroup() as group:
+            aborting = [group.create_task(client.aborted(it % 2)) for it in range(CHANGES_MAX)]
+        aborted += [it.result() for it in aborting]
+        history.append(await client.committed(1))
+    rolling = asyncio.create_task(roll(client))
+    assert (await client.take()).aborted_count == len(aborted)
+    kept = len(await client.outcomes())
+
+    async def is_compacted() -> bool:
+        keys = [it.key for it in await read_all(client.connector, client.snapshots)]
+        return keys.count(end_key(client.data)) <= 1
+
+    await eventually(is_compacted)
+    history += [await client.committed(it % 2) for it in range(3)]
+    zombie = await client.append(aborted[0].txn)
+    orphan = Sent(ORPHAN, await client.append(ORPHAN))
+    history += [orphan, await client.committed()]
+    subscription = Subscription([client.data.topic], group="new", connector=client.connector)
+    async with subscription as orders:
+        ends = {client.data: EndOffset(history[-1].offset + 1)}
+        seen = [Sent(it.txn or ORPHAN, it.offset) async for it in orders.read_to(ends)]
+        counts = orders.statistics()[client.data]
+    rolling.cancel()
+    assert seen == history
+    assert counts.hidden == len({*aborted, Sent(aborted[0].txn, zombie)})
+    assert kept == 0
+    assert counts.outcomes <= len(history)
 
 
 async def test_a_deleted_topic_leaves_nothing_behind(client: SnapshotClient, bootstrap: str):

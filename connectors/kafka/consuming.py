@@ -33,7 +33,7 @@ from schemas.values import EndOffset, Offset, TopicPartition
 POLL_S = 0.02
 """A thread with nothing to read looks for orders this often; costs 0.4 % of a core."""
 
-_BATCH_RECORDS = 500
+_BATCH_RECORDS = 1000
 _CLOSE_S = 10.0
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name begins so
 

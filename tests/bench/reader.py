@@ -2,9 +2,10 @@
 
 Transactions of 10 records, as many open at once, one in a hundred aborted. A snapshot tells of all
 but the last 1000 transactions of a partition, as old as a writer lets it become, and markers of the
-rest. Both sides do the same with each record they are given: decode its JSON and add up; `bare`
-only counts bytes. The plain consumer has the same options, is given every record, also what
-aborted, and takes batches. Rates are of records of the log, from the first one given.
+rest. Records are the demo's events. Both sides do the same with each one they are given: decode its
+JSON and add amounts up by type; `bare` only counts bytes. The plain consumer has the same options,
+is given every record, also what aborted, and takes batches. Rates are of records of the log, from
+the first one given.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
 from pipeline.client import Subscription
+from pipeline.demo.events import SAMPLE
 from schemas import markers
 from schemas.headers import TXN
 from schemas.markers import Marker
@@ -36,7 +38,7 @@ from tests.bench.harness import Run, middle, report, rotated
 TOPIC = "bench"
 PARTITIONS = 3
 SYSTEM_PARTITIONS = 4
-RECORDS = 200_000
+RECORDS = 150_000
 """Of each partition."""
 RECORDS_PER_TXN = 10
 OPEN_AT_ONCE = 10
@@ -49,7 +51,7 @@ Process = Callable[[bytes], None]
 
 
 class Totals:
-    """What an application makes of the records: amounts by account."""
+    """What an application makes of the events: amounts by type."""
 
     def __init__(self) -> None:
         self.amounts: Counter[str] = Counter()
@@ -57,7 +59,7 @@ class Totals:
     def add(self, value: bytes) -> None:
         """Takes one record's value."""
         event = json.loads(value)
-        self.amounts[event["account"]] += event["amount"]
+        self.amounts[event["type"]] += event.get("total_cents") or event.get("amount_cents") or 0
 
 
 class Bytes:
@@ -92,12 +94,11 @@ def fill(bootstrap: str, topic_id: bytes) -> int:
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 0}
     )
+    events = SAMPLE.read_bytes().splitlines()
     visible = 0
     for offset in range(RECORDS):
         txn, _ = txn_at(offset)
-        value = json.dumps(
-            {"id": offset, "account": f"account-{offset % 100}", "amount": offset % 1000}
-        )
+        value = events[offset % len(events)]
         visible += PARTITIONS * (not aborts(txn))
         for partition in range(PARTITIONS):
             producer.produce(

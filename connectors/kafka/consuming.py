@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
@@ -26,7 +26,7 @@ from connectors.base import EndReached, Record
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.errors import AWAY, place_of, translate
-from connectors.kafka.inbox import Batch, Inbox
+from connectors.kafka.inbox import Batch, Inbox, Item
 from connectors.kafka.logs import LOGGER, ClientLog
 from schemas.values import EndOffset, Offset, TopicPartition
 
@@ -45,8 +45,8 @@ _FIELDS: tuple[Callable[[Message], Any], ...] = (
     Message.value,
     Message.headers,
 )
-_VALUE = 4
 _NO_ERROR = {type(None)}
+_MESSAGES_ONLY = {Message}
 _record_of: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 """Half the cost of `Record(*fields)`."""
 
@@ -198,9 +198,10 @@ class ConsumerThread:
         messages = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
         if not self._settle(consumer) or not messages:
             return
-        items, value_bytes, failed = convert(messages)
+        items, failed = sort_out(messages)
         if items:
             self._all_down = False
+            value_bytes = sum(map(len, messages))
             batch = Batch(self._generation, items, value_bytes)
             self.inbox.count_in(batch)
             self.post(self.inbox.arrive, batch)
@@ -234,25 +235,17 @@ class ConsumerThread:
             self.post(self.inbox.fail, self._generation, failure)
 
 
-def convert(
-    messages: Sequence[Message],
-) -> tuple[list[Record | EndReached], int, list[Message]]:
-    """What the messages say, the bytes of their values, and those that report an error.
-
-    Works column by column, because calls without a line of Python around them cost a third.
-    """
+def sort_out(messages: list[Message]) -> tuple[list[Item], list[Message]]:
+    """Records and ends in their order, and the messages that report an error."""
     errors = list(map(Message.error, messages))
     # Never by `==`: an error of the client compared with None leaves a hidden exception behind.
     if set(map(type, errors)) == _NO_ERROR:
-        records, value_bytes = _records_of(messages)
-        return [*records], value_bytes, []
-    records, value_bytes = _records_of([it for it in messages if it.error() is None])
-    following = iter(records)
-    items: list[Record | EndReached] = []
+        return [*messages], []
+    items: list[Item] = []
     failed: list[Message] = []
     for message, error in zip(messages, errors, strict=True):
         if error is None:
-            items.append(next(following))
+            items.append(message)
         elif error.code() == _END:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             assert topic is not None
@@ -261,14 +254,25 @@ def convert(
             items.append(EndReached(topic, partition, EndOffset(offset)))
         else:
             failed.append(message)
-    return items, value_bytes, failed
+    return items, failed
 
 
-def _records_of(messages: Sequence[Message]) -> tuple[list[Record], int]:
-    """The records of messages without error, and the bytes of their values."""
-    columns = [list(map(field, messages)) for field in _FIELDS]
-    records = list(map(_record_of, zip(*columns, strict=True)))
-    return records, sum(map(len, filter(None, columns[_VALUE])))
+def converted(items: Sequence[Item]) -> Sequence[Record | EndReached]:
+    """What readers return.
+
+    Works column by column, because calls without a line of Python around them cost a third; and on
+    the caller's thread, because what another processor has just made is slow to touch.
+    """
+    if set(map(type, items)) == _MESSAGES_ONLY:
+        return _records_of(cast("Sequence[Message]", items))
+    messages = [it for it in items if not isinstance(it, EndReached)]
+    records = iter(_records_of(messages))
+    return [it if isinstance(it, EndReached) else next(records) for it in items]
+
+
+def _records_of(messages: Sequence[Message]) -> list[Record]:
+    columns = [map(field, messages) for field in _FIELDS]
+    return list(map(_record_of, zip(*columns, strict=True)))
 
 
 def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:

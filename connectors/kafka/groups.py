@@ -26,6 +26,7 @@ from connectors.kafka.consuming import (
     ConsumerThread,
     Positions,
     client_names,
+    converted,
 )
 from connectors.kafka.errors import translate
 from schemas.values import Offset, TopicPartition
@@ -100,7 +101,7 @@ class KafkaGroupReader:
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        return await self._thread.inbox.take()
+        return converted(await self._thread.inbox.take())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""

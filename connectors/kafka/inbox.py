@@ -14,18 +14,24 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from connectors.base import EndReached, Record
+from confluent_kafka import Message
+
+from connectors.base import EndReached
 from connectors.errors import FatalError, RetriableError
 
 BYTES_MAX = 32 * 1024 * 1024
 """Values a reader holds ahead of its caller, more by one batch at most."""
 
 
+Item = Message | EndReached
+"""A record as the client brought it, or the news that an end was met."""
+
+
 class Batch(NamedTuple):
     """What one round of a consumer brought."""
 
     generation: int
-    items: Sequence[Record | EndReached]
+    items: Sequence[Item]
     value_bytes: int
 
 
@@ -45,7 +51,7 @@ class Inbox:
         self._taken_records = self._taken_bytes = 0
         self._space = threading.Event()
 
-    async def take(self) -> Sequence[Record | EndReached]:
+    async def take(self) -> Sequence[Item]:
         """The next batch; see `LogReader.read`."""
         assert self._waiter is None, "one read at a time"
         while True:

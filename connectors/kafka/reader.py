@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from connectors.base import EndReached, Record
 from connectors.kafka.config import KafkaConfig, reader_options
-from connectors.kafka.consuming import ConsumerThread
+from connectors.kafka.consuming import ConsumerThread, converted
 from schemas.values import Offset, TopicPartition
 
 
@@ -31,7 +31,7 @@ class KafkaReader:
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        return await self._thread.inbox.take()
+        return converted(await self._thread.inbox.take())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""

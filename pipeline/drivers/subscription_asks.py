@@ -72,7 +72,7 @@ class SnapshotAsker:
         """Asks until cancelled."""
         while True:
             await asyncio.sleep(self._after_s / 4)
-            due = self._due(asyncio.get_running_loop().time())
+            due = self.due(asyncio.get_running_loop().time())
             if not due:
                 continue
             try:
@@ -83,8 +83,8 @@ class SnapshotAsker:
             except StilltideError as error:
                 self._report(due, error)
 
-    def _due(self, now_s: float) -> list[TopicPartition]:
-        """What is to be asked now."""
+    def due(self, now_s: float) -> list[TopicPartition]:
+        """What is to be asked at this loop time; counts as asked then."""
         blocked = self._blocked()
         for data in self._asked.keys() - blocked.keys():
             del self._asked[data]

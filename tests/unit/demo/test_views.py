@@ -32,12 +32,24 @@ def test_views_that_agree_have_no_difference():
     assert differences(agreeing) == []
 
 
+def test_what_one_cannot_tell_is_no_difference():
+    """A reader does not know how many have aborted; the others still have to agree."""
+    agreeing = views()
+    agreeing[1].aborted = None
+    assert differences(agreeing) == []
+    (row,) = [it for it in rows(agreeing, ["orders"]) if it["what"] == "aborted"]
+    assert (row["consumer"], row["equal"]) == (None, "yes")
+    agreeing[2].aborted = 3
+    (row,) = [it for it in rows(agreeing, ["orders"]) if it["what"] == "aborted"]
+    assert row["equal"] == "NO"
+
+
 def _commit(it: View) -> None:
     it.committed += 1
 
 
 def _abort(it: View) -> None:
-    it.aborted -= 1
+    it.aborted = 1
 
 
 def _show(it: View) -> None:

@@ -8,12 +8,13 @@ from connectors.base import Record
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.drivers.subscription import SubscriptionDriver, SubscriptionOptions
+from pipeline.drivers.subscription_asks import Blocked, SnapshotAsker
 from schemas import snapshot_requests
 from schemas.framing import decode_value
 from schemas.placement import system_partition
 from schemas.snapshots import SnapshotEnd, encode_end, end_key
 from schemas.topics import SNAPSHOT_REQUESTS, TXN_SNAPSHOTS
-from schemas.values import EndOffset, TopicPartition, TxnId
+from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinated import MARKER_PARTITIONS, CoordinatedTopic
 from tests.support.worker_memory import until
 
@@ -88,3 +89,19 @@ async def test_nothing_is_asked_where_nothing_is_undecided():
         await until(lambda: now_s() > until_s)
         assert len(rig.driver.next_queue()) == 1
         assert rig.asked() == ()
+
+
+async def test_the_same_record_is_asked_about_less_and_less_often():
+    """Twice as long each time, up to a bound; another record begins anew."""
+    blocked = {ORDERS: Blocked(ORDERS, Offset(7), ORPHAN, 5.0)}
+    asker = SnapshotAsker(
+        MemoryConnector(MemoryBroker()), client_id="asks", after_s=5.0, blocked=lambda: blocked
+    )
+    asked_at = [now for now in range(200) if asker.due(now)]
+    assert asked_at == [0, 5, 15, 35, 75, 135, 195]
+    blocked[ORDERS] = Blocked(ORDERS, Offset(8), ORPHAN, 4.0)
+    assert asker.due(200) == []
+    blocked[ORDERS] = Blocked(ORDERS, Offset(8), ORPHAN, 5.0)
+    assert asker.due(201) == [ORDERS]
+    blocked.clear()
+    assert asker.due(202) == []

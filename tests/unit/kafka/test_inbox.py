@@ -2,17 +2,18 @@ import asyncio
 
 import pytest
 
-from connectors.base import Record
+from connectors.base import EndReached
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.inbox import BYTES_MAX, Batch, Inbox
+from schemas.values import EndOffset
 
 
 def _batch(generation: int, *offsets: int, value_bytes: int = 0) -> Batch:
-    return Batch(generation, [Record("t", 0, it, None, None, None) for it in offsets], value_bytes)
+    return Batch(generation, [EndReached("t", 0, EndOffset(it)) for it in offsets], value_bytes)
 
 
 async def _offsets(inbox: Inbox) -> list[int]:
-    return [item.offset for item in await inbox.take() if isinstance(item, Record)]
+    return [it.end_offset for it in await inbox.take() if isinstance(it, EndReached)]
 
 
 async def test_batches_of_an_older_generation_are_dropped():

@@ -37,6 +37,23 @@ class Record(NamedTuple):
         return None if txn is None else TxnId.from_bytes(txn)
 
 
+class TimedRecord(Record):
+    """A record as a reader returns it that was asked for times, which not everybody pays for.
+
+    Attributes:
+        timestamp_ms: when it was written, milliseconds since 1970.
+    """
+
+    timestamp_ms: int
+
+    @classmethod
+    def at(cls, record: Record, timestamp_ms: int) -> "TimedRecord":
+        """The same record, with its time."""
+        timed = cls(*record)
+        timed.timestamp_ms = timestamp_ms
+        return timed
+
+
 class EndReached(NamedTuple):
     """The reader stands at `end_offset`; nothing readable lay below it that was not returned.
 
@@ -295,8 +312,13 @@ class Connector(Protocol):
         """A writer of whole sets; see there."""
         ...
 
-    def reader(self, client_id: str, *, committed: bool = True) -> LogReader:
-        """A reader of named partitions; `committed` hides open and aborted native data."""
+    def reader(
+        self, client_id: str, *, committed: bool = True, timestamps: bool = False
+    ) -> LogReader:
+        """A reader of named partitions; `committed` hides open and aborted native data.
+
+        With `timestamps` its records are `TimedRecord`.
+        """
         ...
 
     def group_reader(self, client_id: str, group: str, *, from_start: bool = True) -> GroupReader:

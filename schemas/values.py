@@ -31,6 +31,14 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
+class OffsetRange(NamedTuple):
+    """Offsets `[start, end)` of one partition."""
+
+    data: TopicPartition
+    start: Offset
+    end: EndOffset
+
+
 class SubscriptionId(NamedTuple):
     """What a consumer group reads of one data partition (G)."""
 

@@ -25,9 +25,11 @@ class KafkaConnector:
         """A writer of sets of records, each whole or not at all."""
         return KafkaTransactionalWriter(self._config, transactional_id)
 
-    def reader(self, client_id: str, *, committed: bool = True) -> KafkaReader:
-        """A reader of named partitions; `committed` hides open and aborted native data."""
-        return KafkaReader(self._config, client_id, committed=committed)
+    def reader(
+        self, client_id: str, *, committed: bool = True, timestamps: bool = False
+    ) -> KafkaReader:
+        """A reader of named partitions; see `Connector.reader`."""
+        return KafkaReader(self._config, client_id, committed=committed, timestamps=timestamps)
 
     def group_reader(
         self, client_id: str, group: str, *, from_start: bool = True

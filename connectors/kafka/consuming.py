@@ -22,7 +22,7 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from connectors.base import EndReached, Record
+from connectors.base import EndReached, Record, TimedRecord
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.errors import AWAY, place_of, translate
@@ -268,6 +268,16 @@ def converted(items: Sequence[Item]) -> Sequence[Record | EndReached]:
     messages = [it for it in items if not isinstance(it, EndReached)]
     records = iter(_records_of(messages))
     return [it if isinstance(it, EndReached) else next(records) for it in items]
+
+
+def timed(items: Sequence[Item]) -> Sequence[Record | EndReached]:
+    """What readers return that were asked for times."""
+    return [
+        made
+        if isinstance(made, EndReached) or isinstance(item, EndReached)
+        else TimedRecord.at(made, item.timestamp()[1])
+        for item, made in zip(items, converted(items), strict=True)
+    ]
 
 
 def _records_of(messages: Sequence[Message]) -> list[Record]:

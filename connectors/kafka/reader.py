@@ -9,14 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from connectors.base import EndReached, Record
 from connectors.kafka.config import KafkaConfig, reader_options
-from connectors.kafka.consuming import ConsumerThread, converted
+from connectors.kafka.consuming import ConsumerThread, converted, timed
 from schemas.values import Offset, TopicPartition
 
 
 class KafkaReader:
     """A `LogReader`. Belongs to the loop of its first `assign`."""
 
-    def __init__(self, config: KafkaConfig, client_id: str, *, committed: bool) -> None:
+    def __init__(
+        self, config: KafkaConfig, client_id: str, *, committed: bool, timestamps: bool = False
+    ) -> None:
+        self._converted = timed if timestamps else converted
         self._thread = ConsumerThread(
             config, reader_options(config, client_id, committed=committed)
         )
@@ -31,7 +34,7 @@ class KafkaReader:
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        return converted(await self._thread.inbox.take())
+        return self._converted(await self._thread.inbox.take())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""

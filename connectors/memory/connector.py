@@ -37,10 +37,12 @@ class MemoryConnector:
         """A writer of sets of records, each whole or not at all."""
         return MemoryTransactionalWriter(self._broker, transactional_id)
 
-    def reader(self, client_id: str, *, committed: bool = True) -> MemoryReader:
+    def reader(
+        self, client_id: str, *, committed: bool = True, timestamps: bool = False
+    ) -> MemoryReader:
         """A reader of named partitions; no native data is ever open or aborted."""
         del committed
-        return MemoryReader(self._broker, client_id)
+        return MemoryReader(self._broker, client_id, timestamps=timestamps)
 
     def group_reader(
         self, client_id: str, group: str, *, from_start: bool = True

@@ -8,7 +8,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from connectors.base import NO_METADATA, Committed, EndReached, Record
+from connectors.base import NO_METADATA, Committed, EndReached, Record, TimedRecord
 from connectors.commit_check import check_metadata
 from connectors.errors import FatalError, FencedError
 from connectors.memory.broker import MemoryBroker
@@ -18,9 +18,10 @@ from schemas.values import EndOffset, Offset, TopicPartition
 class MemoryReader:
     """A `LogReader`."""
 
-    def __init__(self, broker: MemoryBroker, client_id: str) -> None:
+    def __init__(self, broker: MemoryBroker, client_id: str, *, timestamps: bool = False) -> None:
         self._broker = broker
         self._client_id = client_id
+        self._timestamps = timestamps
         self._positions: dict[TopicPartition, Offset] = {}
         self._ends_told: dict[TopicPartition, EndOffset] = {}
         self._paused: set[TopicPartition] = set()
@@ -88,6 +89,8 @@ class MemoryReader:
             if data in self._paused:
                 continue
             records = self._broker.fetch(data, position)
+            if self._timestamps:  # without a clock everything is of 1970
+                records = [TimedRecord.at(record, 0) for record in records]
             items.extend(records)
             log = self._broker.log(data)
             assert log is not None

@@ -1,17 +1,18 @@
 """The read-committed filter in batch: what becomes of each record of a Kafka frame.
 
-*Source*: protocols.md D1-D3, D6; facts: spark.md 3.1. Every function takes and returns DataFrames
+*Source*: protocols.md D1-D4, D6; facts: spark.md 3.1. Every function takes and returns DataFrames
 (or columns) of the Kafka source's schema and touches no broker.
 
 *Invariants*:
 - each record is in exactly one class of `Visibility`; none is dropped,
-- a record is never guessed: without an outcome it is undecided (D2),
+- a record is never guessed: what neither a marker nor a snapshot decides is undecided (D2, D4),
 - a malformed `txn` header withholds its record, it does not make it a plain one.
 
 Refuses nothing: what is wrong with a record is its class.
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
@@ -27,6 +28,9 @@ VISIBILITY = "visibility"
 _DIGEST_HALF_BITS = DIGEST_BITS // 2
 _HALF_MASK = (1 << _DIGEST_HALF_BITS) - 1
 
+_COORDINATOR_BYTES = TXN_ID_BYTES // 2
+_PLACE = ["topic", "partition"]
+
 OUTCOMES_SCHEMA = T.StructType(
     [
         T.StructField("topic", T.StringType(), nullable=False),
@@ -38,6 +42,28 @@ OUTCOMES_SCHEMA = T.StructType(
 )
 """What `classify` needs of each outcome; one row for each (topic, partition, transaction)."""
 
+POSITIONS_DDL = "topic string, partition int, max_read_position bigint"
+"""Of each snapshot: where what it does not hide is visible up to (M)."""
+
+FLOORS_DDL = "topic string, partition int, coordinator binary, floor binary"
+"""Of each snapshot and coordinator: the first 8 bytes of its transactions, and all 16 of the first
+one that is not hidden by the floor. Bytes compare as the numbers do, both being big-endian."""
+
+
+class Decisions(NamedTuple):
+    """What decides records; frames that are small enough to be broadcast.
+
+    Attributes:
+        outcomes: of `OUTCOMES_SCHEMA`, keys unique: what markers tell, and besides, as not
+            committed, every id in a snapshot's aborted set.
+        positions: of `POSITIONS_DDL`; None without any snapshot.
+        floors: of `FLOORS_DDL`; None without any floor.
+    """
+
+    outcomes: DataFrame
+    positions: DataFrame | None = None
+    floors: DataFrame | None = None
+
 
 class Visibility(StrEnum):
     """What becomes of a record; PLAIN and VISIBLE are delivered, the others are not."""
@@ -45,9 +71,9 @@ class Visibility(StrEnum):
     PLAIN = "plain"
     """Without a `txn` header (D3)."""
     VISIBLE = "visible"
-    """Of a committed transaction (D1)."""
+    """Of a committed transaction: a marker says so (D1), or it lies below M, not hidden (D4)."""
     HIDDEN = "hidden"
-    """Of an aborted transaction, wherever it landed (D1)."""
+    """Of an aborted transaction, or of one below a floor, wherever it landed (D1, D4)."""
     LATE = "late"
     """Of a committed transaction, but at or past its end offset (D1)."""
     UNDECIDED = "undecided"
@@ -61,39 +87,73 @@ def with_txn(records: DataFrame) -> DataFrame:
 
     `txn` is null for a plain record and for a malformed one.
     """
+    # The general form makes two arrays for each record, which costs half as much as reading it
+    # from Kafka does; most coordinated records have this one header.
+    only = F.get(F.col("headers"), F.lit(0))
+    alone = F.size("headers") == 1
+    ours = only["key"] == TXN
+    value, wrong = _any_header()
+    txn = F.when(alone & ours, F.when(_is_id(only["value"]), only["value"])).when(
+        ~alone, F.when(~wrong, value)
+    )
+    malformed = F.when(alone, ours & ~_is_id(only["value"])).otherwise(wrong)
+    return records.withColumns({TXN: txn, MALFORMED: malformed}).drop("headers")
+
+
+def _any_header() -> tuple[Column, Column]:
+    """The value of the first `txn` header, and whether the headers are malformed, never null."""
     # array_position over the key sub-array is the cheapest form that keeps no array alive past
     # the projection (spark.md 3.1); `get` answers null outside the array, also under ANSI.
     names = F.col("headers.key")
     position = F.array_position(names, TXN)
     value = F.get(F.col("headers"), (position - 1).cast("int"))["value"]
     repeated = F.size(names) - F.size(F.array_remove(names, TXN)) > 1
-    wrong = value.isNull() | (F.octet_length(value) != TXN_ID_BYTES) | repeated
-    malformed = F.coalesce((position > 0) & wrong, F.lit(False))
-    return records.withColumns({TXN: F.when(~malformed, value), MALFORMED: malformed}).drop(
-        "headers"
-    )
+    return value, F.coalesce((position > 0) & (~_is_id(value) | repeated), F.lit(False))
 
 
-def classify(records: DataFrame, outcomes: DataFrame) -> DataFrame:
+def _is_id(value: Column) -> Column:
+    return F.coalesce(F.octet_length(value) == TXN_ID_BYTES, F.lit(False))
+
+
+def classify(records: DataFrame, decisions: Decisions) -> DataFrame:
     """Adds `visibility`, a value of `Visibility`, to what `with_txn` returned.
 
     Args:
-        records: with `topic`, `partition`, `offset`, `txn` and `malformed`.
-        outcomes: of `OUTCOMES_SCHEMA`, keys unique; broadcast to every task.
+        records: with `topic`, `partition`, `offset`, `txn` and `malformed`; none lies below the F
+            of its partition's snapshot.
+        decisions: broadcast to every task. What a marker tells outranks a floor and M.
     """
-    keys = [TXN, "topic", "partition"]
-    decided = records.join(
-        F.broadcast(outcomes.select(*keys, "committed", "end_offset")), on=keys, how="left"
-    )
+    outcomes = decisions.outcomes.select(TXN, *_PLACE, "committed", "end_offset")
+    decided = records.join(F.broadcast(outcomes), on=[TXN, *_PLACE], how="left")
+    below_floor = below_position = F.lit(False)
+    if decisions.floors is not None:
+        decided = _with_floor(decided, decisions.floors)
+        below_floor = F.col(TXN) < F.col("floor")
+    if decisions.positions is not None:
+        decided = decided.join(F.broadcast(decisions.positions), on=_PLACE, how="left")
+        below_position = F.col("offset") < F.col("max_read_position")
+    unmarked = F.col("committed").isNull()
     visibility = (
         F.when(F.col(MALFORMED), Visibility.MALFORMED)
         .when(F.col(TXN).isNull(), Visibility.PLAIN)
-        .when(F.col("committed").isNull(), Visibility.UNDECIDED)
+        .when(unmarked & below_floor, Visibility.HIDDEN)
+        .when(unmarked & below_position, Visibility.VISIBLE)
+        .when(unmarked, Visibility.UNDECIDED)
         .when(~F.col("committed"), Visibility.HIDDEN)
         .when(F.col("offset") >= F.col("end_offset"), Visibility.LATE)
         .otherwise(Visibility.VISIBLE)
     )
-    return decided.withColumn(VISIBILITY, visibility).drop("committed", "end_offset")
+    return decided.withColumn(VISIBILITY, visibility).drop(
+        "committed", "end_offset", "floor", "max_read_position"
+    )
+
+
+def _with_floor(records: DataFrame, floors: DataFrame) -> DataFrame:
+    coordinator = F.substring(TXN, 1, _COORDINATOR_BYTES)
+    keyed = records.withColumn("coordinator", coordinator)
+    return keyed.join(F.broadcast(floors), on=[*_PLACE, "coordinator"], how="left").drop(
+        "coordinator"
+    )
 
 
 def delivered() -> Column:

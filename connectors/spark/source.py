@@ -12,11 +12,10 @@ Refuses: a read without partitions, an end above the last stable offset when `co
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.values import OffsetRange
 
 KAFKA_DDL = (
     "key binary, value binary, topic string, partition int, offset bigint, "
@@ -33,20 +32,13 @@ _FETCH_WAIT_MS = 5
 prefetches past the log's end, and its offset requests queue behind that fetch."""
 
 
-class OffsetRange(NamedTuple):
-    """Offsets `[start, end)` of one partition."""
-
-    data: TopicPartition
-    start: Offset
-    end: EndOffset
-
-
 def read_ranges(
     spark: SparkSession,
     bootstrap_servers: str,
     ranges: Sequence[OffsetRange],
     *,
     committed: bool = True,
+    headers: bool = True,
 ) -> DataFrame:
     """The records of these ranges, of schema `KAFKA_DDL`; lazy, so broker errors come later.
 
@@ -56,6 +48,7 @@ def read_ranges(
         ranges: at least one; each partition once.
         committed: whether native transactions that are open or aborted are hidden; then no end
             may lie above the partition's last stable offset.
+        headers: whether the frame has that column.
     """
     assert ranges, "nothing to read"
     assert len({read.data for read in ranges}) == len(ranges), "a partition is named twice"
@@ -70,7 +63,7 @@ def read_ranges(
         "assign": json.dumps(partitions),
         "startingOffsets": _offsets_json(ranges, lambda read: read.start),
         "endingOffsets": _offsets_json(ranges, lambda read: read.end),
-        "includeHeaders": "true",
+        "includeHeaders": str(headers).lower(),
         "failOnDataLoss": "true",
     }
     return spark.read.format("kafka").options(**options).load()

@@ -41,6 +41,12 @@ Exit codes:
 EXIT_CODES = exit_codes(COORDINATORS)
 
 
+bootstrap_option = click.option(
+    "--bootstrap-servers", help="Brokers, host:port with commas between."
+)
+"""Of commands that ask nobody but the brokers."""
+
+
 class Target(NamedTuple):
     """The cluster a command asks, and its patience."""
 
@@ -58,13 +64,13 @@ def cluster_options(command: _Command) -> _Command:
             show_default=True,
             help="How long an answer may take.",
         ),
-        click.option("--bootstrap-servers", help="Brokers, host:port with commas between."),
+        bootstrap_option,
     ):
         command = option(command)
     return command
 
 
-def target(bootstrap_servers: str | None, timeout_s: float) -> Target:
+def target(bootstrap_servers: str | None, timeout_s: float = 10.0) -> Target:
     """The cluster that the options of a command name."""
     settings = load_settings(bootstrap_servers=bootstrap_servers)
     config = KafkaConfig(settings.bootstrap_servers, request_timeout_s=settings.request_timeout_s)

@@ -31,7 +31,7 @@ _FAULTS = ("undecided", "malformed", "late")
 @click.command(
     epilog="""\b
 Exit codes:
-  0  valid: every partition holds exactly what was committed
+  0  valid: every partition holds exactly what was committed, as far as outcomes still tell
   1  the audit failed
   3  invalid: the findings say what is wrong
   4  unknown: some records cannot be judged, yet or any more
@@ -72,6 +72,9 @@ def audit(  # noqa: PLR0917 - click passes options by name
 
     Reads every partition up to its last stable offset as of now, and reports records written,
     visible, hidden and withheld, and transactions whose records are missing, surplus or late.
+
+    Where a snapshot of aborted transactions has absorbed the outcome of a committed one, how many
+    records it promised is not known any more: such transactions are counted as `counts unchecked`.
     """
     settings = load_settings(bootstrap_servers=bootstrap_servers)
     options = SparkOptions(jars=spark_jars(), master=master, driver_memory=driver_memory)
@@ -111,6 +114,7 @@ def _print_tables(result: AuditResult) -> None:
         "verdict": result.verdict.value,
         "committed": result.transactions_committed,
         "aborted": result.transactions_aborted,
+        "counts unchecked": result.transactions_unchecked,
         "findings": sum(result.finding_counts.values()),
         "seconds": round(result.elapsed_s, 1),
     }

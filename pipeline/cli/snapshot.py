@@ -1,6 +1,7 @@
 """`stilltide snapshot`: snapshots of aborted transactions.
 
-*Source*: protocols.md E7: an operator may ask for one.
+*Source*: protocols.md E7: an operator may ask for one. What there are, and whether they are right,
+is read from the topics; no worker needs to run for that.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from connectors.base import Connector
 from connectors.errors import FatalError
 from pipeline.cli.asking import answered, cluster_options, exit_code, exit_codes, target
 from pipeline.cli.output import Row, output_option, print_rows
+from pipeline.cli.snapshot_show import list_command, show_command
+from pipeline.cli.snapshot_verify import verify_command
 from pipeline.drivers.snapshot_line import SnapshotLine, connect_snapshots
 from pipeline.errors import RefusedError, RequestTimeoutError
 from schemas.snapshot_requests import SnapshotSummary
@@ -23,7 +26,7 @@ WRITERS = "snapshot writers of partitions"
 
 @click.group()
 def snapshot() -> None:
-    """Take snapshots of aborted transactions."""
+    """Take, see and verify snapshots of aborted transactions."""
 
 
 @snapshot.command(
@@ -110,3 +113,7 @@ def taken_rows(
         }
         for partition, one in taken.items()
     ]
+
+
+for command in (list_command, show_command, verify_command):
+    snapshot.add_command(command)

@@ -18,7 +18,7 @@ from schemas.values import EndOffset, Offset, TxnId
 
 
 class Verdict(StrEnum):
-    """Whether the topics hold exactly what was committed."""
+    """Whether the topics hold exactly what was committed, as far as outcomes still tell (C6)."""
 
     VALID = "valid"
     INVALID = "invalid"
@@ -35,7 +35,7 @@ class FindingKind(StrEnum):
     LATE = "late"
     """Records of a committed transaction at or past its end offset (D1)."""
     MIXED = "mixed"
-    """A transaction that committed on one partition and aborted on another."""
+    """A transaction that committed on one partition and aborted on another, or the same."""
     MALFORMED = "malformed"
     """Records whose `txn` header is not exactly one value of 16 bytes (D)."""
     UNDECIDED = "undecided"
@@ -130,8 +130,12 @@ class AuditResult:
 
     Attributes:
         partitions: ordered by topic and partition.
-        transactions_committed: distinct transactions committed on an audited partition.
-        transactions_aborted: distinct transactions aborted on an audited partition.
+        transactions_committed: distinct transactions committed on an audited partition, as a
+            marker says, or a visible record.
+        transactions_aborted: distinct transactions aborted on an audited partition, as a marker
+            says, or a snapshot by name.
+        transactions_unchecked: those of the committed ones that have visible records whose number
+            nothing promises any more, because a snapshot has absorbed their marker (C6).
         finding_counts: how many findings of each kind there are; kinds without any are absent.
         findings: evidence, a bounded number of each kind.
         elapsed_s: how long the audit took, the session's start included.
@@ -140,6 +144,7 @@ class AuditResult:
     partitions: tuple[PartitionAudit, ...]
     transactions_committed: int
     transactions_aborted: int
+    transactions_unchecked: int
     finding_counts: Mapping[FindingKind, int]
     findings: tuple[Finding, ...]
     elapsed_s: float
@@ -156,6 +161,7 @@ class AuditResult:
             "transactions": {
                 "committed": self.transactions_committed,
                 "aborted": self.transactions_aborted,
+                "counts_unchecked": self.transactions_unchecked,
             },
             "partitions": [
                 asdict(partition) | {"digest": str(partition.digest)}

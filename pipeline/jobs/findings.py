@@ -10,12 +10,14 @@ Refuses nothing; what cannot be proven is a finding of its own kind.
 """
 
 from collections import Counter
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from connectors.spark.read_committed import (
     VISIBILITY,
+    Decisions,
     Visibility,
     classify,
     delivered,
@@ -30,11 +32,27 @@ _KEYS = ["topic", "partition", "txn"]
 _FINDING_COLUMNS = ["kind", *_KEYS, "offset", "expected", "found"]
 
 
-def group_records(records: DataFrame, outcomes: DataFrame) -> DataFrame:
+class Unmarked(NamedTuple):
+    """Transactions with visible records on a partition where no marker promises their number.
+
+    Attributes:
+        total: how many they are.
+        uncounted: how many of them no marker calls committed anywhere.
+        mixed_count: how many of those have aborted on another partition.
+        mixed: the first of these, in order.
+    """
+
+    total: int
+    uncounted: int
+    mixed_count: int
+    mixed: tuple[TxnId, ...]
+
+
+def group_records(records: DataFrame, decisions: Decisions) -> DataFrame:
     """One row for each (topic, partition, txn, visibility): all that the audit needs to know."""
     high, low = digest_sums(delivered())
     return (
-        classify(with_txn(records), outcomes)
+        classify(with_txn(records), decisions)
         .groupBy(*_KEYS, VISIBILITY)
         .agg(
             F.count("*").alias("rows"),
@@ -94,6 +112,34 @@ def count_findings(groups: DataFrame, outcomes: DataFrame) -> DataFrame:
         .withColumns({"offset": F.col("start_offset"), "expected": F.col("record_count")})
         .select(*_FINDING_COLUMNS)
     )
+
+
+def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> Unmarked:
+    """The transactions with visible records that no marker promises (C6)."""
+    of_txn = outcomes.groupBy("txn").agg(
+        F.max("committed").alias("committed"), F.max(~F.col("committed")).alias("aborted")
+    )
+    promised = outcomes.filter(F.col("record_count").isNotNull()).select(*_KEYS)
+    uncounted = ~F.coalesce("committed", F.lit(False))
+    unmarked = (
+        groups.filter(F.col("txn").isNotNull() & (F.col(VISIBILITY) == Visibility.VISIBLE))
+        .join(F.broadcast(promised), on=_KEYS, how="left_anti")
+        .join(F.broadcast(of_txn), on="txn", how="left")
+        .groupBy("txn")
+        .agg(
+            F.first(uncounted).alias("uncounted"),
+            F.first(uncounted & F.coalesce("aborted", F.lit(False))).alias("mixed"),
+        )
+    )
+    row = unmarked.agg(
+        F.count("*"), F.count_if(F.col("uncounted")), F.count_if(F.col("mixed"))
+    ).first()
+    assert row is not None
+    total, uncounted_count, mixed_count = row
+    mixed = unmarked.filter("mixed").select("txn").orderBy("txn").limit(evidence_max)
+    rows = mixed.collect() if mixed_count else []
+    ids = tuple(TxnId.from_bytes(bytes(it["txn"])) for it in rows)
+    return Unmarked(total, uncounted_count, mixed_count, ids)
 
 
 def _completeness() -> Column:

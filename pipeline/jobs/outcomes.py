@@ -1,30 +1,24 @@
-"""Outcomes of transactions for Spark: the marker topic decoded by the one codec there is.
+"""The evidence of outcomes as frames for Spark's joins.
 
-*Source*: protocols.md D, E8; facts: spark.md 4. Markers are few beside data (one for each
-transaction and partition), so they are decoded on the driver and come back as a broadcast frame.
+*Source*: protocols.md D, E8; facts: spark.md 3.1, 4. Markers and snapshots are read and decoded on
+the driver by the one codec there is, and come back as broadcast frames.
 
-*Invariants*: the latest marker of a key counts, whatever compaction has done; a marker whose
-offsets belong to a former topic of the same name still decides, but bounds and promises nothing.
-
-Refuses: a record that is no marker; the error names topic, partition and offset.
+*Invariants*: a marker outranks a snapshot; a marker whose offsets belong to a former topic of the
+same name still decides, but bounds and promises nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
+from pyspark.sql import SparkSession
 
-from connectors.spark.source import OffsetRange, read_ranges
-from pipeline.jobs.scope import Scope
-from schemas import markers
-from schemas.barriers import Barrier
-from schemas.errors import DecodeError
+from connectors.spark.read_committed import FLOORS_DDL, POSITIONS_DDL, Decisions
+from pipeline.core.txn_buffer.aborted import AbortedSet
+from pipeline.drivers.evidence import Evidence
 from schemas.markers import Marker
-from schemas.topics import TXN_MARKERS
-from schemas.values import TxnId
+from schemas.values import TXN_ID_BYTES, OffsetRange, TopicPartition, TxnId
 
 OUTCOMES_ARROW_SCHEMA = pa.schema(
     [
@@ -39,77 +33,54 @@ OUTCOMES_ARROW_SCHEMA = pa.schema(
         pa.field("range_end", pa.int64(), nullable=False),
     ]
 )
-"""One outcome and the audited range of its partition; offsets and count null as E8 demands."""
+"""One outcome and the range of its partition; offsets and count null as E8 demands, and where only
+a snapshot tells."""
 
 
-class MarkerRecord(NamedTuple):
-    """A record of txn-markers."""
-
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
+def of_current_topic(marker: Marker, evidence: Evidence) -> bool:
+    """Whether the marker's offsets are offsets of the topic that is read (E8)."""
+    return marker.topic_id in (b"", evidence.topic_ids[marker.data.topic])
 
 
-def read_markers(spark: SparkSession, bootstrap_servers: str, scope: Scope) -> list[Marker]:
-    """The latest marker of every (audited partition, transaction).
-
-    Raises:
-        DecodeError: a record is no marker.
-    """
-    table = (
-        read_ranges(spark, bootstrap_servers, scope.markers)
-        .select("partition", "offset", F.col("key"), F.col("value"))
-        .toArrow()
+def decisions_of(spark: SparkSession, evidence: Evidence) -> Decisions:
+    """What decides the records of `evidence.data`; its outcomes are of `OUTCOMES_ARROW_SCHEMA`."""
+    snapshots = evidence.snapshots
+    positions = [(*data, found.end.max_read_position) for data, found in snapshots.items()]
+    floors = [
+        (*data, TxnId(coordinator, 0).to_bytes()[:8], TxnId(coordinator, floor).to_bytes())
+        for data, found in snapshots.items()
+        for coordinator, floor in found.aborted.floors.items()
+    ]
+    return Decisions(
+        spark.createDataFrame(_outcomes(evidence)),
+        spark.createDataFrame(positions, POSITIONS_DDL) if positions else None,
+        spark.createDataFrame(floors, FLOORS_DDL) if floors else None,
     )
-    columns = [column.to_pylist() for column in table.columns]
-    audited = {read.data for read in scope.data}
-    records = map(MarkerRecord._make, zip(*columns, strict=True))
-    return [marker for marker in latest_markers(records) if marker.data in audited]
 
 
-def latest_markers(records: Iterable[MarkerRecord]) -> list[Marker]:
-    """The marker of the highest offset for each key, tombstoned keys left out; any order in.
-
-    Raises:
-        DecodeError: a record is no marker.
-    """
-    latest: dict[bytes | None, tuple[int, Marker | None]] = {}
-    for record in records:
-        try:
-            marker = markers.decode(record.key, record.value)
-        except DecodeError as error:
-            raise error.at(TXN_MARKERS, record.partition, record.offset) from None
-        if isinstance(marker, Barrier):
-            continue
-        known = latest.get(record.key)
-        if known is None or known[0] < record.offset:
-            latest[record.key] = (record.offset, marker)
-    return [marker for _, marker in latest.values() if marker is not None]
+def mixed_transactions(evidence: Evidence) -> list[TxnId]:
+    """Transactions that markers call committed, and a marker or a snapshot aborted, in order."""
+    committed = {marker.txn for marker in evidence.markers if marker.committed}
+    aborted = {marker.txn for marker in evidence.markers if not marker.committed}
+    sets = [found.aborted for found in evidence.snapshots.values()]
+    return sorted(txn for txn in committed if txn in aborted or any(it.holds(*txn) for it in sets))
 
 
-def of_current_topic(marker: Marker, scope: Scope) -> bool:
-    """Whether the marker's offsets are offsets of the topic that is audited (E8)."""
-    return marker.topic_id in (b"", scope.topic_ids[marker.data.topic])
+def _outcomes(evidence: Evidence) -> pa.Table:
+    marked: defaultdict[TopicPartition, set[TxnId]] = defaultdict(set)
+    rows: list[dict[str, object]] = []
+    ranges = {read.data: read for read in evidence.data}
+    for marker in evidence.markers:
+        marked[marker.data].add(marker.txn)
+        rows.append(_row(marker, ranges[marker.data], of_current_topic(marker, evidence)))
+    tables = [pa.Table.from_pylist(rows, schema=OUTCOMES_ARROW_SCHEMA)]
+    for data, found in evidence.snapshots.items():
+        tables += _aborted(found.aborted, ranges[data], marked[data])
+    # Spark 4.0 loses what follows an empty batch when it takes over a table of several.
+    return pa.concat_tables(tables).combine_chunks()
 
 
-def mixed_transactions(found: Iterable[Marker]) -> list[TxnId]:
-    """Transactions that committed on one partition and aborted on another, in order."""
-    outcomes: defaultdict[TxnId, set[bool]] = defaultdict(set)
-    for marker in found:
-        outcomes[marker.txn].add(marker.committed)
-    return sorted(txn for txn, seen in outcomes.items() if len(seen) > 1)
-
-
-def outcomes_frame(spark: SparkSession, found: Sequence[Marker], scope: Scope) -> DataFrame:
-    """The markers as a frame of `OUTCOMES_ARROW_SCHEMA`."""
-    ranges = {read.data: read for read in scope.data}
-    rows = [_row(marker, ranges[marker.data], of_current_topic(marker, scope)) for marker in found]
-    table = pa.Table.from_pylist(rows, schema=OUTCOMES_ARROW_SCHEMA)
-    return spark.createDataFrame(table)
-
-
-def _row(marker: Marker, audited: OffsetRange, current: bool) -> dict[str, object]:  # noqa: FBT001 - private, one caller
+def _row(marker: Marker, read: OffsetRange, current: bool) -> dict[str, object]:  # noqa: FBT001 - private, one caller
     return {
         "topic": marker.data.topic,
         "partition": marker.data.partition,
@@ -118,6 +89,34 @@ def _row(marker: Marker, audited: OffsetRange, current: bool) -> dict[str, objec
         "start_offset": marker.start_offset if current else None,
         "end_offset": marker.end_offset if current else None,
         "record_count": marker.record_count if current and marker.committed else None,
-        "range_start": audited.start,
-        "range_end": audited.end,
+        "range_start": read.start,
+        "range_end": read.end,
     }
+
+
+def _aborted(
+    aborted: AbortedSet, read: OffsetRange, marked: Collection[TxnId]
+) -> Iterable[pa.Table]:
+    """The ids of a set that no marker tells of; column by column, since there may be millions."""
+    for coordinator, held in aborted.by_coordinator().items():
+        sequences = held.difference(txn.sequence for txn in marked if txn[0] == coordinator)
+        count = len(sequences)
+        ids = np.empty((count, 2), dtype=">u8")
+        ids[:, 0] = coordinator
+        ids[:, 1] = np.fromiter(sequences, dtype=np.uint64, count=count)
+        binary = pa.binary(TXN_ID_BYTES)
+        txns = pa.Array.from_buffers(binary, count, [None, pa.py_buffer(ids.tobytes())])
+        same = {
+            "topic": read.data.topic,
+            "partition": read.data.partition,
+            "committed": False,
+            "range_start": read.start,
+            "range_end": read.end,
+        }
+        columns = [
+            txns.cast(pa.binary())
+            if field.name == "txn"
+            else pa.repeat(pa.scalar(same.get(field.name), field.type), count)
+            for field in OUTCOMES_ARROW_SCHEMA
+        ]
+        yield pa.Table.from_arrays(columns, schema=OUTCOMES_ARROW_SCHEMA)

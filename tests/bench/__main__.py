@@ -14,6 +14,7 @@ CASES = (
     "consume_transform_produce",
     "snapshots",
     "reader",
+    "spark_filter",
 )
 
 

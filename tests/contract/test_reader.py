@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from connectors.base import EndReached, Record
+from connectors.base import EndReached, Record, TimedRecord
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from schemas.values import TopicPartition
 from tests.contract.rig import Rig, read, read_records, read_to_ends, trim, write
@@ -246,3 +246,15 @@ async def test_a_broker_away_is_retriable(rig: Rig):
             async with asyncio.timeout(5):
                 await reader.read()
     await reader.close()
+
+
+async def test_a_record_says_when_it_was_written_to_whom_asks(rig: Rig, log: TopicPartition):
+    """Milliseconds since 1970; other readers are spared the cost."""
+    await write(rig, log, b"a")
+    for timestamps in (True, False):
+        reader = rig.connector.reader("r", timestamps=timestamps)
+        await reader.assign({log: 0})
+        (record,) = await read_records(reader, 1)
+        assert isinstance(record, TimedRecord) is timestamps
+        assert getattr(record, "timestamp_ms", 0) >= 0
+        await reader.close()

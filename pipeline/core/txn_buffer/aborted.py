@@ -7,6 +7,8 @@ what lies below a floor is hidden without being in the set.
 A million ids take about 70 MB: one int each, and a slot in the set of its coordinator.
 """
 
+from collections.abc import Mapping
+
 from pipeline.core.txn_buffer.floors import raised
 from schemas.snapshots import COORDINATOR_BYTES_MAX, AbortedIds, Floors, id_bytes
 
@@ -33,6 +35,10 @@ class AbortedSet:
     def holds(self, coordinator: int, sequence: int) -> bool:
         """Whether this transaction is known to have aborted."""
         return sequence in self._sequences.get(coordinator, _NONE)
+
+    def by_coordinator(self) -> Mapping[int, set[int]]:
+        """The sequences held of each coordinator; read only."""
+        return self._sequences
 
     def add(self, coordinator: int, sequence: int) -> None:
         """One more."""

@@ -101,6 +101,10 @@ class SnapshotTable:
         except DecodeError as error:
             raise error.at(TXN_SNAPSHOTS, self._partition, offset) from None
 
+    def part_values(self, data: TopicPartition) -> Mapping[int, bytes]:
+        """What lies under the keys of a data partition's parts, whether its end names it or not."""
+        return self._parts.get(data, {})
+
     def parts(self, data: TopicPartition) -> list[dict[int, list[int]]]:
         """The sealed parts that the end of a data partition names, in order; 0.1 us for each id.
 

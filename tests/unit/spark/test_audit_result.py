@@ -17,7 +17,7 @@ def result(*kinds: FindingKind) -> AuditResult:
     """A result with one finding of each kind."""
     partition = PartitionAudit("orders", 0, Offset(1), EndOffset(9), 8, 3, 1, 2, 1, 1, 0, 2**70 + 1)
     findings = [Finding(kind, "orders", 0, 4, TxnId(1, 2), 3, 2) for kind in kinds]
-    return AuditResult((partition,), 5, 6, dict.fromkeys(kinds, 1), tuple(findings), 1.23456)
+    return AuditResult((partition,), 5, 6, 7, dict.fromkeys(kinds, 1), tuple(findings), 1.23456)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_dictionary_survives_json_without_losing_a_digit():
     """Digests exceed what JSON readers keep of a number, so they are strings."""
     told = json.loads(json.dumps(result(FindingKind.MISSING).to_dict()))
     assert told["verdict"] == "invalid"
-    assert told["transactions"] == {"committed": 5, "aborted": 6}
+    assert told["transactions"] == {"committed": 5, "aborted": 6, "counts_unchecked": 7}
     assert told["partitions"][0]["digest"] == str(2**70 + 1)
     assert told["finding_counts"] == {"missing": 1}
     assert told["findings"][0] == {

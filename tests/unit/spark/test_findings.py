@@ -1,21 +1,23 @@
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.spark.source import OffsetRange
+from pipeline.drivers.evidence import Evidence
 from pipeline.jobs.audit_result import Finding, FindingKind
 from pipeline.jobs.findings import collect_findings, group_records
-from pipeline.jobs.outcomes import outcomes_frame
-from pipeline.jobs.scope import Scope
+from pipeline.jobs.outcomes import decisions_of
 from schemas.headers import TXN
 from schemas.markers import Marker
-from schemas.values import EndOffset, Offset, TopicPartition, TxnId
-from tests.support.spark import kafka_frame
+from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+from tests.support.spark import Header, kafka_frame
 
 DATA = TopicPartition("orders", 0)
 START, END = 100, 200
-SCOPE = Scope((OffsetRange(DATA, Offset(START), EndOffset(END)),), (), {"orders": b"\1" * 16})
+TOPIC_ID = b"\1" * 16
+RANGES = (OffsetRange(DATA, Offset(START), EndOffset(END)),)
 
 
 class Case(NamedTuple):
@@ -45,6 +47,15 @@ CASES = {
 }
 
 
+def findings_of(
+    spark: SparkSession, rows: Iterable[tuple[int, list[Header] | None]], *found: Marker
+) -> tuple[Counter[FindingKind], list[Finding]]:
+    """What is found in these records, given these markers."""
+    decisions = decisions_of(spark, Evidence(RANGES, {"orders": TOPIC_ID}, found, (), {}, {}))
+    groups = group_records(kafka_frame(spark, rows), decisions)
+    return collect_findings(groups, decisions.outcomes, 100)
+
+
 @pytest.fixture(scope="module")
 def kinds(spark: SparkSession) -> dict[str, Finding]:
     """The finding for each case, all found in one pass."""
@@ -55,9 +66,7 @@ def kinds(spark: SparkSession) -> dict[str, Finding]:
         start, end = EndOffset(case.start), EndOffset(case.end)
         found.append(Marker(DATA, txn, True, start, end, case.count, b""))
         rows.extend((offset, [(TXN, txn.to_bytes())]) for offset in case.offsets)
-    outcomes = outcomes_frame(spark, found, SCOPE)
-    groups = group_records(kafka_frame(spark, rows), outcomes)
-    counts, findings = collect_findings(groups, outcomes, 100)
+    counts, findings = findings_of(spark, rows, *found)
     assert sum(counts.values()) == len(findings)
     names = list(CASES)
     return {names[finding.txn.sequence]: finding for finding in findings if finding.txn}
@@ -79,15 +88,9 @@ def test_an_aborted_transaction_promises_nothing(spark: SparkSession):
     """D1: records of an aborted transaction may be there or not."""
     txn = TxnId(0, 1)
     aborted = Marker(DATA, txn, False, EndOffset(100), EndOffset(105), 5, b"")
-    outcomes = outcomes_frame(spark, [aborted], SCOPE)
-    groups = group_records(kafka_frame(spark, [(101, [(TXN, txn.to_bytes())])]), outcomes)
-    assert collect_findings(groups, outcomes, 10) == ({}, [])
+    assert findings_of(spark, [(101, [(TXN, txn.to_bytes())])], aborted) == ({}, [])
 
 
 def test_without_markers_and_records_nothing_is_found(spark: SparkSession):
     """An empty topic is sound."""
-    outcomes = outcomes_frame(spark, [], SCOPE)
-    assert collect_findings(group_records(kafka_frame(spark, []), outcomes), outcomes, 10) == (
-        {},
-        [],
-    )
+    assert findings_of(spark, []) == ({}, [])

@@ -1,79 +1,43 @@
-import itertools
+from collections.abc import Sequence
 
 import pytest
+from pyspark.sql import SparkSession
 
-from pipeline.jobs.outcomes import MarkerRecord, latest_markers, mixed_transactions
-from schemas import barriers
-from schemas.barriers import Barrier, Probe
-from schemas.errors import DecodeError
-from schemas.markers import Marker, encode_key, encode_value
-from schemas.topics import TXN_MARKERS
-from schemas.values import EndOffset, TopicPartition, TxnId
+from pipeline.core.txn_buffer.aborted import AbortedSet
+from pipeline.core.txn_buffer.recovery import Snapshot
+from pipeline.drivers.evidence import Evidence
+from pipeline.jobs.outcomes import decisions_of, mixed_transactions
+from schemas.markers import Marker
+from schemas.snapshots import AbortedIds, Floors, SnapshotEnd
+from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 1)
-FIRST, SECOND = TxnId(0, 1), TxnId(0, 2)
+FIRST, SECOND, THIRD = TxnId(0, 1), TxnId(0, 2), TxnId(2**64 - 1, 2**64 - 1)
+IDS = {"orders": b"\1" * 16, "payments": b"\2" * 16}
+RANGES = tuple(OffsetRange(data, Offset(0), EndOffset(9)) for data in (ORDERS, PAYMENTS))
 
 
-def marker(data: TopicPartition, txn: TxnId, *, committed: bool = True, count: int = 1) -> Marker:
+def marker(data: TopicPartition, txn: TxnId, *, committed: bool = True) -> Marker:
     """A marker over offsets [0, 9)."""
-    return Marker(data, txn, committed, EndOffset(0), EndOffset(9), count, b"")
+    return Marker(data, txn, committed, EndOffset(0), EndOffset(9), 1, b"")
 
 
-def record(offset: int, written: Marker) -> MarkerRecord:
-    """A marker as it lies in the topic."""
-    key = encode_key(written.data, written.txn)
-    return MarkerRecord(0, offset, key, encode_value(written))
+def snapshot(ids: AbortedIds, floors: Floors | None = None, *, position: int = 5) -> Snapshot:
+    """A snapshot that hides these ids and what lies below the floors."""
+    end = SnapshotEnd(
+        IDS["orders"], EndOffset(position), EndOffset(0), 1, (), ids, floors or {}, EndOffset(0), ()
+    )
+    aborted = AbortedSet(end.floors)
+    aborted.update(ids)
+    return Snapshot(end, aborted)
 
 
-def tombstone(offset: int, data: TopicPartition, txn: TxnId) -> MarkerRecord:
-    """The deletion of a marker."""
-    return MarkerRecord(0, offset, encode_key(data, txn), None)
-
-
-def test_the_highest_offset_of_a_key_counts_in_any_order_of_reading():
-    """Spark gives no order between tasks; the log's order decides."""
-    records = [
-        record(5, marker(ORDERS, FIRST, count=2)),
-        record(7, marker(ORDERS, FIRST, count=3)),
-        record(3, marker(PAYMENTS, FIRST)),
-        tombstone(9, PAYMENTS, SECOND),
-        record(8, marker(PAYMENTS, SECOND)),
-    ]
-    expected = {marker(ORDERS, FIRST, count=3), marker(PAYMENTS, FIRST)}
-    for order in itertools.permutations(records):
-        assert set(latest_markers(order)) == expected
-
-
-def test_a_marker_behind_a_tombstone_lives_again():
-    """A tombstone hides only what lies before it."""
-    records = [tombstone(1, ORDERS, FIRST), record(2, marker(ORDERS, FIRST))]
-    assert latest_markers(records) == [marker(ORDERS, FIRST)]
-
-
-def test_barriers_are_no_outcomes():
-    """E1: they lie among the markers, for snapshot writers."""
-    value = barriers.encode_value(Barrier(2, Probe(b"n", 1), 7, ()))
-    barrier = MarkerRecord(3, 5, barriers.encode_key(2), value)
-    assert latest_markers([barrier, record(4, marker(ORDERS, FIRST))]) == [marker(ORDERS, FIRST)]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (None, b""),
-        (b"x", b""),
-        (encode_key(ORDERS, FIRST), b"\xff"),
-        (encode_key(ORDERS, FIRST), b""),
-    ],
-)
-def test_a_record_that_is_no_marker_stops_the_audit_and_is_named(
-    key: bytes | None, value: bytes | None
-):
-    """Never skipped silently: the error carries topic, partition and offset."""
-    with pytest.raises(DecodeError) as caught:
-        latest_markers([record(0, marker(ORDERS, FIRST)), MarkerRecord(3, 41, key, value)])
-    assert caught.value.place == f"{TXN_MARKERS}/3@41"
+def evidence(
+    found: Sequence[Marker], snapshots: dict[TopicPartition, Snapshot] | None = None
+) -> Evidence:
+    """What is known of the two partitions."""
+    return Evidence(RANGES, IDS, tuple(found), (), {}, snapshots or {})
 
 
 def test_a_transaction_with_two_outcomes_is_mixed():
@@ -84,4 +48,40 @@ def test_a_transaction_with_two_outcomes_is_mixed():
         marker(ORDERS, FIRST),
         marker(PAYMENTS, FIRST),
     ]
-    assert mixed_transactions(found) == [SECOND]
+    assert mixed_transactions(evidence(found)) == [SECOND]
+
+
+@pytest.mark.parametrize("data", [ORDERS, PAYMENTS])
+def test_a_snapshot_may_be_what_contradicts_a_marker(data: TopicPartition):
+    """A commit marker and an aborted set that holds the transaction, there or elsewhere."""
+    known = evidence([marker(ORDERS, SECOND), marker(ORDERS, FIRST)], {data: snapshot({0: [2]})})
+    assert mixed_transactions(known) == [SECOND]
+
+
+def test_markers_outrank_aborted_sets_and_no_key_comes_twice(spark: SparkSession):
+    """The join of `classify` would double records whose key came twice."""
+    known = evidence(
+        [marker(ORDERS, FIRST), marker(ORDERS, SECOND, committed=False)],
+        {ORDERS: snapshot({0: [1, 2], 2**64 - 1: [2**63 - 1]}, {3: 7}), PAYMENTS: snapshot({})},
+    )
+    decisions = decisions_of(spark, known)
+    rows = decisions.outcomes.select("topic", "partition", "txn", "committed").collect()
+    found = {(it[0], it[1], TxnId.from_bytes(bytes(it[2]))): it[3] for it in rows}
+    assert len(rows) == len(found)
+    assert found == {
+        (*ORDERS, FIRST): True,
+        (*ORDERS, SECOND): False,
+        (*ORDERS, TxnId(2**64 - 1, 2**63 - 1)): False,
+    }
+    assert decisions.positions is not None
+    assert set(decisions.positions.collect()) == {(*ORDERS, 5), (*PAYMENTS, 5)}
+    assert decisions.floors is not None
+    ((*place, coordinator, floor),) = decisions.floors.collect()
+    assert (tuple(place), bytes(coordinator)) == (ORDERS, (3).to_bytes(8))
+    assert TxnId.from_bytes(bytes(floor)) == TxnId(3, 7)
+
+
+def test_without_snapshots_nothing_is_joined_for_them(spark: SparkSession):
+    """An audit of a cluster without snapshots costs what it did."""
+    decisions = decisions_of(spark, evidence([marker(ORDERS, FIRST)]))
+    assert (decisions.positions, decisions.floors) == (None, None)

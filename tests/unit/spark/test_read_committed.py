@@ -5,7 +5,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from connectors.spark.read_committed import (
+    FLOORS_DDL,
     OUTCOMES_SCHEMA,
+    POSITIONS_DDL,
+    Decisions,
     Visibility,
     classify,
     delivered,
@@ -55,9 +58,10 @@ def known(spark: SparkSession) -> DataFrame:
     return outcomes(spark, (COMMITTED, True, END), (ABORTED, False, END)).cache()
 
 
-def classes(records: DataFrame, known: DataFrame) -> dict[int, str]:
+def classes(records: DataFrame, known: DataFrame | Decisions) -> dict[int, str]:
     """The class of each record by offset."""
-    rows = classify(with_txn(records), known).select("offset", "visibility").collect()
+    decisions = known if isinstance(known, Decisions) else Decisions(known)
+    rows = classify(with_txn(records), decisions).select("offset", "visibility").collect()
     return {row.offset: row.visibility for row in rows}
 
 
@@ -111,6 +115,62 @@ def test_an_outcome_counts_on_its_own_partition_only(
     assert classes(records, known) == {0: Visibility.UNDECIDED}
 
 
+M = 100
+SNAPSHOT_CASES = {
+    "below M": (M - 1, TxnId(0, 50), Visibility.VISIBLE),
+    "at M": (M, TxnId(0, 50), Visibility.UNDECIDED),
+    "below its floor": (5, TxnId(0, 9), Visibility.HIDDEN),
+    "below its floor, past M": (M + 5, TxnId(0, 9), Visibility.HIDDEN),
+    "at its floor": (6, TxnId(0, 10), Visibility.VISIBLE),
+    "of a great coordinator, below its floor": (7, TxnId(2**63 + 1, 2**63), Visibility.HIDDEN),
+    "of a great coordinator, at its floor": (8, TxnId(2**63 + 1, 2**63 + 1), Visibility.VISIBLE),
+    "of a coordinator between": (9, TxnId(1, 0), Visibility.VISIBLE),
+    "in the set": (10, TxnId(0, 60), Visibility.HIDDEN),
+    "in the set, past M": (M + 10, TxnId(0, 60), Visibility.HIDDEN),
+    "a marker says commit, past M": (M + 1, TxnId(0, 70), Visibility.VISIBLE),
+    "a marker says commit, past its end": (M + 50, TxnId(0, 70), Visibility.LATE),
+    "a marker says commit, below a floor": (11, TxnId(0, 3), Visibility.VISIBLE),
+    "a marker says abort, below M": (12, TxnId(0, 71), Visibility.HIDDEN),
+}
+
+
+def test_a_snapshot_decides_what_no_marker_tells(spark: SparkSession):
+    """D4: hidden in the set or below a floor, wherever it lies; else visible below M."""
+    decisions = Decisions(
+        outcomes(
+            spark,
+            (TxnId(0, 60).to_bytes(), False, None),
+            (TxnId(0, 70).to_bytes(), True, M + 50),
+            (TxnId(0, 3).to_bytes(), True, M),
+            (TxnId(0, 71).to_bytes(), False, M),
+        ),
+        spark.createDataFrame([("orders", 0, M), ("orders", 1, 5)], POSITIONS_DDL),
+        spark.createDataFrame(
+            [
+                ("orders", 0, coordinator.to_bytes(8), TxnId(coordinator, floor).to_bytes())
+                for coordinator, floor in ((0, 10), (2**63 + 1, 2**63 + 1))
+            ],
+            FLOORS_DDL,
+        ),
+    )
+    rows = [(offset, [(TXN, txn.to_bytes())]) for offset, txn, _ in SNAPSHOT_CASES.values()]
+    found = classes(kafka_frame(spark, rows), decisions)
+    assert found == {offset: visibility for offset, _, visibility in SNAPSHOT_CASES.values()}
+
+
+def test_plain_and_malformed_records_are_what_they_are_on_either_side_of_m(spark: SparkSession):
+    """D3: M decides coordinated records only."""
+    positions = spark.createDataFrame([("orders", 0, M)], POSITIONS_DDL)
+    decisions = Decisions(outcomes(spark), positions)
+    rows = [(5, None), (M, None), (6, [(TXN, b"short")]), (M + 1, [(TXN, b"short")])]
+    assert classes(kafka_frame(spark, rows), decisions) == {
+        5: Visibility.PLAIN,
+        M: Visibility.PLAIN,
+        6: Visibility.MALFORMED,
+        M + 1: Visibility.MALFORMED,
+    }
+
+
 def test_without_any_outcome_nothing_is_dropped(spark: SparkSession):
     """D2: an empty marker topic leaves coordinated records undecided and plain ones plain."""
     records = kafka_frame(spark, [(0, None), (1, [(TXN, COMMITTED)])])
@@ -120,7 +180,7 @@ def test_without_any_outcome_nothing_is_dropped(spark: SparkSession):
 
 def test_headers_leave_the_frame_and_the_join_is_a_broadcast(spark: SparkSession, known: DataFrame):
     """The expensive column is dropped at once and no shuffle of the data is planned."""
-    frame = classify(with_txn(kafka_frame(spark, [(0, None)])), known)
+    frame = classify(with_txn(kafka_frame(spark, [(0, None)])), Decisions(known))
     assert "headers" not in frame.columns
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "BroadcastHashJoin" in plan
@@ -170,6 +230,7 @@ def test_digest_sums_join_to_the_exact_content_digest(spark: SparkSession):
 def test_digest_sums_of_nothing_are_zero(spark: SparkSession):
     """An empty partition has digest 0, not null."""
     high, low = digest_sums(delivered())
-    records = classify(with_txn(kafka_frame(spark, [])), spark.createDataFrame([], OUTCOMES_SCHEMA))
+    none_known = Decisions(spark.createDataFrame([], OUTCOMES_SCHEMA))
+    records = classify(with_txn(kafka_frame(spark, [])), none_known)
     row = records.agg(high.alias("h"), low.alias("l")).first()
     assert digest_of_sums(row.h, row.l) == 0

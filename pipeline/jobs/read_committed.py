@@ -1,0 +1,108 @@
+"""What was committed to topics, as a DataFrame.
+
+*Source*: protocols.md D1-D4, E4, E7; facts: spark.md 3.1.
+
+*Invariants*: a partition is read up to its first undecided record as of the call, like a
+subscription would; the bounds are fixed then, so every evaluation of the frame gives the same.
+
+Refuses: what `gather_evidence` refuses. Blocks; may be called from a notebook.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
+
+from connectors.base import Connector
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from connectors.spark.errors import spark_errors
+from connectors.spark.read_committed import (
+    MALFORMED,
+    VISIBILITY,
+    Decisions,
+    Visibility,
+    classify,
+    delivered,
+    with_txn,
+)
+from connectors.spark.source import read_ranges
+from pipeline.drivers.evidence import Evidence, gather_evidence
+from pipeline.drivers.snapshot_line import connect_snapshots
+from pipeline.jobs.blocking import run_blocking
+from pipeline.jobs.outcomes import decisions_of
+from schemas.values import EndOffset, OffsetRange, TopicPartition
+
+SNAPSHOT_TIMEOUT_S = 30.0
+
+
+def read_committed(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    topics: Sequence[str],
+    *,
+    take_snapshot: bool = False,
+    snapshot_timeout_s: float = SNAPSHOT_TIMEOUT_S,
+) -> DataFrame:
+    """The committed records of `topics`: Kafka's columns, and `txn` in the place of `headers`.
+
+    Plain records have no `txn`. What lies past the last snapshot is scanned once for the first
+    record whose outcome nobody knows yet, so a fresh snapshot makes the call cheap and complete.
+
+    Args:
+        spark: a session with the Kafka source's jars (`connectors.spark.session`).
+        bootstrap_servers: the cluster.
+        topics: at least one.
+        take_snapshot: whether to ask the cluster's workers for a snapshot of each partition first.
+        snapshot_timeout_s: how long that may take.
+
+    Raises:
+        FatalError: a topic does not exist, or Spark fails.
+        SnapshotError: outcomes have a gap; see `gather_evidence`.
+        RequestTimeoutError: no worker took the snapshots in time.
+        RetriableError, UnavailableError: the broker is away.
+    """
+    assert topics, "nothing to read"
+    connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap_servers))
+    if take_snapshot:
+        run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s))
+    evidence = run_blocking(gather_evidence(connector, topics))
+    with spark_errors(bootstrap_servers):
+        decisions = decisions_of(spark, evidence)
+        ranges = _decided(spark, bootstrap_servers, evidence, decisions)
+        records = classify(with_txn(read_ranges(spark, bootstrap_servers, ranges)), decisions)
+        return records.filter(delivered()).drop(MALFORMED, VISIBILITY)
+
+
+def _decided(
+    spark: SparkSession, bootstrap_servers: str, evidence: Evidence, decisions: Decisions
+) -> list[OffsetRange]:
+    """Each partition up to its first undecided record; nothing below M is undecided (D4)."""
+    tails = [tail for tail in map(evidence.undecided_tail, evidence.data) if tail.start < tail.end]
+    first: dict[TopicPartition, EndOffset] = {}
+    if tails:
+        found = (
+            classify(with_txn(read_ranges(spark, bootstrap_servers, tails)), decisions)
+            .filter(F.col(VISIBILITY) == Visibility.UNDECIDED)
+            .groupBy("topic", "partition")
+            .agg(F.min("offset").alias("offset"))
+        )
+        for row in found.collect():
+            first[TopicPartition(row["topic"], row["partition"])] = EndOffset(row["offset"])
+    return [read._replace(end=first.get(read.data, read.end)) for read in evidence.data]
+
+
+async def _take_snapshots(connector: Connector, topics: Sequence[str], timeout_s: float) -> None:
+    admin = connector.admin()
+    try:
+        described = await admin.describe_topics(topics)
+    finally:
+        await admin.close()
+    partitions = [
+        TopicPartition(topic.name, number)
+        for topic in described.values()
+        for number in range(topic.partition_count)
+    ]
+    async with connect_snapshots(connector, "read-committed", timeout_s=timeout_s) as line:
+        await asyncio.gather(*map(line.take, partitions))

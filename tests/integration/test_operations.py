@@ -12,11 +12,12 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.client import TransactionClient
+from pipeline.core.coordinator.state import TRANSACTIONS_PER_OPEN_MAX
 from pipeline.drivers.coordinators import Coordinators
 from pipeline.errors import PipelineError
 from schemas import txn_log
 from schemas.topics import PENDING_ACK_LOG, TXN_LOG
-from schemas.transactions import CoordinatorStats, DescribeCoordinator, End, Ended, Request
+from schemas.transactions import CoordinatorStats, DescribeCoordinator, End, Ended, Open, Request
 from schemas.values import Offset, TopicPartition
 from tests.support.local import delete_topics
 from tests.support.operator import Operator, get
@@ -32,6 +33,9 @@ from tests.support.worker_process import (
 TOPICS = ("orders", "payments")
 PHASE = 300
 """Transactions that end, at least, between two switches."""
+
+HELD_OPEN = 20_000
+"""Transactions that stay open, so that the log is not trimmed under who reads it (C8)."""
 
 ENDLESS = 10**9
 """More transactions than any test waits for."""
@@ -112,7 +116,7 @@ class LogTail:
             self._grown.set()
 
     async def reach(self, end_offset: int) -> None:
-        """Waits until everything below is read; raises what ended the reading."""
+        """Waits until everything below is read; raises what ended the reading before."""
         while len(self.entries) < end_offset:
             self._grown.clear()
             if self._following.done():
@@ -148,6 +152,13 @@ class Switching:
         await self._passed.wait()
         return range(first, await self._end_offset())
 
+    async def all_ended(self) -> None:
+        """Returns when no transactions are left but those held open."""
+        while True:
+            stats = await self._stats()
+            if stats.open_count + stats.committing_count + stats.aborting_count == HELD_OPEN:
+                break
+
     async def _stats(self) -> CoordinatorStats:
         answer = await self._coordinators.ask(self._home, DescribeCoordinator())
         assert isinstance(answer, CoordinatorStats)
@@ -170,15 +181,15 @@ async def test_batching_goes_on_off_and_on_under_load(
         home = client._cluster.coordinator
         switching = Switching(operator, coordinators, home)
         tail = LogTail(connector, home)
-        # The log may be trimmed as soon as transactions end: the tail has to be there before.
-        await tail.reach((await coordinators.log_bounds())[home][1])
+        for _ in range(HELD_OPEN // TRANSACTIONS_PER_OPEN_MAX):
+            await client._cluster.ask(home, Open(600_000, TRANSACTIONS_PER_OPEN_MAX, ()))
         running = asyncio.create_task(load.run(client, switching.ended))
         phases = {verb: await switching.phase(verb) for verb in ("enable", "disable")}
         again = await switching.phase("enable")
         found = (await operator.ask("txn-log downgrade-check", code=3))["logs"][home]
         load.stop()
         await running
-        await await_all_ended(client)
+        await switching.all_ended()
         await tail.reach((await coordinators.log_bounds())[home][1])
     await tail.close()
     entries = tail.entries

@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
 CODE := schemas connectors pipeline tests
+JOBS ?= 2
 SEED ?= 1
 ROUNDS ?= 2
 
@@ -25,8 +26,8 @@ setup: .venv/.installed ## Create .venv with the locked dependencies.
 demo: setup ## Run the main job end to end on a real broker and check the result (ARGS="--file events.ndjson").
 	@$(BIN)/stilltide demo $(ARGS)
 
-test: check ## Run every check and test, those on a real broker and Spark included.
-	$(BIN)/pytest $(ARGS)
+test: check ## Run every check and test, those on a real broker and Spark included (JOBS=2 ARGS="-k marker").
+	$(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
 
 check: setup ## Lint, format, types and import contracts.
 	$(BIN)/ruff check $(CODE)

@@ -1,16 +1,34 @@
 """Fixtures for tests on a real broker; without Java they fail, they never skip."""
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from uuid import uuid4
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from connectors.local.cluster import LocalCluster
 
 
+class Scheduling(LoadFileScheduling):
+    """The tests of a file stay in one process, and so do all of Spark: a session is expensive."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = PurePath(nodeid.partition("::")[0])
+        return "spark" if path.parent.name == "spark" or path.name == "test_audit.py" else str(path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Shares the files out in the order of collection: the quick ones come last."""
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker that all tests of the session share; a test that stops one starts its own."""
+    """A broker that all tests of a process share; a test that stops one starts its own."""
     with LocalCluster("a", tmp_path_factory.mktemp("kafka"), fast_start=True) as cluster:
         yield cluster
 

@@ -19,7 +19,7 @@ from pipeline.demo.consume import consume
 from pipeline.demo.events import ORDERS, PAYMENTS, read_lines
 from pipeline.demo.produce import Plan, produce
 from pipeline.demo.views import View, differences
-from pipeline.demo.worker_process import WorkerProcess
+from pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from pipeline.jobs.audit import audit
 from pipeline.jobs.audit_result import AuditResult, Verdict
 from schemas.topics import TopicSpec
@@ -76,7 +76,7 @@ async def run_demo(plan: Plan, progress: Progress) -> DemoResult:
         opening = asyncio.create_task(asyncio.to_thread(_open_spark, spark))
         stack.push_async_callback(asyncio.wait, [opening])
         progress.step("starting a worker, and Spark beside it")
-        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log")
+        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
         stack.push_async_callback(worker.stop)
         await worker.start()
         progress.step(f"writing {total} transactions, with a crash of the worker half way")
@@ -135,8 +135,7 @@ async def _produce_with_crash(
 async def _crash(worker: WorkerProcess, half: asyncio.Event, step: Callable[[str], None]) -> None:
     await half.wait()
     step("SIGKILL to the worker, with transactions open; starting it again")
-    worker.kill()
-    await worker.wait()
+    await worker.kill()
     await worker.start()
 
 

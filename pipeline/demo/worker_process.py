@@ -2,28 +2,56 @@
 
 import asyncio
 import json
+import os
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
 from pathlib import Path
 
 from schemas.errors import StilltideError
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
-INSTANCE_ID = "demo-worker"
+STATIC_MEMBER = ("--instance-id", "demo-worker")
+"""Killed and started again, it has its partitions at once, without waiting for a session to end."""
 
 
 class WorkerError(StilltideError):
     """The worker process did not come up, or ended by itself."""
 
 
-class WorkerProcess:
-    """`stilltide worker` as a child process; its talk goes to `log_path`."""
+def command(bootstrap_servers: str, *options: str) -> list[str]:
+    """The command line of a worker beside which others may run."""
+    worker = [sys.executable, "-m", "pipeline.cli", "worker"]
+    return [*worker, "--bootstrap-servers", bootstrap_servers, "--web-port", "0", *options]
 
-    def __init__(self, bootstrap_servers: str, log_path: Path) -> None:
+
+class WorkerProcess:
+    """`stilltide worker` as a child process; its talk goes to `log_path`.
+
+    Attributes:
+        log_path: as given.
+        web: address of its metrics and probes, once it serves.
+
+    Args:
+        bootstrap_servers: the cluster.
+        log_path: where its stderr goes; appended to.
+        options: further options of the command.
+        environment: variables beside those of this process.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        log_path: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.log_path = log_path
-        self._bootstrap_servers = bootstrap_servers
+        self._command = command(bootstrap_servers, *options)
+        self._environment = {**os.environ, **(environment or {})}
         self._process: Process | None = None
+        self.web = ""
 
     @property
     def pid(self) -> int:
@@ -37,34 +65,45 @@ class WorkerProcess:
         Raises:
             WorkerError: it ended, or did not serve in time; names its log.
         """
+        await self.spawn()
+        await self.serving()
+
+    async def spawn(self) -> None:
+        """Starts it and waits for nothing."""
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "pipeline.cli", "worker"),
-                *("--bootstrap-servers", self._bootstrap_servers),
-                *("--instance-id", INSTANCE_ID),
-                *("--web-port", "0"),  # nobody asks, and another worker may run here
-                stdin=asyncio.subprocess.DEVNULL,
+                *self._command,
+                env=self._environment,
+                stdin=DEVNULL,
                 stdout=PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the demo alone, which stops it in order
+                start_new_session=True,  # Ctrl-C reaches the owner alone, which stops it in order
             )
+
+    async def serving(self) -> list[int]:
+        """Waits until it serves; its coordinators.
+
+        Raises:
+            WorkerError: it ended, or did not serve in time; names its log.
+        """
+        assert self._process is not None
         assert self._process.stdout is not None
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 line = await self._process.stdout.readline()
         except TimeoutError as error:
             raise self._failed(f"did not serve within {START_TIMEOUT_S:g} s") from error
-        if not line or json.loads(line).get("event") != "serving":
+        told = json.loads(line) if line else {}
+        if told.get("event") != "serving":
             raise self._failed("ended before it served")
+        self.web = told["web"]
+        return told["coordinators"]
 
-    def kill(self) -> None:
-        """SIGKILL: no chance to tidy up."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-
-    async def wait(self) -> None:
-        """Waits until it is gone."""
+    async def kill(self) -> None:
+        """SIGKILL: no chance to tidy up; returns when it is gone. Safe when it does not run."""
         if self._process is not None:
+            if self._process.returncode is None:
+                self._process.kill()
             await self._process.wait()
 
     async def stop(self) -> None:
@@ -77,8 +116,7 @@ class WorkerProcess:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            await self.kill()
 
     def _failed(self, what: str) -> WorkerError:
         last = self.log_path.read_text(errors="replace").splitlines()[-5:]

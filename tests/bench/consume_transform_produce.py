@@ -19,7 +19,7 @@ from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
 from pipeline.client import Subscription, TransactionClient
-from pipeline.demo.worker_process import WorkerProcess
+from pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from pipeline.interpreter import tune
 from schemas.topics import TopicSpec
 from tests.bench.harness import Run, closed_loop, middle, report, summary
@@ -46,7 +46,7 @@ async def run() -> None:
         connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
         topics = [TopicSpec(SOURCE, SOURCE_PARTITIONS), TopicSpec(TARGET, TARGET_PARTITIONS)]
         await connector.admin().ensure_topics(topics)
-        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log")
+        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
         stack.push_async_callback(worker.stop)
         await worker.start()
         await asyncio.to_thread(_fill, cluster.bootstrap)

@@ -19,7 +19,7 @@ from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.demo.worker_process import WorkerProcess
+from pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from pipeline.drivers.requests import COORDINATOR_SERVICE, Requests
 from schemas.topics import TXN_LOG, TopicSpec
 from schemas.transactions import Done, End, Open, Opened, Registered, Written
@@ -85,7 +85,7 @@ async def run() -> None:
         admin = connector.admin()
         stack.push_async_callback(admin.close)
         await admin.ensure_topics([TopicSpec(TOPIC, 1)])
-        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log")
+        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
         stack.push_async_callback(worker.stop)
         await worker.start()
         writer = connector.writer("bench")
@@ -119,8 +119,7 @@ async def _measure(
     per_s = (FINISHED - FIRST) / (time.perf_counter() - began)
     late_mib = rss_mib(worker.pid)
     held = [await pools.open() for _ in range(OPEN // POOL)]
-    worker.kill()
-    await worker.wait()
+    await worker.kill()
     replayed = (await admin.end_offsets([log]))[log] - (await admin.start_offsets([log]))[log]
     began = time.perf_counter()
     await worker.start()

@@ -21,7 +21,7 @@ from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
 from pipeline.client.transaction_client import TransactionClient
-from pipeline.demo.worker_process import WorkerProcess
+from pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from pipeline.interpreter import tune
 from schemas.topics import TopicSpec
 from tests.bench.harness import Run, closed_loop, cpu_s, middle, report, summary
@@ -46,7 +46,7 @@ async def run() -> None:
         cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
         connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
         await connector.admin().ensure_topics([TopicSpec(TOPIC, PARTITIONS)])
-        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log")
+        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
         stack.push_async_callback(worker.stop)
         await worker.start()
         client = await stack.enter_async_context(TransactionClient(connector=connector))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,11 +18,20 @@ from schemas.values import Offset, TopicPartition
 WAIT_S = 60
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A broker of this test's own, to be killed."""
-    with LocalCluster("doomed", tmp_path, fast_start=True) as cluster:
+@pytest.fixture(scope="module")
+def doomed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A broker of this module's own, to be killed."""
+    with LocalCluster("doomed", tmp_path_factory.mktemp("doomed"), fast_start=True) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(doomed: LocalCluster) -> Iterator[LocalCluster]:
+    """It, running and awake whatever the test before did."""
+    doomed.start()
+    yield doomed
+    if doomed.is_running:
+        doomed.resume()
 
 
 async def _topic(connector: KafkaConnector, name: str) -> TopicPartition:

@@ -12,12 +12,14 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.client import TransactionClient
+from pipeline.core.coordinator.state import TRANSACTIONS_PER_OPEN_MAX
 from pipeline.drivers.coordinators import Coordinators
 from pipeline.errors import PipelineError
 from schemas import txn_log
 from schemas.topics import PENDING_ACK_LOG, TXN_LOG
-from schemas.transactions import CoordinatorStats, DescribeCoordinator, End, Ended, Request
+from schemas.transactions import CoordinatorStats, DescribeCoordinator, End, Ended, Open, Request
 from schemas.values import Offset, TopicPartition
+from tests.support.local import delete_topics
 from tests.support.operator import Operator, get
 from tests.support.pip_160 import records_of
 from tests.support.worker_process import (
@@ -32,21 +34,37 @@ TOPICS = ("orders", "payments")
 PHASE = 300
 """Transactions that end, at least, between two switches."""
 
+HELD_OPEN = 20_000
+"""Transactions that stay open, so that the log is not trimmed under who reads it (C8)."""
+
 ENDLESS = 10**9
 """More transactions than any test waits for."""
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A broker of the test's own, with an empty log."""
-    with LocalCluster("o", tmp_path / "o", fast_start=True) as cluster:
+OPTIONS = ("--instance-id", "one")
+"""Of workers: the next one need not wait until the group has forgotten the last."""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A broker of this module's own, because the system topics are the whole cluster's."""
+    with LocalCluster("o", tmp_path_factory.mktemp("operations"), fast_start=True) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(own: LocalCluster) -> Iterator[LocalCluster]:
+    """It, running and without topics."""
+    own.start()
+    yield own
+    own.start()
+    delete_topics(own.bootstrap)
 
 
 @pytest.fixture
 async def worker(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[WorkerProcess]:
     """A worker that serves."""
-    async with WorkerProcess(cluster.bootstrap, tmp_path / "worker.log") as made:
+    async with WorkerProcess(cluster.bootstrap, tmp_path / "worker.log", *OPTIONS) as made:
         await made.serving()
         yield made
 
@@ -79,9 +97,15 @@ class LogTail:
         self._log = TopicPartition(TXN_LOG, coordinator)
         self._reader = connector.reader("test", committed=False)
         self._grown = asyncio.Event()
+        self._following = asyncio.create_task(self._follow())
+        self._following.add_done_callback(lambda _: self._grown.set())
 
-    async def follow(self) -> None:
-        """Reads from the first offset on, until cancelled."""
+    async def close(self) -> None:
+        """Reads no more."""
+        self._following.cancel()
+        await self._reader.close()
+
+    async def _follow(self) -> None:
         await self._reader.assign({self._log: Offset(0)})
         while True:
             for item in await self._reader.read():
@@ -92,9 +116,11 @@ class LogTail:
             self._grown.set()
 
     async def reach(self, end_offset: int) -> None:
-        """Waits until everything below is read."""
+        """Waits until everything below is read; raises what ended the reading before."""
         while len(self.entries) < end_offset:
             self._grown.clear()
+            if self._following.done():
+                await self._following
             await self._grown.wait()
 
 
@@ -126,6 +152,13 @@ class Switching:
         await self._passed.wait()
         return range(first, await self._end_offset())
 
+    async def all_ended(self) -> None:
+        """Returns when no transactions are left but those held open."""
+        while True:
+            stats = await self._stats()
+            if stats.open_count + stats.committing_count + stats.aborting_count == HELD_OPEN:
+                break
+
     async def _stats(self) -> CoordinatorStats:
         answer = await self._coordinators.ask(self._home, DescribeCoordinator())
         assert isinstance(answer, CoordinatorStats)
@@ -148,16 +181,17 @@ async def test_batching_goes_on_off_and_on_under_load(
         home = client._cluster.coordinator
         switching = Switching(operator, coordinators, home)
         tail = LogTail(connector, home)
-        following = asyncio.create_task(tail.follow())
+        for _ in range(HELD_OPEN // TRANSACTIONS_PER_OPEN_MAX):
+            await client._cluster.ask(home, Open(600_000, TRANSACTIONS_PER_OPEN_MAX, ()))
         running = asyncio.create_task(load.run(client, switching.ended))
         phases = {verb: await switching.phase(verb) for verb in ("enable", "disable")}
         again = await switching.phase("enable")
         found = (await operator.ask("txn-log downgrade-check", code=3))["logs"][home]
         load.stop()
         await running
-        await await_all_ended(client)
+        await switching.all_ended()
         await tail.reach((await coordinators.log_bounds())[home][1])
-    following.cancel()
+    await tail.close()
     entries = tail.entries
     framed = {offset for offset, entry in enumerate(entries) if len(records_of(entry)) > 1}
     assert framed & set(phases["enable"])
@@ -236,7 +270,7 @@ async def test_a_log_without_batches_is_safe(
     missing = await operator.run("pending-ack downgrade-check", code=1)
     assert missing.stderr.startswith(f"error: {PENDING_ACK_LOG}: ")
     async with AsyncExitStack() as stack:
-        made = WorkerProcess(cluster.bootstrap, log_path, **off)
+        made = WorkerProcess(cluster.bootstrap, log_path, *OPTIONS, **off)
         worker = await stack.enter_async_context(made)
         await worker.serving()
         client = await stack.enter_async_context(TransactionClient(cluster.bootstrap))

@@ -19,6 +19,14 @@ def create_topic(bootstrap: str, name: str) -> None:
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(_TIMEOUT_S)
 
 
+def delete_topics(bootstrap: str) -> None:
+    """Deletes every topic but Kafka's own."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    names = [it for it in admin.list_topics(timeout=_TIMEOUT_S).topics if not it.startswith("__")]
+    for deleted in (admin.delete_topics(names) if names else {}).values():
+        deleted.result(_TIMEOUT_S)
+
+
 def write_values(bootstrap: str, topic: str, values: list[bytes]) -> None:
     """Writes values to partition 0 and returns when all are acknowledged."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})

@@ -5,10 +5,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +16,12 @@ from typing import NamedTuple, Self
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.client import Subscription, TransactionClient
+from pipeline.demo import worker_process
 from pipeline.errors import OutcomeUnknownError, PipelineError
 from schemas.topics import TopicSpec
 from schemas.transactions import Listed, ListTransactions
 from schemas.values import TopicPartition
 
-START_S = 60.0
 COORDINATORS = 4
 PARTITIONS = 3
 """Of each data topic."""
@@ -48,7 +46,7 @@ def held_by(pid: int) -> Held:
     )
 
 
-class WorkerProcess:
+class WorkerProcess(worker_process.WorkerProcess):
     """Starts on entry, serves when `serving` returns, and is killed on exit if it still runs.
 
     Args:
@@ -59,16 +57,11 @@ class WorkerProcess:
     """
 
     def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
-        self._command, self._environment = _started_by(bootstrap, options, settings)
-        self._log_path = log_path
-        self._process: Process | None = None
-        self.web = ""
+        super().__init__(bootstrap, log_path, *options, environment=_variables(settings))
 
     async def __aenter__(self) -> Self:
-        with self._log_path.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, env=self._environment, stdout=PIPE, stderr=log
-            )
+        self.log_path.unlink(missing_ok=True)
+        await self.spawn()
         return self
 
     async def __aexit__(
@@ -82,26 +75,7 @@ class WorkerProcess:
     @property
     def said(self) -> str:
         """What it has said on stderr."""
-        return self._log_path.read_text()
-
-    async def serving(self) -> list[int]:
-        """Waits until it serves; its coordinators."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        async with asyncio.timeout(START_S):
-            line = await self._process.stdout.readline()
-        assert line, self.said
-        told = json.loads(line)
-        assert told["event"] == "serving"
-        self.web = told["web"]
-        return told["coordinators"]
-
-    async def kill(self) -> None:
-        """SIGKILL, and waits until it is gone."""
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+        return self.log_path.read_text()
 
     def pause(self) -> None:
         """SIGSTOP: it holds its connections and does nothing."""
@@ -111,25 +85,23 @@ class WorkerProcess:
         """SIGCONT."""
         self._send(signal.SIGCONT)
 
-    def held(self) -> Held:
-        """What it holds just now."""
-        assert self._process is not None
-        return held_by(self._process.pid)
-
-    def _send(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
     def terminate(self) -> None:
         """SIGTERM."""
-        assert self._process is not None
-        self._process.terminate()
+        self._send(signal.SIGTERM)
+
+    def held(self) -> Held:
+        """What it holds just now."""
+        return held_by(self.pid)
 
     async def ended(self, within_s: float) -> int:
         """Waits until it ends by itself; its exit code."""
         assert self._process is not None
         async with asyncio.timeout(within_s):
             return await self._process.wait()
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
 
 class ModuleWorker:
@@ -143,7 +115,8 @@ class ModuleWorker:
     """
 
     def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
-        self._command, self._environment = _started_by(bootstrap, options, settings)
+        self._command = worker_process.command(bootstrap, *options)
+        self._environment = {**os.environ, **_variables(settings)}
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
         self.web = ""
@@ -185,14 +158,9 @@ def running_worker(
         made.stop()
 
 
-def _started_by(
-    bootstrap: str, options: Sequence[str], settings: Mapping[str, object]
-) -> tuple[list[str], dict[str, str]]:
-    """Command line and environment of a worker."""
-    command = [sys.executable, "-m", "pipeline.cli", "worker"]
-    command += ["--bootstrap-servers", bootstrap, "--web-port", "0", *options]
-    given = {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
-    return command, {**os.environ, **given}
+def _variables(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as the environment holds them."""
+    return {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
 
 
 @dataclass

@@ -14,7 +14,8 @@ from connectors.spark.session import SparkOptions, spark_session
 from connectors.spark.source import OffsetRange, read_ranges
 from schemas.values import TopicPartition
 
-with spark_session(SparkOptions(master="local[1]")) as spark:
+options = SparkOptions(master="local[1]", java_options="-XX:TieredStopAtLevel=1")
+with spark_session(options) as spark:
     assert spark.range(3).count() == 3
     try:
         with spark_errors("127.0.0.1:1"):

@@ -1,7 +1,6 @@
 """The owner of a log on the memory broker: fencing, read-back, and what it does when they fail."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,7 +15,7 @@ from schemas import txn_log
 from schemas.errors import DecodeError, UnknownVersionError
 from schemas.framing import decode_value, encode_batch
 from schemas.headers import EntryStamp, entry_stamp
-from schemas.topics import TXN_LOG, TopicSpec
+from schemas.topics import TXN_LOG
 from schemas.transactions import Fence, Noop
 from schemas.values import BatchPosition, Offset
 from tests.support.log_owner import LOG, Owner, raised
@@ -24,36 +23,6 @@ from tests.support.worker_memory import until
 
 NOOP = CODEC.noop()
 UNBATCHED = BatchLimits(batching=False)
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with an empty log."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec(TXN_LOG, 1))
-    return broker
-
-
-@pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
-async def owner(connector: MemoryConnector) -> AsyncIterator[Owner]:
-    """One owner, not begun."""
-    made = Owner(connector)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def successor(connector: MemoryConnector) -> AsyncIterator[Owner]:
-    """Another owner of the same log, not begun."""
-    made = Owner(connector)
-    yield made
-    await made.close()
 
 
 async def write(

@@ -1,50 +1,16 @@
 """What a trim does to who reads the log (B2, B3): replays begin anew, an owner is fenced."""
 
-from collections.abc import AsyncIterator
-
-import pytest
-
 from connectors.errors import ConnectorError, FencedError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.drivers.coordinator import CODEC
 from schemas.headers import EntryStamp
-from schemas.topics import TXN_LOG, TopicSpec
+from schemas.topics import TXN_LOG
 from schemas.values import Offset
 from tests.support.log_owner import LOG, Owner, raised
 from tests.support.worker_memory import until
 
 NOOP = CODEC.noop()
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with an empty log."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec(TXN_LOG, 1))
-    return broker
-
-
-@pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
-async def owner(connector: MemoryConnector) -> AsyncIterator[Owner]:
-    """One owner, not begun."""
-    made = Owner(connector)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def successor(connector: MemoryConnector) -> AsyncIterator[Owner]:
-    """Another owner of the same log, not begun."""
-    made = Owner(connector)
-    yield made
-    await made.close()
 
 
 async def test_a_trimmed_log_begins_with_an_effective_entry(

@@ -10,13 +10,15 @@ from xdist.scheduler import LoadFileScheduling
 
 from connectors.local.cluster import LocalCluster
 
+_ON_SPARK = ("test_audit.py", "test_snapshot_readers.py")
+
 
 class Scheduling(LoadFileScheduling):
     """The tests of a file stay in one process, and so do all of Spark: a session is expensive."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePath(nodeid.partition("::")[0])
-        return "spark" if path.parent.name == "spark" or path.name == "test_audit.py" else str(path)
+        return "spark" if path.parent.name == "spark" or path.name in _ON_SPARK else str(path)
 
 
 @pytest.hookimpl(optionalhook=True)

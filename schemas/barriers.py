@@ -24,6 +24,10 @@ class Probe(NamedTuple):
     counter: int
 
 
+UNASKED = Probe(bytes(16), 1)
+"""Of a barrier that answers nobody: it tells the snapshot writer of new data partitions."""
+
+
 class OpenTransactions(NamedTuple):
     """Transactions of a coordinator registered on a data partition that have not ended.
 

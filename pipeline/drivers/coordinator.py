@@ -12,6 +12,7 @@ from connectors.errors import ConnectorError, RetriableError
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.buffered_log.bases import Trim
 from pipeline.core.coordinator.machine import (
+    AnnouncePartitions,
     Coordinator,
     CoordinatorEffect,
     EndParticipants,
@@ -163,6 +164,15 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
         self._after_noop(write)
 
+    def _announce(self, partitions: Sequence[TopicPartition]) -> None:
+        """Writes a barrier that nobody has asked for wherever these partitions' markers go."""
+        count = self._partition_count
+        key = barriers.encode_key(self.coordinator)
+        for marker_partition in {system_partition(data, count) for data in partitions}:
+            asked = WriteBarrier(marker_partition, barriers.UNASKED)
+            value = barriers.encode_value(self._machine.barrier(asked, count))
+            self._append_marker(marker_partition, key, value, _nobody_waits)
+
     def _carry_out(self, effect: CoordinatorEffect) -> None:
         match effect:
             case Reply(request, answer):
@@ -173,6 +183,8 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
                 self._ends.read(partitions, self._ends_reader(sequence))
             case Propose():
                 self._propose(effect)
+            case AnnouncePartitions(partitions):
+                self._announce(partitions)
             case WriteBase(as_of, state):
                 self._write_base(as_of, encode_state(state))
             case Trim(offset):
@@ -268,6 +280,10 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _reply(self, request: Request, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
         self._replies.add(request.client_id, request.reply_partition, data)
+
+
+def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:
+    """A snapshot writer that does not hear of a partition now does so with its first outcome."""
 
 
 CODEC = log_codec(txn_log.encode_own, txn_log.decode)

@@ -4,6 +4,7 @@
 list of fates, never shortened, and one answer per request, never forgotten.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipeline.core.coordinator.state import CoordinatorState
@@ -159,6 +160,10 @@ class Judge:
     def _register(self, sequence: int, partitions: tuple[Registered, ...]) -> None:
         for one in partitions:
             self.fates[sequence].registered.setdefault(one.data, one)
+
+    def announced(self, partitions: Sequence[TopicPartition]):
+        """E7: a partition is announced because a transaction has registered there."""
+        assert set(partitions) <= set().union(*(fate.registered for fate in self.fates))
 
     def _true_counts(self, fate: Fate, written: tuple[Written, ...]) -> bool:
         """C6: each partition once, registered, and a count that fits its range."""

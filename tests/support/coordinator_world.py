@@ -11,6 +11,7 @@ from itertools import groupby
 from pipeline.core.buffered_log.bases import BaseLimits, Trim
 from pipeline.core.coordinator.base import state_of
 from pipeline.core.coordinator.machine import (
+    AnnouncePartitions,
     Coordinator,
     CoordinatorEffect,
     EndParticipants,
@@ -274,8 +275,7 @@ class CoordinatorWorld:
         """What the driver does with a request: a no-op stands in for a question (C1)."""
         self.run(self.owner, self.owner.machine.appending())
         if isinstance(request.body, Describe | ListTransactions | WriteBarrier):
-            known = dict(self.outcomes)
-            held = [dict(fate.registered) for fate in self.judge.fates]
+            known, held = dict(self.outcomes), [dict(it.registered) for it in self.judge.fates]
             self.append(self.owner, Noop(), question=request, known=known, registered=held)
         else:
             self.append(self.owner, request)
@@ -292,11 +292,11 @@ class CoordinatorWorld:
                 return
             entry = [one for one in self.log[owner.position : until] if one.offset == offset]
             owner.position += len(entry)
-            own = entry[0].owner is owner
-            records, now_ms = [one.record for one in entry], self.clock(owner)
+            own, now_ms = entry[0].owner is owner, self.clock(owner)
+            records = [one.record for one in entry]
             self.run(owner, owner.machine.applied(Offset(offset), records, own=own, now_ms=now_ms))
-            for one in entry:
-                if own and one.question is not None:
+            for one in entry if own else ():
+                if one.question is not None:
                     if isinstance(one.question.body, WriteBarrier):
                         self.inform_writer(owner, one.question, one.registered)
                     else:
@@ -344,9 +344,10 @@ class CoordinatorWorld:
                     batch = MarkerSet(owner, sequence, len(markers))
                     self.marker_flights += [(batch, marker) for marker in markers]
                     if not markers:
-                        self.run(
-                            owner, owner.machine.participants_ended(sequence, self.clock(owner))
-                        )
+                        ended = owner.machine.participants_ended(sequence, self.clock(owner))
+                        self.run(owner, ended)
+                case AnnouncePartitions(partitions):
+                    self.judge.announced(partitions)
                 case WriteBase():
                     self.write_base(owner, effect)
                 case Trim(offset):

@@ -21,6 +21,7 @@ from schemas.bases import Base
 from schemas.markers import Marker
 from schemas.topics import TXN_LOG
 from schemas.transactions import (
+    AddPartitions,
     Answer,
     BaseState,
     Describe,
@@ -31,7 +32,9 @@ from schemas.transactions import (
     ListTransactions,
     LogBody,
     Noop,
+    Open,
     Opened,
+    Registered,
     Release,
     Request,
     TimedOut,
@@ -47,6 +50,9 @@ ENDED_DELAY_MS = 100
 """Nobody waits for `Ended`, so it joins the next entry; this long it waits for one."""
 
 FORGET_EVERY_MS = 60 * 1000
+
+ANNOUNCED_MAX = 100_000
+"""Data partitions known to be announced; with more of them, some are announced again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,16 @@ class EndParticipants:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnouncePartitions:
+    """Effect: tell the snapshot writers that transactions have registered here.
+
+    Once for each data partition of an ownership; whether it arrives does not matter (E7).
+    """
+
+    partitions: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
 class WriteBase:
     """Effect: append this state in pieces, in order; report `base_lost` if one is lost (C8)."""
 
@@ -93,7 +109,9 @@ class WriteBase:
     state: BaseState
 
 
-CoordinatorEffect = Reply | Propose | ReadEnds | EndParticipants | WriteBase | Trim
+CoordinatorEffect = (
+    Reply | Propose | ReadEnds | EndParticipants | AnnouncePartitions | WriteBase | Trim
+)
 
 
 class Coordinator:
@@ -127,6 +145,7 @@ class Coordinator:
         self._ending: dict[int, None] = {}  # sequences whose `Ended` waits for an entry to join
         self._ending_ms = 0
         self._forget_ms = 0
+        self._announced: set[TopicPartition] = set()
 
     @property
     def deadline_ms(self) -> int | None:
@@ -302,6 +321,8 @@ class Coordinator:
         if isinstance(body, Request):
             if answer is not None and own:
                 self._answer(body, answer, effects)
+            if isinstance(answer, Opened | Done) and isinstance(body.body, Open | AddPartitions):
+                self._announce(body.body.partitions, effects)
             if isinstance(answer, Opened):
                 self._opened(answer)
             elif isinstance(body.body, End):
@@ -311,6 +332,14 @@ class Coordinator:
         elif isinstance(body, Ended):
             self._driving.discard(body.sequence)
             effects += self._visible(body.sequence)
+
+    def _announce(self, registered: Sequence[Registered], effects: list[CoordinatorEffect]) -> None:
+        new = [one.data for one in registered if one.data not in self._announced]
+        if new:
+            if len(self._announced) > ANNOUNCED_MAX:
+                self._announced.clear()
+            self._announced.update(new)
+            effects.append(AnnouncePartitions(new))
 
     def _opened(self, opened: Opened) -> None:
         for sequence in range(

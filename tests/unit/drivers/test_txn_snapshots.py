@@ -124,6 +124,19 @@ async def test_a_snapshot_comes_by_itself(broker: MemoryBroker, limits: Snapshot
         assert await client.outcomes() == []
 
 
+async def test_the_first_registration_makes_the_first_snapshot(broker: MemoryBroker):
+    """E7: while the first transaction of a partition is still open, a snapshot says so far."""
+    connector = MemoryConnector(broker)
+    async with (
+        made_worker(broker, SnapshotLimits(interval_ms=1)),
+        snapshot_client(connector, ORDERS, partitions=PARTITIONS) as client,
+    ):
+        still_open = await client.write(0)
+        await until(lambda: broker.log(SNAPSHOTS).end > 0)
+        assert await client.seen(still_open) == [None]
+        assert (await client.snapshot()).max_read_position == still_open.offset
+
+
 async def test_many_askers_share_a_probe(client: SnapshotClient, worker: MemoryWorker):
     """E7: those that come during a probe share the next one, and all are answered."""
     await client.aborted()

@@ -4,6 +4,7 @@ from pipeline.core.coordinator.machine import (
     ENDED_DELAY_MS,
     FORGET_EVERY_MS,
     RETRY_MS,
+    AnnouncePartitions,
     Coordinator,
     CoordinatorEffect,
     EndParticipants,
@@ -46,6 +47,7 @@ COMMIT = End(0, True, WRITTEN, False)
 ABORT = End(0, False, (), False)
 NOW_MS = 1_000_000
 
+NEW = AnnouncePartitions([P, Q])
 MARKERS_OF_COMMIT = [
     Marker(P, TxnId(3, 0), True, EndOffset(100), EndOffset(104), 2, b"p"),
 ]
@@ -104,15 +106,32 @@ def opened(*bodies: LogBody | Change) -> Log:
 def test_c1_an_owner_answers_its_own_entry():
     """C1: the answer follows the entry that makes it true, a refusal too."""
     log = Log()
-    assert log.add(OPEN) == [log.reply(Opened(0, 1))]
+    assert log.add(OPEN) == [log.reply(Opened(0, 1)), NEW]
     assert log.add(AddPartitions(0, ())) == [log.reply(Done())]
     assert log.add(AddPartitions(4, ())) == [log.reply(Refused("transaction 4 was never opened"))]
+
+
+def test_e7_each_new_data_partition_is_announced_once():
+    """E7: the first registration on a partition tells its snapshot writer; a refused one does not.
+
+    Another owner does not know what was announced, and does it again.
+    """
+    other = TopicPartition("payments", 2)
+    add = AddPartitions(0, (PARTITIONS[0], Registered(other, EndOffset(0), b"o")))
+    log = opened()
+    assert log.add(add._replace(sequence=9)) == [
+        log.reply(Refused("transaction 9 was never opened"))
+    ]
+    assert log.add(add) == [log.reply(Done()), AnnouncePartitions([other])]
+    assert log.add(OPEN) == [log.reply(Opened(1, 1))]
+    log.take_over()
+    assert log.add(OPEN) == [log.reply(Opened(2, 1)), NEW]
 
 
 def test_c1_an_owner_does_not_answer_for_its_predecessor():
     """C1: the client asks the new owner again, and is answered from that entry."""
     log = Log()
-    assert log.add(OPEN, own=False) == []
+    assert log.add(OPEN, own=False) == [NEW]
 
 
 def test_c1_an_ignored_request_is_not_answered():

@@ -8,13 +8,13 @@ same name still decides, but bounds and promises nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from connectors.spark.read_committed import FLOORS_DDL, POSITIONS_DDL, Decisions
+from connectors.spark.read_committed import Decisions
 from pipeline.core.txn_buffer.aborted import AbortedSet
 from pipeline.drivers.evidence import Evidence
 from schemas.markers import Marker
@@ -37,6 +37,11 @@ OUTCOMES_ARROW_SCHEMA = pa.schema(
 a snapshot tells."""
 
 
+_PLACE = [pa.field("topic", pa.string()), pa.field("partition", pa.int32())]
+_POSITIONS = pa.schema([*_PLACE, pa.field("max_read_position", pa.int64())])
+_FLOORS = pa.schema([*_PLACE, pa.field("coordinator", pa.binary()), pa.field("floor", pa.binary())])
+
+
 def of_current_topic(marker: Marker, evidence: Evidence) -> bool:
     """Whether the marker's offsets are offsets of the topic that is read (E8)."""
     return marker.topic_id in (b"", evidence.topic_ids[marker.data.topic])
@@ -53,8 +58,8 @@ def decisions_of(spark: SparkSession, evidence: Evidence) -> Decisions:
     ]
     return Decisions(
         spark.createDataFrame(_outcomes(evidence)),
-        spark.createDataFrame(positions, POSITIONS_DDL) if positions else None,
-        spark.createDataFrame(floors, FLOORS_DDL) if floors else None,
+        _frame(spark, positions, _POSITIONS) if positions else None,
+        _frame(spark, floors, _FLOORS) if floors else None,
     )
 
 
@@ -64,6 +69,15 @@ def mixed_transactions(evidence: Evidence) -> list[TxnId]:
     aborted = {marker.txn for marker in evidence.markers if not marker.committed}
     sets = [found.aborted for found in evidence.snapshots.values()]
     return sorted(txn for txn in committed if txn in aborted or any(it.holds(*txn) for it in sets))
+
+
+def _frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> DataFrame:
+    """By way of Arrow: a frame of Python rows needs a Python worker each time it is evaluated."""
+    columns = [
+        pa.array(column, field.type)
+        for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema))
 
 
 def _outcomes(evidence: Evidence) -> pa.Table:

@@ -1,0 +1,1 @@
+"""Copying between clusters and replicated subscriptions: pure machines (H, I)."""

@@ -17,9 +17,6 @@ from schemas.values import EndOffset, Offset
 SPAN_MAX = 10_000
 """Offsets of a bucket, on either side, before the next one is opened."""
 
-HOLES_MAX = 16
-"""Of one incarnation; what lies between the lowest ones joins them: a smaller claim is safe."""
-
 
 class Stretch(NamedTuple):
     """Offsets of the source that were looked at, and where the copies of the local ones lie.
@@ -71,14 +68,11 @@ def following(
 
 
 def with_hole(holes: Claims, incarnation: Incarnation, first: int, end: int) -> Claims:
-    """Holes, and `[first, end)` among them; it may be empty."""
+    """Holes, and `[first, end)` among them, which may be empty; a bounded number of them."""
     if first >= end:
         return holes
-    joined = claims.join(holes, {incarnation: intervals.interval(first, end)})
-    held = joined[incarnation]
-    while len(held) > HOLES_MAX:
-        held = (Interval(held[0].first, held[1].end), *held[2:])
-    return {**joined, incarnation: held}
+    hole = {incarnation: intervals.interval(first, end)}
+    return claims.widened(claims.join(holes, hole))
 
 
 def dropped(

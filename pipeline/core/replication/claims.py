@@ -7,7 +7,7 @@ claims are equal values; what is limited says less, never more.
 from collections.abc import Mapping
 
 from pipeline.core.replication import intervals
-from schemas.replication import Claims, Incarnation, Intervals, Origin
+from schemas.replication import Claims, Incarnation, Interval, Intervals, Origin
 
 INTERVALS_MAX = 16
 """Intervals of one incarnation in what is written."""
@@ -42,3 +42,16 @@ def holds(claims: Claims, origin: Origin) -> bool:
 def limited(claims: Claims) -> Mapping[Incarnation, Intervals]:
     """The lowest intervals of each incarnation: a smaller claim is always safe."""
     return {one: held[:INTERVALS_MAX] for one, held in claims.items()}
+
+
+def widened(taken: Claims) -> Mapping[Incarnation, Intervals]:
+    """What must not be claimed, in as few intervals: the gaps between the lowest ones are closed.
+
+    The opposite of `limited`: here more is always safe.
+    """
+    found: dict[Incarnation, Intervals] = {}
+    for one, held in taken.items():
+        closed = max(0, len(held) - INTERVALS_MAX)
+        first = Interval(held[0].first, held[closed].end)
+        found[one] = (first, *held[closed + 1 :])
+    return found

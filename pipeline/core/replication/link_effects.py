@@ -63,8 +63,9 @@ class ReportLost:
 class ReadIncarnations:
     """Read from where links have copied this data partition to the source.
 
-    Report `incarnations_read`. The source's positions partition is to be read past the end it has from now on: a copy and the
-    bucket that names its origin become visible together (H1). No further records of it until then.
+    Report `incarnations_read`. The source's positions partition is to be read past the end it has
+    from now on: a copy and the bucket that names its origin become visible together (H1). No
+    further records of the data partition until then.
     """
 
     data: TopicPartition

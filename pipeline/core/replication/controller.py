@@ -340,7 +340,14 @@ class ReplicationController:
                 return self._written(AppliedKey(self._data, self._here, name), applied, now_ms)
             case Move(expected, applied):
                 group.move = decision
-                return MoveGroup(name, self._data, expected, applied.offset, applied.generation)
+                return MoveGroup(
+                    name,
+                    self._data,
+                    applied.incarnation,
+                    expected,
+                    applied.offset,
+                    applied.generation,
+                )
 
     def _written(
         self, key: UpdateKey | AppliedKey, value: Update | Applied, now_ms: int

@@ -43,12 +43,13 @@ class ReadRecords:
 class MoveGroup:
     """Commit this offset for a group that has no members; report `moved`.
 
-    It is done when the group is at `expected` right before, without members, and at `offset` right
-    afterwards. The metadata says the generation and keeps what it says of offsets above (I11).
+    It is done when the topic is still `incarnation`, the group is at `expected` right before, without
+    members, and at `offset` right afterwards. The metadata says the generation and keeps what it says of offsets above (I11).
 
     Attributes:
         group: which one.
         data: the data partition.
+        incarnation: of the topic that the offsets belong to.
         expected: its committed offset; None: nothing.
         offset: where to.
         generation: the tag.
@@ -56,6 +57,7 @@ class MoveGroup:
 
     group: str
     data: TopicPartition
+    incarnation: bytes
     expected: Offset | None
     offset: Offset | None
     generation: int

@@ -9,7 +9,7 @@ index tells them where to look, so that neither reads more than a bucket for eac
 a bounded walk.
 """
 
-from collections.abc import Container, Generator, Iterable, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from pipeline.core.replication import claims, intervals
@@ -85,12 +85,25 @@ def claims_below(view: LogView, indexes: Iterable[OffsetIndex], offset: Offset) 
 
 
 def _copied_below(index: OffsetIndex, bucket: Bucket, offset: Offset) -> Reading[int]:
-    """The origin offset of the first copy at or above `offset`: all before it lie below."""
+    """How far the stretch of a bucket has been copied below `offset`.
+
+    To the first copy at or above it, for copies are in order. If that is not decided yet, behind
+    the last one below it: a later look may know no more, once the group was moved on (I7).
+    """
     read = yield ReadLog(offset, bucket.target_to)
+    for origin in _copies(index, bucket, read):
+        return origin.offset
+    if read.read_to >= bucket.target_to:
+        return bucket.source_to
+    read = yield ReadLog(bucket.target_from, EndOffset(offset))
+    return max((one.offset + 1 for one in _copies(index, bucket, read)), default=bucket.source_from)
+
+
+def _copies(index: OffsetIndex, bucket: Bucket, read: LogRead) -> Iterator[Origin]:
+    """Origins of the copies of a bucket's stretch among what was read."""
     for record in read.records:
         if record.origin is not None and index.is_copy(bucket, record.origin):
-            return record.origin.offset
-    return bucket.source_to if read.read_to >= bucket.target_to else bucket.source_from
+            yield record.origin
 
 
 def prefix(

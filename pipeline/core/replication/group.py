@@ -52,6 +52,7 @@ class Standing(StrEnum):
     ACTIVE = "it has members here, so it is not moved"
     RESET_BY_HAND = "it was set back by hand, and is left alone until it has passed that offset"
     BEYOND_THE_END = "its offset lies beyond the end of the log"
+    BEYOND_WHAT_IS_DECIDED = "it has read what is not decided yet"
     RESET_REFUSED = "it was not set back: it has members here, or the log has no such offset"
     PUBLISHED_LATELY = "what it read is published a moment later"
 
@@ -219,6 +220,8 @@ class _Look:
             self._write_update(None, NO_CLAIMS)
         if self.seen.active:
             return self._done(Standing.ACTIVE)
+        if offset is not None and offset > self.view.decided_end:
+            return self._done(Standing.BEYOND_WHAT_IS_DECIDED)  # nor is what it claims
         return (yield from self._apply())
 
     def _done(self, standing: Standing) -> Evaluation:

@@ -168,9 +168,11 @@ class Link(Generic[P]):
     # -- data
 
     def topics_read(self, data: TopicPartition, topics: Topics, now_ms: int) -> list[LinkEffect[P]]:
-        """A data partition as it is now on both sides; again, whenever its position is gone.
+        """A data partition as it is now on both sides.
 
-        Not while a transaction holds records of it, or ends.
+        Again whenever its position has left the log, and when a look at the topics now and then
+        finds another one (H6): a link with nothing to commit learns it in no other way. Not while
+        a transaction holds records of it, or ends.
         """
         assert self.accepts_records
         partition = self._partition(data)

@@ -16,7 +16,7 @@ RECORDS_MAX = 20_000
 """Records of a stretch; one that grows beyond loses what is not wanted at that moment."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Stretch:
     first: Offset
     read_to: EndOffset
@@ -70,12 +70,14 @@ class LogWindow:
         return stretch.answer(wanted)
 
     def _covering(self, wanted: ReadLog) -> _Stretch | None:
-        """The stretch that holds the first offset wanted, or ends there."""
-        for at, stretch in enumerate(self._stretches):
-            if stretch.first <= wanted.first <= stretch.read_to:
-                self._stretches.append(self._stretches.pop(at))
-                return stretch
-        return None
+        """The stretch that holds the first offset wanted, or ends there; of several the longest."""
+        found = [one for one in self._stretches if one.first <= wanted.first <= one.read_to]
+        if not found:
+            return None
+        stretch = max(found, key=lambda one: one.read_to)
+        self._stretches.remove(stretch)
+        self._stretches.append(stretch)
+        return stretch
 
 
 def _offset(record: VisibleRecord) -> int:

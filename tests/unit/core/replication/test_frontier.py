@@ -75,7 +75,7 @@ def test_below_the_log_start_a_position_claims_less_never_more(
 def test_what_is_not_decided_is_not_claimed_to_be_copied(
     steps: list[Step], decided: int, pick: int
 ):
-    """I6: behind an undecided record nobody knows which copy is next: F claims less."""
+    """I6: behind an undecided record nobody knows which copy is next; what is known is claimed."""
     log = filled(steps)
     log.decided = decided % (len(log.entries) + 1)
     offset = pick % (len(log.entries) + 1)
@@ -83,6 +83,8 @@ def test_what_is_not_decided_is_not_claimed_to_be_copied(
     for at, origin in enumerate(log.entries):
         if origin is not None and claims.holds(found, origin):
             assert at < offset
+        elif origin is not None and offset <= log.decided:
+            assert at >= offset
 
 
 @MANY

@@ -43,8 +43,9 @@ class ReadRecords:
 class MoveGroup:
     """Commit this offset for a group that has no members; report `moved`.
 
-    It is done when the topic is still `incarnation`, the group is at `expected` right before, without
-    members, and at `offset` right afterwards. The metadata says the generation and keeps what it says of offsets above (I11).
+    It is done when the topic is still `incarnation`, the group is at `expected` right before,
+    without members, and at `offset` right afterwards. The metadata says the generation and keeps
+    what it says of offsets above (I11).
 
     Attributes:
         group: which one.

@@ -259,6 +259,27 @@ class ReplicationOfPartitions(Replication):
     partitions = 2
 
 
+class ReplicationBySnapshots(Replication):
+    """I12: Pulsar's protocol. Nobody misses anything; what is read again is not bounded."""
+
+    names = "abc"
+    mode = SyncMode.SNAPSHOT
+
+    def check_positions(self):
+        """Between two snapshots they differ."""
+
+    def check_fail_over(self):
+        """Whoever reads on anywhere misses nothing."""
+        for group in GROUPS:
+            for cluster in self.world.clusters:
+                self.world.start(group, cluster, ours=False)
+                for data, log in cluster.data.items():
+                    self.world.poll(group, cluster, data, 10**6)
+                    self.world.commit(group, cluster, data)
+                    read = self.world.have_read(group, data)
+                    assert not [one for _, one in log.visible(0, log.end) if one.truth not in read]
+
+
 class ReplicationOfShortLogs(Replication):
     """Retention takes what was not copied or not read; topics are deleted and created anew.
 
@@ -351,10 +372,12 @@ def limits(examples: int) -> settings:
 Replication.TestCase.settings = limits(150)
 Replication3.TestCase.settings = limits(100)
 ReplicationOfPartitions.TestCase.settings = limits(50)
+ReplicationBySnapshots.TestCase.settings = limits(40)
 ReplicationOfShortLogs.TestCase.settings = limits(80)
 ReplicationWithResets.TestCase.settings = limits(40)
 TestReplication = Replication.TestCase
 TestReplication3 = Replication3.TestCase
 TestReplicationOfPartitions = ReplicationOfPartitions.TestCase
+TestReplicationBySnapshots = ReplicationBySnapshots.TestCase
 TestReplicationOfShortLogs = ReplicationOfShortLogs.TestCase
 TestReplicationWithResets = ReplicationWithResets.TestCase

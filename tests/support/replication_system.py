@@ -12,7 +12,7 @@ from pipeline.core.replication.controller import (
     SyncMode,
 )
 from pipeline.core.replication.controller_effects import MoveGroup, Poll, ReadRecords
-from pipeline.core.replication.frontier import LogRead, VisibleRecord
+from pipeline.core.replication.frontier import LogRead, VisibleRecord, read_again
 from pipeline.core.replication.group import GroupSeen
 from pipeline.core.replication.snapshot_effects import ReadDecidedEnd, ReadEnd, WriteMarker
 from pipeline.core.replication.snapshots import SnapshotBuilder, SnapshotLimits
@@ -246,6 +246,27 @@ class System:
             if there.incarnation.topic == topic:
                 for at, one in there.alive(0, end):
                     assert one.truth in have, f"I3 {one.truth}@{at} of {where} is not below"
+
+    def read_again(self, cluster: Cluster, data: TopicPartition, group: str) -> int:
+        """What an operator is told before a fail-over to a cluster."""
+        log = cluster.data[data]
+        position, _ = cluster.committed.get((group, data), (log.start, None))
+        controller = next(
+            one for one in self.controllers if (one.cluster, one.data) == (cluster, data)
+        )
+        view, claimed = cluster.view(data), cluster.claimed(data, group)
+        indexes = list(controller.machine.indexes.values())
+        reading = read_again(view, indexes, claimed, Offset(position))
+        try:
+            wanted = next(reading)
+            while True:
+                found = [
+                    VisibleRecord(Offset(at), one.header)
+                    for at, one in log.visible(wanted.first, wanted.end)
+                ]
+                wanted = reading.send(LogRead(found, wanted.end))
+        except StopIteration as done:
+            return done.value
 
     def settle(self):
         """Everything runs until nothing is written any more (R5)."""

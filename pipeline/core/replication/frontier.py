@@ -72,6 +72,11 @@ def origin_of(record: VisibleRecord, here: Incarnation, copied: Container[Incarn
     return origin
 
 
+def copied_incarnations(indexes: Iterable[OffsetIndex]) -> set[Incarnation]:
+    """Where copies in the log may come from."""
+    return set[Incarnation]().union(*(index.source_incarnations() for index in indexes))
+
+
 def claims_below(view: LogView, indexes: Iterable[OffsetIndex], offset: Offset) -> Reading[Claims]:
     """F: what this log held below `offset`, as claims; read or unread, it counts as read."""
     found: list[Claims] = [{view.incarnation: own} if (own := intervals.below(offset)) else {}]
@@ -122,7 +127,7 @@ def prefix(
     if at >= view.decided_end:
         return at
     read = yield ReadLog(at, EndOffset(min(view.decided_end, at + WALK_MAX)))
-    copied = set[Incarnation]().union(*(index.source_incarnations() for index in indexes))
+    copied = copied_incarnations(indexes)
     for record in read.records:
         if not claims.holds(claimed, origin_of(record, view.incarnation, copied)):
             return record.offset
@@ -158,3 +163,23 @@ def _first_unclaimed(
         if read.read_to < end:
             return max(base, read.read_to)
     return limit
+
+
+def read_again(
+    view: LogView, indexes: Iterable[OffsetIndex], claimed: Claims, position: Offset
+) -> Reading[int]:
+    """How many visible records at or above a position are claimed.
+
+    So many are read twice by a consumer that begins there and skips nothing, if `claimed` is what
+    its group has read. Reads the log from the position to the decided end.
+    """
+    copied = copied_incarnations(indexes)
+    count, at = 0, max(position, view.log_start)
+    while at < view.decided_end:
+        read = yield ReadLog(Offset(at), EndOffset(min(at + WALK_MAX, view.decided_end)))
+        origins = (origin_of(record, view.incarnation, copied) for record in read.records)
+        count += sum(claims.holds(claimed, origin) for origin in origins)
+        if read.read_to <= at:
+            break
+        at = read.read_to
+    return count

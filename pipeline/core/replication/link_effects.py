@@ -82,7 +82,7 @@ class Begin:
 class Copy(Generic[P]):
     """Write copies of these records in the open transaction, in order, to the same partition.
 
-    Their headers are those of `schemas.replication.copied_headers`.
+    Their headers are those that `schemas.replication.OriginStamp` makes.
 
     Attributes:
         transaction: the open one.

@@ -12,9 +12,8 @@ from schemas.replication import (
     Incarnation,
     Interval,
     Origin,
-    copied_headers,
+    OriginStamp,
     origin_of,
-    origin_value,
     topic_incarnation,
 )
 from schemas.replication_markers import (
@@ -143,7 +142,7 @@ MARKERS = st.one_of(
 def test_origin_bytes():
     """H1: incarnation, offset big-endian, cluster in UTF-8."""
     value = bytes.fromhex(ORIGIN_HEX)
-    assert origin_value(Origin(ON_A, Offset(300))) == value
+    assert OriginStamp(ON_A).value(Offset(300)) == value
     assert origin_of([("origin", value)]) == Origin(ON_A, Offset(300))
 
 
@@ -158,21 +157,21 @@ def test_the_last_origin_header_counts():
 def test_an_origin_that_no_link_wrote_is_none(value: bytes | None):
     """H1: an application may have a header of that name; it is never an error."""
     assert origin_of([("origin", value)]) is None
-    kept = copied_headers([("origin", value)], Origin(ON_A, Offset(300)))
+    kept = OriginStamp(ON_A).headers([("origin", value)], Offset(300))
     assert kept == [("origin", value), ("origin", bytes.fromhex(ORIGIN_HEX))]
 
 
 def test_a_copy_keeps_what_the_application_wrote():
     """H1: `txn` goes, a forwarded origin is replaced, everything else keeps order and repeats."""
-    mine = Origin(ON_A, Offset(300))
-    forwarded = origin_value(Origin(Incarnation(B, TOPIC), Offset(1)))
+    mine = OriginStamp(ON_A)
+    forwarded = OriginStamp(Incarnation(B, TOPIC)).value(Offset(1))
     headers = [("k", b"1"), ("txn", b"x" * 16), ("origin", forwarded), ("k", None)]
-    assert copied_headers(headers, mine) == [
+    assert mine.headers(headers, Offset(300)) == [
         ("k", b"1"),
         ("k", None),
         ("origin", bytes.fromhex(ORIGIN_HEX)),
     ]
-    assert copied_headers(None, mine) == [("origin", bytes.fromhex(ORIGIN_HEX))]
+    assert mine.headers(None, Offset(300)) == [("origin", bytes.fromhex(ORIGIN_HEX))]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Copying and replicated subscriptions when everything that can go wrong does.
 
 *Source*: protocols.md H1-H6, I1-I12. Links are killed between any two effects and leave their
-transactions open, controllers are killed, markers are late and come twice, clusters are away,
-groups read on several clusters one after the other; the truth is what they were given.
+transactions open, controllers are killed or replaced, markers are late and come twice, clusters are
+away, groups read here and there; the truth is what they were given.
 """
 
 from typing import ClassVar
@@ -75,8 +75,9 @@ class Replication(RuleBasedStateMachine):
     @rule(which=PICK, picks=st.lists(PICK, min_size=1, max_size=20), count=COUNT)
     def run_controller(self, which: int, picks: list[int], count: int):
         """A controller does some steps."""
+        actors = [*self.system.controllers, *self.system.zombies]
         for pick in picks:
-            self.system.controllers[which % len(self.system.controllers)].step(pick, count)
+            actors[which % len(actors)].step(pick, count)
 
     @rule(picks=st.lists(PICK, min_size=5, max_size=40), count=COUNT)
     def run_all(self, picks: list[int], count: int):
@@ -95,10 +96,10 @@ class Replication(RuleBasedStateMachine):
         """H2: between any two effects."""
         self.system.kill_link(pick % len(self.system.links))
 
-    @rule(pick=PICK)
-    def kill_controller(self, pick: int):
-        """I: between any two effects."""
-        self.system.kill_controller(pick % len(self.system.controllers))
+    @rule(pick=PICK, zombie=st.booleans())
+    def kill_controller(self, pick: int, *, zombie: bool):
+        """I: between any two effects; or it is replaced and does not know."""
+        self.system.kill_controller(pick % len(self.system.controllers), zombie=zombie)
 
     @rule(pick=PICK)
     def repeat_marker(self, pick: int):
@@ -143,10 +144,10 @@ class Replication(RuleBasedStateMachine):
 
     # -- groups
 
-    @rule(pick=PICK, group=GROUP)
-    def start(self, pick: int, group: str):
-        """On one cluster at a time."""
-        if not self.running(group):
+    @rule(pick=PICK, group=GROUP, alone=st.sampled_from([True, True, True, False]))
+    def start(self, pick: int, group: str, *, alone: bool):
+        """Mostly on one cluster at a time."""
+        if not (alone and self.running(group)):
             self.world.start(group, self.cluster(pick), ours=group == "ours")
 
     @rule(group=GROUP, count=st.integers(1, 12), pick=PICK, commit=st.booleans())
@@ -167,7 +168,7 @@ class Replication(RuleBasedStateMachine):
     def work(self, pick: int, group: str, count: int):
         """A fail-over at any moment."""
         self.stop(group, commit=True)
-        self.start(pick, group)
+        self.start(pick, group, alone=True)
         self.read(group, count, pick, commit=True)
 
     @rule()

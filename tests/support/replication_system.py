@@ -139,11 +139,15 @@ class ControllerActor:
         """Groups, log, positions: one after the other."""
         names = sorted({*effect.groups, *self.system.groups})
         seen = {group: self.seen(group) for group in names}
-        self.todo.append(lambda: self.poll_log(effect.number, seen))
+        topic = self.cluster.data[self.data].incarnation.topic
+        self.todo.append(lambda: self.poll_log(effect, topic, seen))
 
-    def poll_log(self, number: int, seen: dict[str, GroupSeen]):
-        """The second read."""
-        view = self.cluster.view(self.data)
+    def poll_log(self, effect: Poll, topic: bytes, seen: dict[str, GroupSeen]):
+        """The second read; the groups are read again if the topic is another one by now."""
+        view, number = self.cluster.view(self.data), effect.number
+        if view.incarnation.topic != topic:
+            self.todo.append(effect)
+            return
 
         def poll_positions() -> None:
             end = EndOffset(self.cluster.positions.end)
@@ -197,6 +201,7 @@ class System:
     def __init__(self, world: World, groups: list[str], mode: SyncMode = SyncMode.EXACT) -> None:
         self.world, self.groups, self.mode = world, groups, mode
         self.nonces = 0
+        self.zombies: list[ControllerActor] = []
         self.logs_are_short = False  # what has left a log is below nothing
         self.open: dict[tuple[ClusterName, ClusterName], Txn] = {}
         pairs = [(one, other) for one in world.clusters for other in world.clusters]
@@ -229,9 +234,11 @@ class System:
         if txn is not None and txn.committed is None:
             end_txn(txn, committed=False)
 
-    def kill_controller(self, at: int):
-        """Another one begins by reading the markers."""
+    def kill_controller(self, at: int, *, zombie: bool = False):
+        """Another one begins by reading the markers; a zombie does not know."""
         actor = self.controllers[at]
+        if zombie:
+            self.zombies = [*self.zombies[-2:], actor]
         self.controllers[at] = ControllerActor(self, actor.cluster, actor.data, self.mode)
 
     def check_snapshot(self, cluster: Cluster, data: TopicPartition, value: Snapshots):
@@ -270,6 +277,7 @@ class System:
 
     def settle(self):
         """Everything runs until nothing is written any more (R5)."""
+        self.zombies.clear()
         for cluster in self.world.clusters:
             cluster.up = True
         quiet, before = 0, self.written()

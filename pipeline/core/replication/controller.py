@@ -170,6 +170,8 @@ class ReplicationController:
         unread = self._group(key.group).unread
         if key in unread and unread[key] == value:
             del unread[key]
+            if isinstance(value, Applied) and value.applied_offset is not None:
+                self._next_ms = 0  # it was moved: a walk may have been cut short
 
     def caught_up(self, now_ms: int) -> list[ControllerEffect]:
         """All markers that were there at the start were read."""

@@ -15,6 +15,8 @@ from schemas.values import EndOffset, Offset, TopicPartition
 class Poll:
     """Read, from now on and in this order: groups, log, end of the positions; report `polled`.
 
+    The topic must be the same before and after: offsets of a former one mean something else here.
+
     Attributes:
         number: of the poll.
         data: the data partition.

@@ -8,6 +8,7 @@ A look-up costs a bisection and one step for each source incarnation.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ class OffsetIndex:
         self.buckets: dict[int, Bucket] = {}
         self.version = 0  # of what it says
         self._numbers: dict[bytes, list[int]] = {}  # by target incarnation, ascending
+        self._sources: Counter[Incarnation] = Counter()
 
     def bucket_read(self, number: int, bucket: Bucket | None) -> None:
         """A record of the positions partition; None is a tombstone."""
@@ -51,10 +53,12 @@ class OffsetIndex:
         self.version += 1
         if before is not None:
             self._numbers[before.target_incarnation].remove(number)
+            self._sources[self.incarnation(before)] -= 1
         if bucket is None:
             del self.buckets[number]
             return
         self.buckets[number] = bucket
+        self._sources[self.incarnation(bucket)] += 1
         insort(self._numbers.setdefault(bucket.target_incarnation, []), number)
 
     @property
@@ -64,7 +68,7 @@ class OffsetIndex:
 
     def source_incarnations(self) -> set[Incarnation]:
         """Whatever was copied from, as far as it is still known."""
-        return {self.incarnation(bucket) for bucket in self.buckets.values()}
+        return {one for one, count in self._sources.items() if count}
 
     def incarnation(self, bucket: Bucket) -> Incarnation:
         """The source incarnation of a bucket."""

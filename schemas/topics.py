@@ -18,6 +18,8 @@ TXN_SNAPSHOTS = PREFIX + "txn-snapshots"
 PENDING_ACK_LOG = PREFIX + "pending-ack-log"
 ACK_REQUESTS = PREFIX + "ack-requests"
 SNAPSHOT_REQUESTS = PREFIX + "snapshot-requests"
+REPLICATION_MARKERS = PREFIX + "replication-markers"
+REPLICATION_POSITIONS = PREFIX + "replication-positions"
 SETTINGS = PREFIX + "settings"
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024
@@ -66,5 +68,7 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(PENDING_ACK_LOG, partitions, kept),
         TopicSpec(ACK_REQUESTS, partitions, passing),
         TopicSpec(SNAPSHOT_REQUESTS, partitions, passing),
+        TopicSpec(REPLICATION_MARKERS, partitions, compacted),
+        TopicSpec(REPLICATION_POSITIONS, partitions, compacted),
         TopicSpec(SETTINGS, 1, compacted),
     ]

@@ -18,6 +18,7 @@ TXN_SNAPSHOTS = PREFIX + "txn-snapshots"
 PENDING_ACK_LOG = PREFIX + "pending-ack-log"
 ACK_REQUESTS = PREFIX + "ack-requests"
 SNAPSHOT_REQUESTS = PREFIX + "snapshot-requests"
+ABORTED_INDEX = PREFIX + "aborted-index"
 SETTINGS = PREFIX + "settings"
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024
@@ -66,5 +67,6 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(PENDING_ACK_LOG, partitions, kept),
         TopicSpec(ACK_REQUESTS, partitions, passing),
         TopicSpec(SNAPSHOT_REQUESTS, partitions, passing),
+        TopicSpec(ABORTED_INDEX, partitions, compacted),
         TopicSpec(SETTINGS, 1, compacted),
     ]

@@ -1,4 +1,4 @@
-"""Bytes of record batches that no producer may send: control batches, and what compaction leaves."""
+"""Bytes of batches that no producer may send: control batches, and what compaction leaves."""
 
 import struct
 

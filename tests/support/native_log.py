@@ -139,12 +139,12 @@ class NativeLog:
         self.start = max(self.start, start)
         self.pieces = [one for one in self.pieces if one.last >= self.start]
 
-    def compact(self, choose: Choose) -> None:
+    def compact(self, choose: Choose, *, empty_markers: bool = True) -> None:
         """What the cleaner may do below the last stable offset.
 
         All aborted data goes; other records by the dozen. A batch or marker that is left without
         anything to say goes, or stays empty as the last of its producer. A marker outlives every
-        batch of its transaction, and so does its row.
+        batch of its transaction, and so does its row. `empty_markers`: some stay without record.
         """
         kept: list[Piece] = []
         for piece in self.pieces:
@@ -156,7 +156,9 @@ class NativeLog:
             if piece.offsets or not choose(3):
                 kept.append(piece)
         with_data = {one.txn for one in kept if one.control is None and one.txn is not None}
-        self.pieces = [one for one in kept if self._keeps(one, with_data, choose)]
+        self.pieces = [
+            one for one in kept if self._keeps(one, with_data, choose, 0 if empty_markers else 1)
+        ]
         markers = {it.last: it for it in self.pieces if it.control is not None and it.offsets}
         self.rows = [
             row
@@ -165,10 +167,10 @@ class NativeLog:
             and (markers[row.last_offset].txn in with_data or choose(2))
         ]
 
-    def _keeps(self, piece: Piece, with_data: set[int], choose: Choose) -> bool:
+    def _keeps(self, piece: Piece, with_data: set[int], choose: Choose, least: int) -> bool:
         if piece.control is None or piece.base >= self.stable or piece.txn in with_data:
             return True
-        fate = choose(3)
+        fate = least + choose(3 - least)
         if fate == 0:
             piece.offsets = []
         return fate < 2

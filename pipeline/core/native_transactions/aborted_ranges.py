@@ -9,18 +9,11 @@ so needs no producer to be recognised.
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from pipeline.core.native_transactions.batch_filter import Verdict
+from schemas.aborted_index import AbortedRange
 from schemas.batches import Batch
 from schemas.values import EndOffset, Offset
-
-
-class AbortedRange(NamedTuple):
-    """Every record in `[first, end)` is aborted."""
-
-    first: Offset
-    end: EndOffset
 
 
 class AbortedRanges:

@@ -101,7 +101,7 @@ class AbortedIndexer:
             if data not in ends:
                 raise FatalError(f"{data} is gone", hint="leave out topics that were deleted")
             now_ms = self._clock.now_ms()
-            if indexer.position == ends[data]:
+            if indexer.position >= ends[data]:
                 await self._write(data, indexer.tick(now_ms))
                 continue
             moved = True
@@ -168,14 +168,12 @@ class AbortedIndexer:
         try:
             found = await self._batches.fetch(data, indexer.position)
         except OffsetOutOfRangeError:
-            # Retention has overtaken the position, or the log has lost its end: the machine tells.
             starts = await self._admin.start_offsets([data])
             ends = await self._admin.end_offsets([data], committed=True)
-            if data not in starts or starts[data] <= indexer.position <= ends.get(data, 0):
+            if data not in starts or data not in ends:
                 raise
-            log.info("behind_retention", data=str(data), position=indexer.position)
-            now_ms = self._clock.now_ms()
-            return indexer.fetched((), (), starts[data], ends[data], now_ms)
+            log.info("position_out_of_range", data=str(data), position=indexer.position)
+            return indexer.out_of_range(starts[data], ends[data], self._clock.now_ms())
         return indexer.fetched(
             found.batches,
             found.aborted,

@@ -75,15 +75,16 @@ class AbortedIndexing(RuleBasedStateMachine):
     def fetch(self, data: st.DataObject, batches_max: int, elapsed_ms: int):
         """The indexer reads on; if retention overtook it, it is told so."""
         self.now_ms += elapsed_ms
-        log, position = self.log, max(self.indexer.position, self.log.start)
-        answer = log.fetch(position, batches_max, chooser(data))
-        if position > self.indexer.position:
-            answer.pieces, answer.aborted = [], []
-        self.write(
-            self.indexer.fetched(
-                answer.batches, answer.aborted, log.start, EndOffset(log.stable), self.now_ms
+        log, position = self.log, self.indexer.position
+        stable = EndOffset(log.stable)
+        if position < log.start:
+            self.write(self.indexer.out_of_range(log.start, stable, self.now_ms))
+            assert self.indexer.position == log.start
+        else:
+            answer = log.fetch(position, batches_max, chooser(data))
+            self.write(
+                self.indexer.fetched(answer.batches, answer.aborted, log.start, stable, self.now_ms)
             )
-        )
         deadline_ms = self.indexer.deadline_ms
         assert deadline_ms is None or deadline_ms > self.now_ms, "what is due was written"
 

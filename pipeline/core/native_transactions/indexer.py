@@ -85,8 +85,6 @@ class PartitionIndexer:
         self._data = data
         self._topic_id = topic_id
         self._limits = limits
-        self._log_start = log_start
-        self._stable: int = -1  # the first fetch is always news
         self._builder = RangeBuilder()
         self._closed: list[AbortedRange] = []  # of the open run
         self._full: list[tuple[RunExtent, bytes]] = []  # not written yet
@@ -102,6 +100,8 @@ class PartitionIndexer:
             # Offsets of another topic of the same name (E8).
             self._void = [run_key(data, extent.first) for extent in stored.extents]
         self.position = max(Offset(covered_to), log_start)
+        # Position, log start, last stable offset; the first fetch is always news.
+        self._seen = (self.position, log_start, EndOffset(-1))
 
     @property
     def deadline_ms(self) -> int | None:
@@ -118,34 +118,37 @@ class PartitionIndexer:
     ) -> list[WriteIndex]:
         """Takes a committed fetch from `position`; there may be no batch in it.
 
-        Raises:
-            AbortedIndexError: the log ends below what was indexed, so it lost its end.
+        A last stable offset below the position says nothing: a new leader learns late how far the
+        log is replicated.
         """
         if last_stable_offset < self.position:
-            raise AbortedIndexError(
-                f"{self._data} has lost its end",
-                detail=f"indexed up to {self.position}; its last stable offset is "
-                f"{last_stable_offset}",
-                hint="after an unclean leader election: drop the index of this partition, "
-                "`stilltide index drop`, and audit what was read from it",
-            )
+            return self.tick(now_ms)
         position = self.position
         filter_ = BatchFilter(position, aborted)
         for batch in batches:
             ended = self._builder.batch_read(batch, filter_.batch_read(batch), position)
             if ended is not None:
                 self._close(ended)
-        self.position = max(filter_.position, log_start)
-        if (self.position, log_start, last_stable_offset) != (
-            position,
-            self._log_start,
-            self._stable,
-        ):
-            self._changed_ms = now_ms if self._changed_ms is None else self._changed_ms
-        self._log_start, self._stable = log_start, last_stable_offset
-        if len(self._full) >= self._limits.full_runs_max:
-            return self.flush()
-        return self.tick(now_ms)
+        self.position = filter_.position
+        return self._moved(log_start, last_stable_offset, now_ms)
+
+    def out_of_range(
+        self, log_start: Offset, last_stable_offset: EndOffset, now_ms: int
+    ) -> list[WriteIndex]:
+        """Takes note that the log does not hold the position: retention has overtaken it.
+
+        Raises:
+            AbortedIndexError: the log ends below what was indexed, so it lost its end.
+        """
+        if log_start <= self.position:
+            raise AbortedIndexError(
+                f"{self._data} has lost its end",
+                detail=f"indexed up to {self.position}; it begins at {log_start}, and its last "
+                f"stable offset is {last_stable_offset}",
+                hint="after an unclean leader election: drop the index of this topic, "
+                "`stilltide index drop`, and audit what was read from it",
+            )
+        return self._moved(log_start, last_stable_offset, now_ms)
 
     def tick(self, now_ms: int) -> list[WriteIndex]:
         """Takes note of the time; writes what has waited long enough."""
@@ -171,6 +174,18 @@ class PartitionIndexer:
         records.append((coverage_key(self._data), encode_coverage(self._coverage(len(open_)))))
         return [WriteIndex(tuple(records))]
 
+    def _moved(
+        self, log_start: Offset, last_stable_offset: EndOffset, now_ms: int
+    ) -> list[WriteIndex]:
+        self.position = max(self.position, log_start)
+        now = (self.position, log_start, last_stable_offset)
+        if now != self._seen and self._changed_ms is None:
+            self._changed_ms = now_ms
+        self._seen = now
+        if len(self._full) >= self._limits.full_runs_max:
+            return self.flush()
+        return self.tick(now_ms)
+
     def _close(self, one: AbortedRange) -> None:
         self._closed.append(one)
         if len(self._closed) < self._limits.run_ranges_max:
@@ -183,10 +198,11 @@ class PartitionIndexer:
     def _trim(self) -> list[IndexRecord]:
         """Tombstones of the runs that lie below the log start."""
         gone: list[IndexRecord] = []
-        while self._extents and self._extents[0].end <= self._log_start:
+        _, log_start, _ = self._seen
+        while self._extents and self._extents[0].end <= log_start:
             gone.append((run_key(self._data, self._extents.popleft().first), None))
         open_ = self._open_run()
-        if open_ and open_[-1].end <= self._log_start:
+        if open_ and open_[-1].end <= log_start:
             if self._open_written is not None:
                 gone.append((run_key(self._data, self._open_written), None))
             self._closed, self._builder, self._open_written = [], RangeBuilder(), None
@@ -198,11 +214,12 @@ class PartitionIndexer:
         return self._closed if last is None else [*self._closed, last]
 
     def _coverage(self, open_count: int) -> Coverage:
+        position, log_start, last_stable_offset = self._seen
         return Coverage(
             self._topic_id,
-            self._log_start,
-            EndOffset(self.position),
-            EndOffset(self._stable),
+            log_start,
+            EndOffset(position),
+            last_stable_offset,
             len(self._extents) + bool(open_count),
             sum(extent.range_count for extent in self._extents) + open_count,
         )

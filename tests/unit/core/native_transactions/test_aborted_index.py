@@ -83,12 +83,14 @@ def test_a_tombstone_takes_a_record_back():
 
 
 def test_a_log_that_lost_its_end_is_an_error():
-    """After an unclean election the offsets may come again with other data: never indexed on."""
+    """After an unclean election offsets come again with other data; a late leader is no such."""
     stored = table(RUNS, COVERAGE).index(DATA)
     indexer = PartitionIndexer(DATA, ID, stored, 0, IndexLimits())
     assert indexer.position == 40
+    assert indexer.fetched([], [], 0, 39, 0) == []
+    assert indexer.position == 40
     with pytest.raises(AbortedIndexError, match="lost its end"):
-        indexer.fetched([], [], 0, 39, 0)
+        indexer.out_of_range(0, 39, 0)
 
 
 def test_a_run_grows_until_it_is_full_and_then_stays():

@@ -109,9 +109,10 @@ class KafkaBatchReader:
             await asyncio.wait((running, closing), return_when=asyncio.FIRST_COMPLETED)
         finally:
             closing.cancel()
-            if not running.done():
-                running.cancel()
-        if not running.done():
+            running.cancel()
+        if self._closing.is_set():
+            # What the closed line makes of the call is nobody's business.
+            await asyncio.gather(running, return_exceptions=True)
             raise self._closed_error()
         return running.result()
 

@@ -177,7 +177,10 @@ def _java(gateway: JavaGateway, bootstrap: str, starts: Positions, ends: Positio
         for data in starts
     }
     consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(options)
-    consumer.assign(jvm.java.util.ArrayList(names.values()))
+    assigned = jvm.java.util.ArrayList()
+    for name in names.values():
+        assigned.add(name)
+    consumer.assign(assigned)
     for data, offset in starts.items():
         consumer.seek(names[data], offset)
     deadline_s = time.monotonic() + WAIT_S

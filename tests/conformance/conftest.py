@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.local.cluster import LocalCluster
-from schemas.batches import Control
+from schemas.batches import NO_PRODUCER_ID, Control
 from schemas.values import TopicPartition
 from tests.conformance.clients import Client, Positions, Seen, java
 from tests.support.batch_bytes import encode
@@ -18,6 +18,7 @@ from tests.support.native_log import NativeLog, Piece, grow
 
 HISTORIES = 10
 STEPS = 160
+TURNS = 45
 _WAIT_S = 30
 _GENERATED = "generated"
 _WRITTEN = "written"
@@ -99,6 +100,7 @@ def history(number: int) -> NativeLog:
     if number >= HISTORIES // 3:
         # Histories 3, 4, ...: compacted; from 7 on some markers are left without their record.
         log.compact(rng.randrange, empty_markers=emptied(number))
+        log.produce_outside(NO_PRODUCER_ID, 1)  # the cleaner never takes the end of a log
     if number % 3 == 2:
         log.trim(log.stable // 3)
     log.start = log.pieces[0].base
@@ -130,7 +132,7 @@ def write(bootstrap: str) -> dict[int, bool]:
             )
         assert producer.flush(_WAIT_S) == 0
 
-    for step in range(60):
+    for step in range(TURNS):
         which = rng.randrange(3)
         if which == 2:
             produce(plain, -step)

@@ -55,8 +55,7 @@ def test_the_histories_hold_every_shape(world: World):
     }
     assert shapes == dict.fromkeys(shapes, True)
     fates = [fate for found in world.written.values() for fate in found.values()]
-    assert fates.count(True) > 20
-    assert fates.count(False) > 20
+    assert min(fates.count(True), fates.count(False)) > 10
 
 
 def test_ours(world: World):

@@ -4,13 +4,18 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from connectors.base import EndReached
+from connectors.clock import SystemClock
+from connectors.errors import FencedError
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.cli.output import Row
 from pipeline.core.native_transactions.index_table import IndexTable, StoredIndex
+from pipeline.core.native_transactions.indexer import IndexLimits
+from pipeline.drivers.aborted_indexing import AbortedIndexing
 from schemas.placement import system_partition
 from schemas.topics import ABORTED_INDEX, TopicSpec
 from schemas.values import TopicPartition
@@ -62,6 +67,27 @@ def index(bootstrap: str, cwd: Path, *arguments: str) -> list[Row]:
     return json.loads(done.stdout)
 
 
+async def index_here(bootstrap: str, topic: str) -> None:
+    """The same in this process."""
+    indexing = make_indexing(bootstrap, topic)
+    await indexing.once()
+    await indexing.close()
+
+
+def make_indexing(bootstrap: str, topic: str) -> AbortedIndexing:
+    """The indexer of a topic."""
+    connector = KafkaConnector(KafkaConfig(bootstrap))
+    return AbortedIndexing(
+        connector,
+        connector.batch_reader("test"),
+        SystemClock(),
+        [topic],
+        partition_count=PARTITIONS,
+        patience_s=20,
+        limits=IndexLimits(delay_ms_max=0),
+    )
+
+
 async def test_ranges_and_coverage(bootstrap: str, topic_name: str, tmp_path: Path):
     """Once, then again after more transactions, after retention, and after a drop."""
     admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
@@ -82,13 +108,13 @@ async def test_ranges_and_coverage(bootstrap: str, topic_name: str, tmp_path: Pa
     assert stored.covers(0, ends)
 
     await asyncio.to_thread(write, producer, data, 2, commit=False)
-    index(bootstrap, tmp_path, topic_name)
+    await index_here(bootstrap, topic_name)
     stored = await read_index(bootstrap, data)
     assert stored is not None
     assert [offset for offset in range(20) if offset in stored.ranges] == [0, 1, 2, 7, 8, 9, 11, 12]
 
     await admin.delete_records({data: 8})
-    index(bootstrap, tmp_path, topic_name)
+    await index_here(bootstrap, topic_name)
     stored = await read_index(bootstrap, data)
     assert stored is not None
     assert stored.coverage.covered_from == 8
@@ -99,10 +125,35 @@ async def test_ranges_and_coverage(bootstrap: str, topic_name: str, tmp_path: Pa
     )
     assert dropped.returncode == 0, dropped.stderr
     assert await read_index(bootstrap, data) is None
-    index(bootstrap, tmp_path, topic_name)
+    await index_here(bootstrap, topic_name)
     stored = await read_index(bootstrap, data)
     assert stored is not None
     assert list(stored.ranges) == [(9, 13)]
+    await admin.close()
+
+
+async def test_a_running_indexer_follows_and_is_replaced(bootstrap: str, topic_name: str):
+    """It takes up what is written; once another one has taken over, it writes no more."""
+    admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
+    await admin.ensure_topics([TopicSpec(topic_name, 1)])
+    data = TopicPartition(topic_name, 0)
+    indexing = make_indexing(bootstrap, topic_name)
+    running = asyncio.create_task(indexing.run())
+    producer = await asyncio.to_thread(transactional, bootstrap, topic_name)
+    for _ in range(2):
+        await asyncio.to_thread(write, producer, data, 2, commit=False)
+        end = (await admin.end_offsets([data], committed=True))[data]
+        async with asyncio.timeout(20):
+            while (stored := await read_index(bootstrap, data)) is None or not stored.covers(
+                0, end
+            ):
+                assert not running.done()
+    await index_here(bootstrap, topic_name)
+    await asyncio.to_thread(write, producer, data, 2, commit=False)
+    async with asyncio.timeout(20):
+        with pytest.raises(FencedError):
+            await running
+    await indexing.close()
     await admin.close()
 
 

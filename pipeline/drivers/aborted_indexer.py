@@ -27,7 +27,7 @@ from pipeline.core.native_transactions.indexer import IndexLimits, PartitionInde
 from pipeline.drivers.system_topics import missing_topic
 from schemas.errors import DecodeError
 from schemas.topics import ABORTED_INDEX
-from schemas.values import EndOffset, TopicPartition
+from schemas.values import EndOffset, Offset, TopicPartition
 
 log = structlog.get_logger(__name__)
 
@@ -95,17 +95,14 @@ class AbortedIndexer:
             FatalError: as of the ports.
             AbortedIndexError: a log has lost its end.
         """
-        ends = await self._admin.end_offsets(list(self._indexers), committed=True)
+        starts, ends = await self._extents()
         moved = False
         for data, indexer in self._indexers.items():
-            if data not in ends:
-                raise FatalError(f"{data} is gone", hint="leave out topics that were deleted")
-            now_ms = self._clock.now_ms()
-            if indexer.position >= ends[data]:
-                await self._write(data, indexer.tick(now_ms))
-                continue
-            moved = True
-            await self._write(data, await self._fetch(data, indexer))
+            if indexer.position < ends[data]:
+                moved = True
+                await self._write(data, await self._fetch(data, indexer))
+            else:
+                await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
         return moved
 
     async def catch_up(self) -> None:
@@ -114,12 +111,11 @@ class AbortedIndexer:
         Raises:
             As `advance`.
         """
-        ends = await self._admin.end_offsets(list(self._indexers), committed=True)
+        starts, ends = await self._extents()
         for data, indexer in self._indexers.items():
-            # Also a partition that is up to date: its first coverage, or a new log start.
-            await self._write(data, await self._fetch(data, indexer))
-            while indexer.position < ends.get(data, 0):
+            while indexer.position < ends[data]:
                 await self._write(data, await self._fetch(data, indexer))
+            await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
             await self._write(data, indexer.flush())
 
     async def drop(self, data: Sequence[TopicPartition]) -> int:
@@ -163,6 +159,24 @@ class AbortedIndexer:
         finally:
             await reader.close()
         return table
+
+    async def _extents(
+        self,
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, EndOffset]]:
+        """Log starts and last stable offsets of all data partitions."""
+        data = list(self._indexers)
+        starts = await self._admin.start_offsets(data)
+        ends = await self._admin.end_offsets(data, committed=True)
+        for one in data:
+            if one not in starts or one not in ends:
+                raise FatalError(f"{one} is gone", hint="leave out topics that were deleted")
+        return starts, ends
+
+    def _at_rest(
+        self, indexer: PartitionIndexer, log_start: Offset, last_stable_offset: EndOffset
+    ) -> list[WriteIndex]:
+        """Without a fetch: retention goes on in a partition that has nothing new."""
+        return indexer.fetched((), (), log_start, last_stable_offset, self._clock.now_ms())
 
     async def _fetch(self, data: TopicPartition, indexer: PartitionIndexer) -> list[WriteIndex]:
         try:

@@ -96,6 +96,7 @@ class PartitionIndexer:
         if stored is not None and stored.coverage.topic_id == topic_id:
             self._extents.extend(stored.extents)
             covered_to = stored.coverage.covered_to
+            log_start = max(log_start, stored.coverage.covered_from)
         elif stored is not None:
             # Offsets of another topic of the same name (E8).
             self._void = [run_key(data, extent.first) for extent in stored.extents]
@@ -177,6 +178,8 @@ class PartitionIndexer:
     def _moved(
         self, log_start: Offset, last_stable_offset: EndOffset, now_ms: int
     ) -> list[WriteIndex]:
+        # What was read earlier may be told later: what is not covered any more stays so.
+        log_start = max(log_start, self._seen[1])
         self.position = max(self.position, log_start)
         now = (self.position, log_start, last_stable_offset)
         if now != self._seen and self._changed_ms is None:

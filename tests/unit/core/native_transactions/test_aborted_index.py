@@ -93,6 +93,26 @@ def test_a_log_that_lost_its_end_is_an_error():
         indexer.out_of_range(0, 39, 0)
 
 
+def test_what_is_not_covered_any_more_stays_so():
+    """F4: an older log start, told late or by a successor, claims nothing whose ranges are gone."""
+    indexer = PartitionIndexer(DATA, ID, table(RUNS, COVERAGE).index(DATA), 0, IndexLimits())
+    indexer.fetched([], [], 35, 41, 0)
+    (write,) = indexer.flush()
+    made = IndexTable(keep_ranges=True)
+    for key, value in write.records:
+        made.record_read(key, value)
+    stored = made.index(DATA)
+    assert stored is not None
+    assert (len(stored.ranges), stored.coverage.covered_from) == (0, 35)
+    for successor in (indexer, PartitionIndexer(DATA, ID, stored, 10, IndexLimits())):
+        successor.fetched([], [], 10, 42, 0)
+        (write,) = successor.flush()
+        made.record_read(*write.records[-1])
+        again = made.index(DATA)
+        assert again is not None
+        assert again.coverage.covered_from == 35
+
+
 def test_a_run_grows_until_it_is_full_and_then_stays():
     """F3: one record is rewritten while it grows; a full one is written for the last time."""
     indexer = PartitionIndexer(DATA, ID, None, 0, IndexLimits(run_ranges_max=2, delay_ms_max=0))

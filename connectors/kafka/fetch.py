@@ -24,7 +24,7 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.structs import TopicPartition as ClientPartition
 
 from connectors.base import FETCH_BYTES, FetchedBatches
-from connectors.errors import ConnectorError, FatalError
+from connectors.errors import FatalError
 from connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig
 from connectors.kafka.errors import translate_raw
 from connectors.kafka.raw_batches import parse_batches
@@ -88,7 +88,8 @@ class KafkaBatchReader:
                     text = f"nothing at {position}, below the end {end}"
                     raise kafka_errors.KafkaTimeoutError(text)
         except kafka_errors.KafkaError as error:
-            raise self._at(translate_raw(error, self._address, action), data, position) from error
+            ours = translate_raw(error, self._address, action)
+            raise ours.at(data.topic, data.partition, position) from error
 
     async def close(self) -> None:
         """Ends the connections; safe to call twice."""
@@ -118,10 +119,6 @@ class KafkaBatchReader:
 
     def _closed_error(self) -> FatalError:
         return FatalError(f"batch reader {self._client_id} is closed")
-
-    def _at(self, error: ConnectorError, data: TopicPartition, position: Offset) -> ConnectorError:
-        error.at(data.topic, data.partition, position)
-        return error
 
 
 class _Line:

@@ -102,7 +102,7 @@ class PartitionIndexer:
             self._void = [run_key(data, extent.first) for extent in stored.extents]
         self.position = max(Offset(covered_to), log_start)
         # Position, log start, last stable offset; the first fetch is always news.
-        self._seen = (self.position, log_start, EndOffset(-1))
+        self._seen: tuple[Offset, Offset, EndOffset] = (self.position, log_start, EndOffset(-1))
 
     @property
     def deadline_ms(self) -> int | None:

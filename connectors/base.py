@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from connectors.errors import ConnectorError
+from schemas.batches import AbortedTransaction, Batch
 from schemas.headers import Headers, txn_header
 from schemas.topics import TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
@@ -242,6 +243,68 @@ class GroupReader(LogReader, Protocol):
             FatalError: metadata is longer than `COMMIT_METADATA_CHARS_MAX`; nothing is committed.
             RetriableError: the broker is away.
         """
+        ...
+
+
+FETCH_BYTES = 8 * 1024 * 1024
+"""Of one fetch of batches; larger ones are not faster."""
+
+
+class FetchedBatches(NamedTuple):
+    """One answer of a partition's leader; see `BatchReader.fetch`.
+
+    Attributes:
+        batches: ascending, whole, none missing between them.
+        aborted: in any order; empty for an uncommitted fetch.
+        log_start: of that moment, like the two below.
+        last_stable_offset: no transaction that was open had a record below it.
+        high_watermark: every record below it is on all in-sync replicas.
+    """
+
+    batches: Sequence[Batch]
+    aborted: Sequence[AbortedTransaction]
+    log_start: Offset
+    last_stable_offset: EndOffset
+    high_watermark: EndOffset
+
+
+class BatchReader(Protocol):
+    """Reads record batches as they lie in the log: control batches too, aborted data too.
+
+    Only `connectors.kafka` has one: the memory broker keeps records, not batches.
+    """
+
+    async def fetch(
+        self,
+        data: TopicPartition,
+        position: Offset,
+        *,
+        committed: bool = True,
+        bytes_max: int = FETCH_BYTES,
+    ) -> FetchedBatches:
+        """The batches from the one that holds `position` on, or the first behind it.
+
+        None of them means that `position` was at the end: the last stable offset when
+        `committed`, else the high watermark; the broker was given 0.1 s for more. Each batch has
+        passed its checksum. The aborted list names every transaction that has a batch among
+        them and aborted; it may name more. Calls may overlap.
+
+        Args:
+            data: the partition.
+            position: at or above the log start; the first batch may begin below it.
+            committed: what lies at or above the last stable offset is left out.
+            bytes_max: of batches, in one answer; a larger one comes alone.
+
+        Raises:
+            RetriableError: no answer within the request time-out: broker or leader away.
+            OffsetOutOfRangeError: the log does not hold the position.
+            FatalError: no such partition, not authorised, bytes that are no batches of message
+                format v2, or the reader is closed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends connections; a waiting `fetch` raises `FatalError`. Safe to call twice."""
         ...
 
 

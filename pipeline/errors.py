@@ -81,3 +81,7 @@ class AlreadyAcknowledgedError(AcknowledgementError):
 
 class PendingAcknowledgementError(AcknowledgementError):
     """The message is acknowledged in a transaction that has not ended, or not visibly."""
+
+
+class AbortedIndexError(PipelineError):
+    """The index of aborted native transactions is not whole, or not of this log (F4)."""

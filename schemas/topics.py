@@ -20,6 +20,7 @@ ACK_REQUESTS = PREFIX + "ack-requests"
 SNAPSHOT_REQUESTS = PREFIX + "snapshot-requests"
 REPLICATION_MARKERS = PREFIX + "replication-markers"
 REPLICATION_POSITIONS = PREFIX + "replication-positions"
+ABORTED_INDEX = PREFIX + "aborted-index"
 SETTINGS = PREFIX + "settings"
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024
@@ -70,5 +71,6 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(SNAPSHOT_REQUESTS, partitions, passing),
         TopicSpec(REPLICATION_MARKERS, partitions, compacted),
         TopicSpec(REPLICATION_POSITIONS, partitions, compacted),
+        TopicSpec(ABORTED_INDEX, partitions, compacted),
         TopicSpec(SETTINGS, 1, compacted),
     ]

@@ -25,7 +25,7 @@ _FETCH_WAIT_MS = 100
 _TRANSACTION_TIMEOUT_MS = 60_000
 """Of a dead writer's transaction; the next owner of its id aborts it sooner."""
 
-_TOPIC_ABSENT_MS = 3000
+TOPIC_ABSENT_MS = 3000
 """A topic the metadata does not show for so long is missing, not new."""
 
 
@@ -103,8 +103,10 @@ def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> O
         "enable.idempotence": True,
         "linger.ms": linger_ms,
         "message.max.bytes": RECORD_BYTES_MAX,
-        "delivery.timeout.ms": _ms(config.delivery_timeout_s),
-        "request.timeout.ms": min(_ms(config.request_timeout_s), _ms(config.delivery_timeout_s)),
+        "delivery.timeout.ms": milliseconds(config.delivery_timeout_s),
+        "request.timeout.ms": min(
+            milliseconds(config.request_timeout_s), milliseconds(config.delivery_timeout_s)
+        ),
         # The writer counts records itself.
         "queue.buffering.max.messages": 0,
         "queue.buffering.max.kbytes": 256 * 1024,
@@ -116,11 +118,11 @@ def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> O
 
 def transactional_options(config: KafkaConfig, transactional_id: str) -> Options:
     """Options of a producer of native transactions, one at a time."""
-    delivery_ms = min(_ms(config.delivery_timeout_s), _TRANSACTION_TIMEOUT_MS)
+    delivery_ms = min(milliseconds(config.delivery_timeout_s), _TRANSACTION_TIMEOUT_MS)
     return {
         **producer_options(config, transactional_id, linger_ms=0),
         "delivery.timeout.ms": delivery_ms,
-        "request.timeout.ms": min(_ms(config.request_timeout_s), delivery_ms),
+        "request.timeout.ms": min(milliseconds(config.request_timeout_s), delivery_ms),
         "transactional.id": transactional_id,
         "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
     }
@@ -133,7 +135,7 @@ def reader_options(config: KafkaConfig, client_id: str, *, committed: bool) -> O
 
 def group_options(config: KafkaConfig, client_id: str, group: str) -> Options:
     """Options of a group member: eager assignment, so that a rebalance takes everything back."""
-    session_ms = _ms(config.session_timeout_s)
+    session_ms = milliseconds(config.session_timeout_s)
     return {
         **_consumer_options(config, client_id, committed=True),
         "group.id": group,
@@ -154,11 +156,11 @@ def _client_options(config: KafkaConfig, client_id: str) -> Options:
     return {
         "bootstrap.servers": config.bootstrap_servers,
         "client.id": client_id,
-        "socket.timeout.ms": _ms(config.request_timeout_s),
+        "socket.timeout.ms": milliseconds(config.request_timeout_s),
         "socket.nagle.disable": True,
         "reconnect.backoff.ms": 100,
         "reconnect.backoff.max.ms": 1000,
-        "topic.metadata.propagation.max.ms": _TOPIC_ABSENT_MS,
+        "topic.metadata.propagation.max.ms": TOPIC_ABSENT_MS,
         "allow.auto.create.topics": False,
     }
 
@@ -185,7 +187,8 @@ def _consumer_options(config: KafkaConfig, client_id: str, *, committed: bool) -
     }
 
 
-def _ms(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
+    """As the client libraries take it; never 0 for more than nothing."""
     return math.ceil(seconds * 1000)
 
 

@@ -5,6 +5,7 @@
 
 from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.config import KafkaConfig
+from connectors.kafka.fetch import KafkaBatchReader
 from connectors.kafka.groups import KafkaGroupReader
 from connectors.kafka.reader import KafkaReader
 from connectors.kafka.transactional import KafkaTransactionalWriter
@@ -30,6 +31,10 @@ class KafkaConnector:
     ) -> KafkaReader:
         """A reader of named partitions; see `Connector.reader`."""
         return KafkaReader(self._config, client_id, committed=committed, timestamps=timestamps)
+
+    def batch_reader(self, client_id: str) -> KafkaBatchReader:
+        """A reader of raw batches."""
+        return KafkaBatchReader(self._config, client_id)
 
     def group_reader(
         self, client_id: str, group: str, *, from_start: bool = True

@@ -37,6 +37,7 @@ NOUNS = MappingProxyType(
             "pipeline.cli.coordinator:coordinator", "See what the transaction coordinators hold."
         ),
         "demo": Noun("pipeline.cli.demo:demo", "Run the main job end to end and check it."),
+        "index": Noun("pipeline.cli.index:index", "Index aborted native transactions of topics."),
         "local": Noun("pipeline.cli.local:local", "Run Kafka clusters on this machine."),
         "pending-ack": Noun(
             "pipeline.cli.pending_ack:pending_ack",

@@ -1,3 +1,4 @@
+import kafka.errors as kafka_python
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
@@ -8,7 +9,7 @@ from connectors.errors import (
     OffsetOutOfRangeError,
     RetriableError,
 )
-from connectors.kafka.errors import place_of, translate
+from connectors.kafka.errors import place_of, translate, translate_raw
 from schemas.values import TopicPartition
 
 
@@ -65,3 +66,31 @@ def test_the_place_is_read_from_an_error_callbacks_text():
     """The client gives it nowhere else."""
     assert place_of(KafkaError(3, "my.topic-1_x [12]: gone")) == TopicPartition("my.topic-1_x", 12)
     assert place_of(KafkaError(3, "127.0.0.1:9092/1: refused")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (kafka_python.KafkaConnectionError("refused"), RetriableError),
+        (kafka_python.KafkaTimeoutError("late"), RetriableError),
+        (kafka_python.NodeNotReadyError(1), RetriableError),
+        (kafka_python.RequestTimedOutError(), RetriableError),
+        (kafka_python.NotLeaderForPartitionError(), RetriableError),
+        (kafka_python.UnknownTopicOrPartitionError(), FatalError),
+        (kafka_python.OffsetOutOfRangeError(), OffsetOutOfRangeError),
+        (kafka_python.TopicAuthorizationFailedError(), FatalError),
+        (kafka_python.SaslAuthenticationFailedError("wrong"), FatalError),
+        (kafka_python.CorruptRecordError("checksum"), FatalError),
+        (kafka_python.UnsupportedVersionError("v1"), FatalError),
+        (kafka_python.KafkaProtocolError("garbage"), FatalError),
+    ],
+)
+def test_errors_of_kafka_python_become_the_same_kinds(
+    error: kafka_python.KafkaError, kind: type[ConnectorError]
+):
+    """One vocabulary for both libraries; the client's words stay in the detail."""
+    ours = translate_raw(error, "host:9092", "cannot fetch t/0@7")
+    assert type(ours) is kind
+    assert ours.primary == "cannot fetch t/0@7 at host:9092"
+    for word in error.args:
+        assert str(word) in ours.detail

@@ -67,6 +67,7 @@ def test_system_topics_are_kept_as_their_readers_need():
         "stilltide.txn-responses": (5, "delete"),
         "stilltide.txn-markers": (5, "compact,delete"),
         "stilltide.txn-snapshots": (5, "compact"),
+        "stilltide.aborted-index": (5, "compact"),
         "stilltide.pending-ack-log": (5, "delete"),
         "stilltide.ack-requests": (5, "delete"),
         "stilltide.snapshot-requests": (5, "delete"),

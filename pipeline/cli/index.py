@@ -1,0 +1,109 @@
+"""`stilltide index`: where aborted native transactions lie in topics, kept for Spark and audits."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from connectors.clock import SystemClock
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from pipeline.cli.output import output_option, print_rows, say
+from pipeline.config import load_settings
+from pipeline.drivers.aborted_indexing import AbortedIndexing
+
+T = TypeVar("T")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _options(command: _Command) -> _Command:
+    for option in (
+        click.option("--partitions", type=int, help="Of aborted-index.  [default: 4]"),
+        click.option("--bootstrap-servers", help="Brokers, host:port with commas between."),
+        click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
+    ):
+        command = option(command)
+    return command
+
+
+def _index(
+    topics: tuple[str, ...],
+    bootstrap_servers: str | None,
+    partitions: int | None,
+    work: Callable[[AbortedIndexing], Awaitable[T]],
+) -> T:
+    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    config = KafkaConfig(settings.bootstrap_servers, request_timeout_s=settings.request_timeout_s)
+    connector = KafkaConnector(config)
+
+    async def run() -> T:
+        indexing = AbortedIndexing(
+            connector,
+            connector.batch_reader("aborted-index"),
+            SystemClock(),
+            sorted(set(topics)),
+            partition_count=settings.partitions,
+            patience_s=settings.broker_away_s_max,
+        )
+        try:
+            return await work(indexing)
+        finally:
+            await indexing.close()
+
+    return asyncio.run(run())
+
+
+@click.group()
+def index() -> None:
+    """Index where aborted native transactions lie in topics.
+
+    The index is incremental and survives restarts; one indexer at a time writes it.
+    """
+
+
+@index.command(
+    epilog="""\b
+Examples:
+  stilltide index once payments orders
+  stilltide index once payments -o json
+"""
+)
+@_options
+@output_option
+def once(
+    topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None, output: str
+) -> None:
+    """Index TOPICs up to their last stable offsets of now, and print these."""
+    positions = _index(topics, bootstrap_servers, partitions, lambda it: it.once())
+    rows = [
+        {"topic": data.topic, "partition": data.partition, "covered_to": position}
+        for data, position in sorted(positions.items())
+    ]
+    print_rows(rows, output)
+
+
+@index.command(
+    epilog="""\b
+Examples:
+  stilltide index run payments orders
+"""
+)
+@_options
+def run(topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None) -> None:
+    """Index TOPICs until stopped."""
+    say(f"indexing {', '.join(topics)}; Ctrl-C stops")
+    _index(topics, bootstrap_servers, partitions, lambda it: it.run())
+
+
+@index.command(
+    epilog="""\b
+Examples:
+  stilltide index drop payments && stilltide index once payments
+"""
+)
+@_options
+def drop(topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None) -> None:
+    """Delete what is indexed of TOPICs, so that it is indexed anew from their log starts."""
+    count = _index(topics, bootstrap_servers, partitions, lambda it: it.drop())
+    say(f"deleted {count} records of the index")

@@ -1,0 +1,1 @@
+"""Kafka's own transactions, told from batch headers alone (F)."""

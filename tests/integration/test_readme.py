@@ -16,7 +16,7 @@ from tests.support.worker_process import running_worker
 
 README = Path(__file__).parents[2] / "README.md"
 ADDRESS = "127.0.0.1:9092"
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 TEXT = README.read_text()
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)

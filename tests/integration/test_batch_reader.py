@@ -8,10 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from connectors.base import BatchReader
-from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from connectors.errors import FatalError, OffsetOutOfRangeError
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
 from schemas.batches import AbortedTransaction, Control
 from schemas.topics import TopicSpec
 from schemas.values import TopicPartition
@@ -139,31 +138,3 @@ async def test_close_ends_a_waiting_fetch(bootstrap: str, log: TopicPartition):
         with pytest.raises(FatalError, match="closed"):
             await call
     await reader.close()
-
-
-async def test_a_broker_away_is_retriable(tmp_path_factory: pytest.TempPathFactory):
-    """Never met, gone, and back with another leader epoch: the same reader goes on."""
-    with LocalCluster("b", tmp_path_factory.mktemp("b"), fast_start=True) as cluster:
-        config = KafkaConfig(cluster.bootstrap, request_timeout_s=1)
-        connector, data = KafkaConnector(config), TopicPartition("t", 0)
-        admin = connector.admin()
-        await admin.ensure_topics([TopicSpec("t", 1)])
-        await admin.close()
-        reader, late = connector.batch_reader("r"), connector.batch_reader("l")
-        await asyncio.to_thread(_write, cluster.bootstrap, "t")
-        assert len((await reader.fetch(data, 0)).batches) == 6
-        await asyncio.to_thread(cluster.stop)
-        for one in (reader, late):
-            with pytest.raises(RetriableError, match=cluster.bootstrap):
-                await one.fetch(data, 0)
-        await asyncio.to_thread(cluster.start)
-        for one in (reader, late):
-            async with asyncio.timeout(20):
-                while True:
-                    try:
-                        found = await one.fetch(data, 0)
-                    except RetriableError:
-                        continue
-                    break
-            assert len(found.batches) >= 6
-            await one.close()

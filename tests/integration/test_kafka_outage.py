@@ -169,6 +169,33 @@ async def test_a_reader_says_that_the_broker_is_away_and_goes_on_afterwards(
     await reader.close()
 
 
+async def test_a_batch_reader_goes_on_with_the_next_leader_epoch(
+    cluster: LocalCluster, topic_name: str
+):
+    """While the broker is away it says so, also one that never met it; then both read again."""
+    connector = KafkaConnector(KafkaConfig(cluster.bootstrap, request_timeout_s=1))
+    data = await _topic(KafkaConnector(KafkaConfig(cluster.bootstrap)), topic_name)
+    writer = connector.writer("w")
+    writer.append(data, b"v", lambda *_: None)
+    assert await writer.flush(WAIT_S)
+    await writer.close()
+    reader, late = connector.batch_reader("r"), connector.batch_reader("l")
+    assert len((await reader.fetch(data, Offset(0))).batches) == 1
+    await asyncio.to_thread(cluster.kill)
+    for one in (reader, late):
+        with pytest.raises(RetriableError, match=cluster.bootstrap):
+            await one.fetch(data, Offset(0))
+    await asyncio.to_thread(cluster.start)
+    for one in (reader, late):
+        async with asyncio.timeout(WAIT_S):
+            found = None
+            while found is None:
+                with contextlib.suppress(RetriableError):
+                    found = await one.fetch(data, Offset(0))
+        assert len(found.batches) == 1
+        await one.close()
+
+
 async def test_a_frozen_broker_is_noticed(cluster: LocalCluster, topic_name: str):
     """A broker that keeps its connections open and answers nothing is away too."""
     config = KafkaConfig(cluster.bootstrap, request_timeout_s=3, delivery_timeout_s=6)

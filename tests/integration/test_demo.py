@@ -35,7 +35,8 @@ def test_the_demo_agrees(tmp_path: Path):
     result = json.loads(done.stdout)
     assert (result["agrees"], result["differences"], result["verdict"]) == (True, [], "valid")
     views = [{**view, "name": None} for view in result["views"]]
-    assert views[0] == views[1] == views[2]
+    assert views[1]["aborted"] is None  # a reader keeps no count of them
+    assert views[0] == {**views[1], "aborted": views[0]["aborted"]} == views[2]
     assert views[0]["committed"] + views[0]["aborted"] == 100
     assert views[0]["aborted"] > 0
     assert sum(partition["written"] for partition in views[0]["partitions"]) == 500
@@ -92,7 +93,7 @@ class Rig:
         """What the consumer saw of it, and of no earlier test."""
         now = await consume(self._connector, TOPICS, self._group)
         before = self._before or View("before")
-        view = View("consumer", now.committed - before.committed, now.aborted - before.aborted)
+        view = View("consumer", now.committed - before.committed, aborted=None)
         for data, one in now.partitions.items():
             was = before.partition(data)
             counts = PartitionView(
@@ -120,9 +121,9 @@ async def rig(bootstrap: str, topic_name: str) -> Rig:
 
 
 def same(produced: View, consumed: View) -> None:
-    """Asserts that two views are equal."""
+    """Asserts that two views are equal, but for what a consumer cannot tell."""
     assert produced.partitions == consumed.partitions
-    assert (produced.committed, produced.aborted) == (consumed.committed, consumed.aborted)
+    assert (produced.committed, None) == (consumed.committed, consumed.aborted)
 
 
 @pytest.mark.parametrize(("abort_share", "aborted"), [(0.0, 0), (1.0, 20)])

@@ -12,6 +12,8 @@ Refuses nothing: what is wrong with a record is its class.
 """
 
 from enum import StrEnum
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -87,32 +89,31 @@ def with_txn(records: DataFrame) -> DataFrame:
 
     `txn` is null for a plain record and for a malformed one.
     """
-    # The general form makes two arrays for each record, which costs half as much as reading it
-    # from Kafka does; most coordinated records have this one header.
-    only = F.get(F.col("headers"), F.lit(0))
-    alone = F.size("headers") == 1
-    ours = only["key"] == TXN
-    value, wrong = _any_header()
-    txn = F.when(alone & ours, F.when(_is_id(only["value"]), only["value"])).when(
-        ~alone, F.when(~wrong, value)
+    # One column first: what is computed from it twice is short. Code that grows past what the JVM
+    # compiles costs more than everything else here.
+    found = records.withColumn(TXN, _header()).drop("headers")
+    is_id = F.octet_length(TXN) == TXN_ID_BYTES
+    return found.withColumns(
+        {TXN: F.when(is_id, F.col(TXN)), MALFORMED: F.coalesce(~is_id, F.lit(False))}
     )
-    malformed = F.when(alone, ours & ~_is_id(only["value"])).otherwise(wrong)
-    return records.withColumns({TXN: txn, MALFORMED: malformed}).drop("headers")
 
 
-def _any_header() -> tuple[Column, Column]:
-    """The value of the first `txn` header, and whether the headers are malformed, never null."""
-    # array_position over the key sub-array is the cheapest form that keeps no array alive past
-    # the projection (spark.md 3.1); `get` answers null outside the array, also under ANSI.
-    names = F.col("headers.key")
+def _header() -> Column:
+    """The value of the `txn` header; null without one; empty where it is null or there twice."""
+    # The general form makes two arrays for each record, and most coordinated records have this one
+    # header. array_position over the key sub-array is the cheapest form that keeps no array alive
+    # past the projection (spark.md 3.1); `get` answers null outside the array, also under ANSI.
+    headers, names = F.col("headers"), F.col("headers.key")
+    only = F.get(headers, F.lit(0))
     position = F.array_position(names, TXN)
-    value = F.get(F.col("headers"), (position - 1).cast("int"))["value"]
+    value = F.get(headers, (position - 1).cast("int"))["value"]
     repeated = F.size(names) - F.size(F.array_remove(names, TXN)) > 1
-    return value, F.coalesce((position > 0) & (~_is_id(value) | repeated), F.lit(False))
-
-
-def _is_id(value: Column) -> Column:
-    return F.coalesce(F.octet_length(value) == TXN_ID_BYTES, F.lit(False))
+    empty = F.lit(b"")
+    return (
+        F.when((F.size("headers") == 1) & (only["key"] == TXN), F.coalesce(only["value"], empty))
+        .when(position > 0, F.when(repeated, empty).otherwise(F.coalesce(value, empty)))
+        .otherwise(F.lit(None))
+    )
 
 
 def classify(records: DataFrame, decisions: Decisions) -> DataFrame:
@@ -154,6 +155,25 @@ def _with_floor(records: DataFrame, floors: DataFrame) -> DataFrame:
     return keyed.join(F.broadcast(floors), on=[*_PLACE, "coordinator"], how="left").drop(
         "coordinator"
     )
+
+
+def committed(records: DataFrame, decisions: Decisions) -> DataFrame:
+    """The records that a reader delivers, of records that are all decided: `classify`, but quicker.
+
+    Args:
+        records: as for `classify`; none is undecided.
+        decisions: likewise. A committed transaction below a floor has only late records left (E5).
+    """
+    outcomes = F.broadcast(decisions.outcomes.select(TXN, *_PLACE, "committed", "end_offset"))
+    same = reduce(and_, (records[name] == outcomes[name] for name in (TXN, *_PLACE)))
+    withheld = ~outcomes["committed"] | (records["offset"] >= outcomes["end_offset"])
+    kept = records.join(outcomes, same & withheld, "left_anti")
+    if decisions.floors is not None:
+        floors = F.broadcast(decisions.floors)
+        same = reduce(and_, (kept[name] == floors[name] for name in _PLACE))
+        same &= F.substring(kept[TXN], 1, _COORDINATOR_BYTES) == floors["coordinator"]
+        kept = kept.join(floors, same & (kept[TXN] < floors["floor"]), "left_anti")
+    return kept.filter(~F.col(MALFORMED))
 
 
 def delivered() -> Column:

@@ -24,7 +24,7 @@ from connectors.spark.read_committed import (
     Decisions,
     Visibility,
     classify,
-    delivered,
+    committed,
     with_txn,
 )
 from connectors.spark.source import read_ranges
@@ -71,8 +71,8 @@ def read_committed(
     with spark_errors(bootstrap_servers):
         decisions = decisions_of(spark, evidence)
         ranges = _decided(spark, bootstrap_servers, evidence, decisions)
-        records = classify(with_txn(read_ranges(spark, bootstrap_servers, ranges)), decisions)
-        return records.filter(delivered()).drop(MALFORMED, VISIBILITY)
+        records = with_txn(read_ranges(spark, bootstrap_servers, ranges))
+        return committed(records, decisions).drop(MALFORMED)
 
 
 def _decided(

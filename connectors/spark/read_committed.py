@@ -12,8 +12,6 @@ Refuses nothing: what is wrong with a record is its class.
 """
 
 from enum import StrEnum
-from functools import reduce
-from operator import and_
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -57,7 +55,8 @@ class Decisions(NamedTuple):
 
     Attributes:
         outcomes: of `OUTCOMES_SCHEMA`, keys unique: what markers tell, and besides, as not
-            committed, every id in a snapshot's aborted set.
+            committed, every id in a snapshot's aborted set; and for each partition the empty
+            transaction, which stands for malformed headers.
         positions: of `POSITIONS_DDL`; None without any snapshot.
         floors: of `FLOORS_DDL`; None without any floor.
     """
@@ -89,13 +88,22 @@ def with_txn(records: DataFrame) -> DataFrame:
 
     `txn` is null for a plain record and for a malformed one.
     """
+    malformed = F.coalesce(F.col(TXN) == _no_id(), F.lit(False))
+    txn = F.when(~malformed, F.col(TXN))
+    return _with_header(records).withColumns({TXN: txn, MALFORMED: malformed})
+
+
+def _with_header(records: DataFrame) -> DataFrame:
+    """Replaces `headers` by `txn`: null for a plain record, empty for a malformed one."""
     # One column first: what is computed from it twice is short. Code that grows past what the JVM
     # compiles costs more than everything else here.
     found = records.withColumn(TXN, _header()).drop("headers")
     is_id = F.octet_length(TXN) == TXN_ID_BYTES
-    return found.withColumns(
-        {TXN: F.when(is_id, F.col(TXN)), MALFORMED: F.coalesce(~is_id, F.lit(False))}
-    )
+    return found.withColumn(TXN, F.when(is_id, F.col(TXN)).when(~is_id, _no_id()))
+
+
+def _no_id() -> Column:
+    return F.lit(b"")
 
 
 def _header() -> Column:
@@ -108,10 +116,9 @@ def _header() -> Column:
     position = F.array_position(names, TXN)
     value = F.get(headers, (position - 1).cast("int"))["value"]
     repeated = F.size(names) - F.size(F.array_remove(names, TXN)) > 1
-    empty = F.lit(b"")
     return (
-        F.when((F.size("headers") == 1) & (only["key"] == TXN), F.coalesce(only["value"], empty))
-        .when(position > 0, F.when(repeated, empty).otherwise(F.coalesce(value, empty)))
+        F.when((F.size("headers") == 1) & (only["key"] == TXN), F.coalesce(only["value"], _no_id()))
+        .when(position > 0, F.when(repeated, _no_id()).otherwise(F.coalesce(value, _no_id())))
         .otherwise(F.lit(None))
     )
 
@@ -160,20 +167,34 @@ def _with_floor(records: DataFrame, floors: DataFrame) -> DataFrame:
 def committed(records: DataFrame, decisions: Decisions) -> DataFrame:
     """The records that a reader delivers, of records that are all decided: `classify`, but quicker.
 
+    Replaces `headers` by `txn`, null for a plain record.
+
     Args:
-        records: as for `classify`; none is undecided.
-        decisions: likewise. A committed transaction below a floor has only late records left (E5).
+        records: of schema `KAFKA_DDL`; none is undecided, or below the F of its snapshot.
+        decisions: as for `classify`. A committed transaction below a floor has only late records
+            left (E5).
     """
-    outcomes = F.broadcast(decisions.outcomes.select(TXN, *_PLACE, "committed", "end_offset"))
-    same = reduce(and_, (records[name] == outcomes[name] for name in (TXN, *_PLACE)))
-    withheld = ~outcomes["committed"] | (records["offset"] >= outcomes["end_offset"])
-    kept = records.join(outcomes, same & withheld, "left_anti")
+    # Malformed records go by the same join: a filter of their own would be pushed down, and have
+    # Spark look for the header twice.
+    names = {name: f"{name}_withheld" for name in (*_PLACE, TXN)}
+    outcomes = decisions.outcomes.withColumnsRenamed(names).select(
+        *names.values(), "committed", "end_offset"
+    )
+    # A join on one long is quicker by far than one on bytes and text. What has the same hash is
+    # then compared in a way of which no key is made.
+    same = F.xxhash64(TXN, "partition") == F.xxhash64(names[TXN], names["partition"])
+    for mine, theirs in names.items():
+        same &= (F.col(mine) <= F.col(theirs)) & (F.col(mine) >= F.col(theirs))
+    withheld = ~F.col("committed") | (F.col("offset") >= F.col("end_offset"))
+    kept = _with_header(records).join(F.broadcast(outcomes), same & withheld, "left_anti")
     if decisions.floors is not None:
         floors = F.broadcast(decisions.floors)
-        same = reduce(and_, (kept[name] == floors[name] for name in _PLACE))
-        same &= F.substring(kept[TXN], 1, _COORDINATOR_BYTES) == floors["coordinator"]
-        kept = kept.join(floors, same & (kept[TXN] < floors["floor"]), "left_anti")
-    return kept.filter(~F.col(MALFORMED))
+        below = kept[TXN] < floors["floor"]
+        for name in _PLACE:
+            below &= kept[name] == floors[name]
+        below &= F.substring(kept[TXN], 1, _COORDINATOR_BYTES) == floors["coordinator"]
+        kept = kept.join(floors, below, "left_anti")
+    return kept
 
 
 def delivered() -> Column:

@@ -87,6 +87,7 @@ def _outcomes(evidence: Evidence) -> pa.Table:
     for marker in evidence.markers:
         marked[marker.data].add(marker.txn)
         rows.append(_row(marker, ranges[marker.data], of_current_topic(marker, evidence)))
+    rows += [{**_aborted_in(read), "txn": b""} for read in evidence.data]  # malformed headers
     tables = [pa.Table.from_pylist(rows, schema=OUTCOMES_ARROW_SCHEMA)]
     for data, found in evidence.snapshots.items():
         tables += _aborted(found.aborted, ranges[data], marked[data])
@@ -108,6 +109,17 @@ def _row(marker: Marker, read: OffsetRange, current: bool) -> dict[str, object]:
     }
 
 
+def _aborted_in(read: OffsetRange) -> dict[str, object]:
+    """What rows of aborted transactions have in common that no marker tells of."""
+    return {
+        "topic": read.data.topic,
+        "partition": read.data.partition,
+        "committed": False,
+        "range_start": read.start,
+        "range_end": read.end,
+    }
+
+
 def _aborted(
     aborted: AbortedSet, read: OffsetRange, marked: Collection[TxnId]
 ) -> Iterable[pa.Table]:
@@ -120,13 +132,7 @@ def _aborted(
         ids[:, 1] = np.fromiter(sequences, dtype=np.uint64, count=count)
         binary = pa.binary(TXN_ID_BYTES)
         txns = pa.Array.from_buffers(binary, count, [None, pa.py_buffer(ids.tobytes())])
-        same = {
-            "topic": read.data.topic,
-            "partition": read.data.partition,
-            "committed": False,
-            "range_start": read.start,
-            "range_end": read.end,
-        }
+        same = _aborted_in(read)
         columns = [
             txns.cast(pa.binary())
             if field.name == "txn"

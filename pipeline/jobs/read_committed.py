@@ -19,7 +19,6 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.spark.errors import spark_errors
 from connectors.spark.read_committed import (
-    MALFORMED,
     VISIBILITY,
     Decisions,
     Visibility,
@@ -71,8 +70,7 @@ def read_committed(
     with spark_errors(bootstrap_servers):
         decisions = decisions_of(spark, evidence)
         ranges = _decided(spark, bootstrap_servers, evidence, decisions)
-        records = with_txn(read_ranges(spark, bootstrap_servers, ranges))
-        return committed(records, decisions).drop(MALFORMED)
+        return committed(read_ranges(spark, bootstrap_servers, ranges), decisions)
 
 
 def _decided(

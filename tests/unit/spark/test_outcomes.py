@@ -65,7 +65,13 @@ def test_markers_outrank_aborted_sets_and_no_key_comes_twice(spark: SparkSession
         {ORDERS: snapshot({0: [1, 2], 2**64 - 1: [2**63 - 1]}, {3: 7}), PAYMENTS: snapshot({})},
     )
     decisions = decisions_of(spark, known)
-    rows = decisions.outcomes.select("topic", "partition", "txn", "committed").collect()
+    outcomes = decisions.outcomes.select("topic", "partition", "txn", "committed")
+    malformed = outcomes.filter("octet_length(txn) = 0").collect()
+    assert sorted((it[0], it[1], it[3]) for it in malformed) == [
+        (*ORDERS, False),
+        (*PAYMENTS, False),
+    ]
+    rows = outcomes.filter("octet_length(txn) > 0").collect()
     found = {(it[0], it[1], TxnId.from_bytes(bytes(it[2]))): it[3] for it in rows}
     assert len(rows) == len(found)
     assert found == {

@@ -147,6 +147,7 @@ def test_a_snapshot_decides_what_no_marker_tells(spark: SparkSession):
             (TxnId(0, 70).to_bytes(), True, M + 50),
             (TxnId(0, 3).to_bytes(), True, 11),
             (TxnId(0, 71).to_bytes(), False, M),
+            (b"", False, None),
         ),
         spark.createDataFrame([("orders", 0, M), ("orders", 1, 5)], POSITIONS_DDL),
         spark.createDataFrame(
@@ -171,7 +172,7 @@ def test_a_snapshot_decides_what_no_marker_tells(spark: SparkSession):
         22: Visibility.HIDDEN,
     }
     decided = [offset for offset, it in found.items() if it != Visibility.UNDECIDED]
-    kept = committed(with_txn(frame.filter(F.col("offset").isin(decided))), decisions)
+    kept = committed(frame.filter(F.col("offset").isin(decided)), decisions)
     shown = {Visibility.PLAIN, Visibility.VISIBLE}
     expected = {it for it in decided if found[it] in shown}
     assert {row.offset for row in kept.select("offset").collect()} == expected

@@ -54,4 +54,4 @@ def markers_in(broker: MemoryBroker) -> list[Marker]:
         for number in range(2)
         for it in broker.records(TopicPartition(TXN_MARKERS, number))
     ]
-    return [it for it in found if it is not None]
+    return [it for it in found if isinstance(it, Marker)]

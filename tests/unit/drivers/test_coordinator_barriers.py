@@ -10,7 +10,7 @@ from connectors.memory.connector import MemoryConnector
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
 from schemas import markers
-from schemas.barriers import Barrier, Probe
+from schemas.barriers import UNASKED, Barrier, Probe
 from schemas.framing import decode_value
 from schemas.placement import system_partition
 from schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
@@ -63,11 +63,14 @@ def opening(**starts: int) -> Open:
     return Open(TIMEOUT_MS, 1, tuple(registered))
 
 
-def barriers_in(broker: MemoryBroker) -> list[Barrier]:
-    """Every barrier in the marker partition that serves the first partition of orders."""
+def barriers_in(broker: MemoryBroker, *, asked: bool = True) -> list[Barrier]:
+    """Barriers in the marker partition that serves the first partition of orders.
+
+    Either those that answer a probe, or those that nobody asked for.
+    """
     source = TopicPartition(TXN_MARKERS, SERVING)
     found = [markers.decode(it.key, it.value) for it in broker.records(source)]
-    return [it for it in found if isinstance(it, Barrier)]
+    return [it for it in found if isinstance(it, Barrier) and (it.probe != UNASKED) is asked]
 
 
 def last_logged(broker: MemoryBroker) -> type:
@@ -87,6 +90,19 @@ async def test_a_barrier_names_what_has_not_ended(broker: MemoryBroker, asker: C
     assert (orders.start_offset, orders.sequence, orders.transaction_count) == (5, 1, 2)
     shown = {it.data for it in barrier.open}
     assert shown == {it for it in (ORDERS, PAYMENTS) if system_partition(it, PARTITIONS) == SERVING}
+
+
+async def test_a_new_data_partition_makes_a_barrier(
+    broker: MemoryBroker, asker: CoordinatorRequests
+):
+    """E7: its snapshot writer hears of the first transaction there, and of no other."""
+    await asker.ask(0, opening(orders=7))
+    await until(lambda: barriers_in(broker, asked=False))
+    await asker.ask(0, opening(orders=8))
+    await asker.ask(0, WriteBarrier(SERVING, PROBE))
+    (barrier,) = barriers_in(broker, asked=False)
+    (orders,) = barrier.open
+    assert (orders.data, orders.start_offset, orders.transaction_count) == (ORDERS, 7, 1)
 
 
 async def test_a_barrier_lies_behind_the_markers_of_what_has_ended(

@@ -4,7 +4,7 @@ import asyncio
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -231,7 +231,6 @@ async def test_a_new_subscription_on_a_long_history_sees_exactly_what_committed(
             aborting = [group.create_task(client.aborted(it % 2)) for it in range(CHANGES_MAX)]
         aborted += [it.result() for it in aborting]
         history.append(await client.committed(1))
-    rolling = asyncio.create_task(roll(client))
     assert (await client.take()).aborted_count == len(aborted)
     kept = len(await client.outcomes())
 
@@ -239,7 +238,7 @@ async def test_a_new_subscription_on_a_long_history_sees_exactly_what_committed(
         keys = [it.key for it in await read_all(client.connector, client.snapshots)]
         return keys.count(end_key(client.data)) <= 1
 
-    await eventually(is_compacted)
+    await cleaned(client, is_compacted)
     history += [await client.committed(it % 2) for it in range(3)]
     zombie = await client.append(aborted[0].txn)
     orphan = Sent(ORPHAN, await client.append(ORPHAN))
@@ -249,7 +248,6 @@ async def test_a_new_subscription_on_a_long_history_sees_exactly_what_committed(
         ends = {client.data: EndOffset(history[-1].offset + 1)}
         seen = [Sent(it.txn or ORPHAN, it.offset) async for it in orders.read_to(ends)]
         counts = orders.statistics()[client.data]
-    rolling.cancel()
     assert seen == history
     assert counts.hidden == len({*aborted, Sent(aborted[0].txn, zombie)})
     assert kept == 0
@@ -271,25 +269,33 @@ async def test_a_deleted_topic_leaves_nothing_behind(client: SnapshotClient, boo
 
         await eventually(has_parts)
         await asyncio.to_thread(admin.delete_topics([client.data.topic])[client.data.topic].result)
-        rolling = asyncio.create_task(roll(client))
 
         async def is_gone() -> bool:
             keys = [it.key or b"" for it in await read_all(connector, client.snapshots)]
             markers = [it.key or b"" for it in await read_all(connector, client.markers)]
             return not any(client.data.topic.encode() in key for key in keys + markers)
 
-        await eventually(is_gone)
-        rolling.cancel()
+        await cleaned(client, is_gone)
 
 
-async def roll(client: SnapshotClient) -> None:
-    """Appends what means nothing: a segment is cleaned only when another one has begun."""
+async def cleaned(client: SnapshotClient, holds: Callable[[], Awaitable[object]]) -> None:
+    """Lets the cleaner work until something holds.
+
+    A segment is cleaned only when another one has begun, so a little is appended before each look.
+    """
     nowhere = TopicPartition("nowhere", 0)
     writer = client.connector.writer("test-roller")
-    while True:
+
+    async def holds_now() -> object:
         for data, key in (
             (client.snapshots, end_key(nowhere)),
             (client.markers, markers.encode_key(nowhere, TxnId(0, 0))),
         ):
             writer.append(data, None, lambda *_: None, key=key)
         await writer.flush(WAIT_S)
+        return await holds()
+
+    try:
+        await eventually(holds_now)
+    finally:
+        await writer.close()

@@ -12,15 +12,13 @@ Refuses: versions that it does not know, ranges that no writer makes.
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-
-from schemas.errors import DecodeError, UnknownVersionError
+from schemas.errors import DecodeError
 from schemas.v1 import aborted_index_pb2 as pb
 from schemas.values import EndOffset, Offset, TopicPartition
+from schemas.versioned import VERSION, parsed
 
-VERSION = 1
 OFFSET_MAX = 2**63 - 1
 
 _RUN = struct.Struct(">cIQ")
@@ -138,7 +136,7 @@ def decode_run(first: Offset, value: bytes) -> Run:
         UnknownVersionError: a later version wrote it.
         DecodeError: not a run.
     """
-    body = _parsed(pb.AbortedRanges, value, "a run of aborted ranges")
+    body = parsed(pb.AbortedRanges, value, "a run of aborted ranges")
     if not body.gaps or len(body.gaps) != len(body.lengths) or body.gaps[0] or 0 in body.lengths:
         raise DecodeError("a run of aborted ranges without ranges, or with empty ones")
     ranges: list[AbortedRange] = []
@@ -172,7 +170,7 @@ def decode_coverage(value: bytes) -> Coverage:
         UnknownVersionError: a later version wrote it.
         DecodeError: something else, or one that ends before it begins.
     """
-    body = _parsed(pb.Coverage, value, "the coverage of an index")
+    body = parsed(pb.Coverage, value, "the coverage of an index")
     if not body.covered_from <= body.covered_to <= OFFSET_MAX:
         raise DecodeError(f"coverage from {body.covered_from} to {body.covered_to}")
     return Coverage(
@@ -183,24 +181,3 @@ def decode_coverage(value: bytes) -> Coverage:
         body.run_count,
         body.range_count,
     )
-
-
-M = TypeVar("M", pb.AbortedRanges, pb.Coverage)
-
-
-def _parsed(kind: type[M], value: bytes, what: str) -> M:
-    try:
-        body = kind.FromString(value)
-    except ProtobufDecodeError as error:
-        raise DecodeError(
-            f"not {what}",
-            detail=str(error),
-            hint="it was cut off, or something else writes to this topic",
-        ) from error
-    if body.version != VERSION:
-        raise UnknownVersionError(
-            f"{what} has version {body.version}",
-            detail=f"this program reads version {VERSION}",
-            hint="a newer Stilltide wrote it: upgrade this one",
-        )
-    return body

@@ -12,19 +12,16 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-
 from schemas.errors import DecodeError
 from schemas.replication import Claims, Incarnation
 from schemas.replication_positions import (
-    VERSION,
-    check_version,
     checked_incarnation,
     decode_claims,
     encode_claims,
 )
 from schemas.v1 import replication_pb2 as pb
 from schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+from schemas.versioned import VERSION, parsed
 
 _KEY = struct.Struct(">cIHHH")
 _ID_BYTES = 16
@@ -276,15 +273,7 @@ M = TypeVar(
 
 
 def _parsed(kind: type[M], value: bytes) -> M:
-    try:
-        body = kind.FromString(value)
-    except ProtobufDecodeError as error:
-        raise DecodeError(
-            "not a replication marker",
-            detail=str(error),
-            hint="it was cut off, or something else writes to this topic",
-        ) from error
-    check_version(body.version, "a replication marker")
+    body = parsed(kind, value, "a replication marker")
     checked_incarnation(body.incarnation)
     return body
 

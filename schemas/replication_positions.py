@@ -12,14 +12,11 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-
-from schemas.errors import DecodeError, UnknownVersionError
+from schemas.errors import DecodeError
 from schemas.replication import INCARNATION_BYTES, Claims, Incarnation, Interval, Intervals
 from schemas.v1 import replication_pb2 as pb
 from schemas.values import ClusterName, EndOffset, Offset, TopicPartition
-
-VERSION = 1
+from schemas.versioned import VERSION, parsed
 
 _KEY = struct.Struct(">QIHH")
 
@@ -105,11 +102,7 @@ def decode_bucket(value: bytes) -> Bucket:
         UnknownVersionError: a later version wrote it.
         DecodeError: not a bucket.
     """
-    try:
-        body = pb.OffsetBucket.FromString(value)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a bucket of the offset index", detail=str(error)) from error
-    check_version(body.version, "a bucket of the offset index")
+    body = parsed(pb.OffsetBucket, value, "a bucket of the offset index")
     if body.source_from > body.source_to or body.target_from > body.target_to:
         raise DecodeError("a bucket that ends before it begins")
     return Bucket(
@@ -121,16 +114,6 @@ def decode_bucket(value: bytes) -> Bucket:
         EndOffset(body.target_to),
         decode_claims(body.holes),
     )
-
-
-def check_version(version: int, what: str) -> None:
-    """Raises `UnknownVersionError` for another version than ours."""
-    if version != VERSION:
-        raise UnknownVersionError(
-            f"{what} has version {version}",
-            detail=f"this program reads version {VERSION}",
-            hint="a newer Stilltide wrote it: upgrade this one",
-        )
 
 
 def checked_incarnation(incarnation: bytes) -> bytes:

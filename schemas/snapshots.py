@@ -14,15 +14,13 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-
-from schemas.errors import DecodeError, UnknownVersionError
+from schemas.errors import DecodeError
 from schemas.v1 import snapshots_pb2 as pb
 from schemas.values import EndOffset, TopicPartition
+from schemas.versioned import VERSION, parsed
 
-VERSION = 1
 SEQUENCE_MAX = 2**63 - 1
 """The greatest sequence of an aborted transaction that can be stored."""
 
@@ -163,7 +161,7 @@ def decode_part(value: bytes) -> dict[int, list[int]]:
         UnknownVersionError: a later version wrote it.
         DecodeError: not a part.
     """
-    return _aborted(_parsed(pb.SnapshotPart, value, "part").aborted)
+    return _aborted(parsed(pb.SnapshotPart, value, "the part of a snapshot").aborted)
 
 
 def encode_end(end: SnapshotEnd) -> bytes:
@@ -192,7 +190,7 @@ def decode_end(value: bytes) -> SnapshotEnd:
         UnknownVersionError: a later version wrote it.
         DecodeError: not an end.
     """
-    body = _parsed(pb.SnapshotEnd, value, "end")
+    body = parsed(pb.SnapshotEnd, value, "the end of a snapshot")
     return SnapshotEnd(
         body.topic_id,
         EndOffset(body.max_read_position),
@@ -222,29 +220,8 @@ def decode_star(value: bytes) -> SnapshotStar:
         UnknownVersionError: a later version wrote it.
         DecodeError: something else.
     """
-    body = _parsed(pb.SnapshotStar, value, "star")
+    body = parsed(pb.SnapshotStar, value, "the star of a snapshot")
     return SnapshotStar(EndOffset(body.markers_covered_to), _floors(body.floors))
-
-
-M = TypeVar("M", pb.SnapshotPart, pb.SnapshotEnd, pb.SnapshotStar)
-
-
-def _parsed(kind: type[M], value: bytes, what: str) -> M:
-    try:
-        body = kind.FromString(value)
-    except ProtobufDecodeError as error:
-        raise DecodeError(
-            f"not the {what} of a snapshot",
-            detail=str(error),
-            hint="it was cut off, or something else writes to this topic",
-        ) from error
-    if body.version != VERSION:
-        raise UnknownVersionError(
-            f"the {what} of a snapshot has version {body.version}",
-            detail=f"this program reads version {VERSION}",
-            hint="a newer Stilltide wrote it: upgrade this one",
-        )
-    return body
 
 
 def _aborted_pb(aborted: AbortedIds) -> Iterable[pb.AbortedSequences]:

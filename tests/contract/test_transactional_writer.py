@@ -45,13 +45,13 @@ async def test_a_set_takes_one_offset_more_than_its_records(rig: Rig, log: Topic
     writer = rig.connector.transactional_writer("t-offsets")
     await writer.fence()
     await writer.write(_set(log, b"a", b"b"))
-    admin = rig.connector.admin()
-    assert await admin.end_offsets([log], committed=True) == {log: 3}
     reader = rig.connector.reader("r")
     await reader.assign({log: Offset(0)})
     items: list[Record | EndReached] = []
     while not any(isinstance(it, EndReached) and it.end_offset == 3 for it in items):
         items += await read(reader)
+    admin = rig.connector.admin()
+    assert await admin.end_offsets([log], committed=True) == {log: 3}
     assert [it.offset for it in items if isinstance(it, Record)] == [0, 1]
     await reader.close()
     await admin.close()

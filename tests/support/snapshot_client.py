@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from connectors.base import Connector, Record
-from connectors.errors import ConnectorError
+from connectors.errors import ConnectorError, OffsetOutOfRangeError
 from pipeline.core.txn_buffer.recovery import Snapshot, SnapshotTable, recover
 from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests
 from pipeline.drivers.service_line import connect_service
@@ -35,19 +35,27 @@ class Sent(NamedTuple):
 
 async def read_all(connector: Connector, data: TopicPartition) -> list[Record]:
     """Every committed record of a partition that is there now."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                return await _read_all(connector, data)
+            except OffsetOutOfRangeError:
+                """The log was trimmed meanwhile: what is there now begins later."""
+
+
+async def _read_all(connector: Connector, data: TopicPartition) -> list[Record]:
     admin, reader = connector.admin(), connector.reader("test-all")
     found: list[Record] = []
     try:
         start = (await admin.start_offsets([data]))[data]
         end = (await admin.end_offsets([data], committed=True))[data]
         await reader.assign({data: start})
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                for item in await reader.read():
-                    if isinstance(item, Record):
-                        found.append(item)
-                    elif item.end_offset >= end:
-                        return found
+        while True:
+            for item in await reader.read():
+                if isinstance(item, Record):
+                    found.append(item)
+                elif item.end_offset >= end:
+                    return found
     finally:
         await reader.close()
         await admin.close()

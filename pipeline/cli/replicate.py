@@ -59,15 +59,15 @@ Exit codes:
     help="How often to say on stderr how far it has come.",
 )
 @clusters_option
-def replicate(  # noqa: PLR0913 - the options of the command
+def replicate(
+    *,
     source: str,
     target: str,
     topics: tuple[str, ...],
+    merge: bool,
     throttle_bytes_per_s: float | None,
     progress_s: float,
     clusters: str | None,
-    *,
-    merge: bool,
 ) -> None:
     """Copy committed records of topics from one cluster to another, until stopped.
 

@@ -376,11 +376,17 @@ class Connector(Protocol):
         ...
 
     def reader(
-        self, client_id: str, *, committed: bool = True, timestamps: bool = False
+        self,
+        client_id: str,
+        *,
+        committed: bool = True,
+        timestamps: bool = False,
+        in_bulk: bool = False,
     ) -> LogReader:
         """A reader of named partitions; `committed` hides open and aborted native data.
 
-        With `timestamps` its records are `TimedRecord`.
+        With `timestamps` its records are `TimedRecord`. One that reads `in_bulk` gets them up to a
+        tenth of a second later, many at a time, with much less work for all.
         """
         ...
 

@@ -4,7 +4,7 @@
 """
 
 from connectors.kafka.admin import KafkaAdmin
-from connectors.kafka.config import KafkaConfig
+from connectors.kafka.config import KafkaConfig, reader_options
 from connectors.kafka.fetch import KafkaBatchReader
 from connectors.kafka.groups import KafkaGroupReader
 from connectors.kafka.reader import KafkaReader
@@ -27,10 +27,16 @@ class KafkaConnector:
         return KafkaTransactionalWriter(self._config, transactional_id)
 
     def reader(
-        self, client_id: str, *, committed: bool = True, timestamps: bool = False
+        self,
+        client_id: str,
+        *,
+        committed: bool = True,
+        timestamps: bool = False,
+        in_bulk: bool = False,
     ) -> KafkaReader:
         """A reader of named partitions; see `Connector.reader`."""
-        return KafkaReader(self._config, client_id, committed=committed, timestamps=timestamps)
+        options = reader_options(self._config, client_id, committed=committed, in_bulk=in_bulk)
+        return KafkaReader(self._config, options, timestamps=timestamps)
 
     def batch_reader(self, client_id: str) -> KafkaBatchReader:
         """A reader of raw batches."""

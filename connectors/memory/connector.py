@@ -38,10 +38,15 @@ class MemoryConnector:
         return MemoryTransactionalWriter(self._broker, transactional_id)
 
     def reader(
-        self, client_id: str, *, committed: bool = True, timestamps: bool = False
+        self,
+        client_id: str,
+        *,
+        committed: bool = True,
+        timestamps: bool = False,
+        in_bulk: bool = False,
     ) -> MemoryReader:
         """A reader of named partitions; no native data is ever open or aborted."""
-        del committed
+        del committed, in_bulk
         return MemoryReader(self._broker, client_id, timestamps=timestamps)
 
     def group_reader(

@@ -35,7 +35,7 @@ prefetches past the log's end, and its offset requests queue behind that fetch."
 
 _V1_SOURCES = "spark.sql.sources.useV1SourceList"
 """Names the sources that Spark reads by their older interface, Kafka's by default. That makes two
-more rows of each record, headers above all: with them, it takes twice as long."""
+more rows of each record, and takes 1.4 times the processor time without headers, 1.7 with them."""
 
 _setting_sources = Lock()
 
@@ -58,12 +58,21 @@ def read_ranges(
             may lie above the partition's last stable offset.
         headers: whether the frame has that column.
     """
+    options = options_of(bootstrap_servers, ranges, committed=committed, headers=headers)
+    with _kafka_by_v2(spark):
+        return spark.read.format("kafka").options(**options).load()
+
+
+def options_of(
+    bootstrap_servers: str, ranges: Sequence[OffsetRange], *, committed: bool, headers: bool
+) -> dict[str, str]:
+    """The options of Spark's Kafka source that `read_ranges` reads with."""
     assert ranges, "nothing to read"
     assert len({read.data for read in ranges}) == len(ranges), "a partition is named twice"
     partitions: defaultdict[str, list[int]] = defaultdict(list)
     for read in ranges:
         partitions[read.data.topic].append(read.data.partition)
-    options = {
+    return {
         "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.isolation.level": "read_committed" if committed else "read_uncommitted",
         "kafka.fetch.max.wait.ms": str(_FETCH_WAIT_MS),
@@ -74,8 +83,6 @@ def read_ranges(
         "includeHeaders": str(headers).lower(),
         "failOnDataLoss": "true",
     }
-    with _kafka_by_v2(spark):
-        return spark.read.format("kafka").options(**options).load()
 
 
 @contextmanager

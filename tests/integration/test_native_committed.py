@@ -15,10 +15,11 @@ from connectors.spark.source import read_ranges
 from pipeline.drivers.native_evidence import gather_native
 from pipeline.errors import AbortedIndexError
 from pipeline.jobs.native_committed import read_native_committed
+from pipeline.jobs.read_committed import read_committed
 from schemas.aborted_index import run_key
 from schemas.placement import system_partition
 from schemas.topics import ABORTED_INDEX, TopicSpec
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 from tests.support.native_topics import (
     INDEX_PARTITIONS,
     index_topics,
@@ -27,6 +28,7 @@ from tests.support.native_topics import (
     write,
 )
 from tests.support.spark import local_spark
+from tests.support.spark_topics import HandWriter, create_topics
 
 LONG = 5000
 ENDS = {0: 26, 1: LONG + 6}
@@ -161,6 +163,32 @@ async def test_what_is_not_covered_is_refused(
     await writer.close()
     with pytest.raises(AbortedIndexError, match="not whole"):
         read_native_committed(spark, bootstrap, [topic])
+
+
+async def test_both_kinds_of_transaction_on_one_topic(
+    bootstrap: str, topic_name: str, admin: LogAdmin, spark: SparkSession
+):
+    """D1, F3: a record is shown that neither kind hides; by the index as by the brokers."""
+    data = TopicPartition(topic_name, 0)
+    await asyncio.to_thread(create_topics, bootstrap, {topic_name: 1})
+    writer = HandWriter(bootstrap, topic_name)
+    producer = await asyncio.to_thread(transactional, bootstrap, topic_name)
+    kept, lost = TxnId(0, 1), TxnId(0, 2)
+    written = writer.of_txn(kept, 0, 2)
+    writer.of_txn(lost, 0, 2)
+    await asyncio.to_thread(write, producer, data, 3, commit=False)
+    plain = writer.records(0, 1)
+    await asyncio.to_thread(write, producer, data, 2, commit=True)
+    writer.commit(kept, 0, written)
+    writer.abort(lost, 0)
+    await until_stable(admin, data, 12)
+    with pytest.raises(AbortedIndexError, match="not indexed"):
+        read_committed(spark, bootstrap, [topic_name], by_index=True)
+    await index_topics(bootstrap, topic_name)
+    for by_index in (False, True):
+        found = read_committed(spark, bootstrap, [topic_name], by_index=by_index)
+        offsets = sorted(row[0] for row in found.select("offset").collect())
+        assert offsets == [*written.offsets, *plain.offsets, 9, 10]
 
 
 async def test_a_topic_that_does_not_exist_is_said(

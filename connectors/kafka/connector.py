@@ -7,6 +7,7 @@ from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.fetch import KafkaBatchReader
 from connectors.kafka.groups import KafkaGroupReader
+from connectors.kafka.native_transactions import KafkaNativeTransactions
 from connectors.kafka.reader import KafkaReader
 from connectors.kafka.transactional import KafkaTransactionalWriter
 from connectors.kafka.writer import KafkaWriter
@@ -35,6 +36,10 @@ class KafkaConnector:
     def batch_reader(self, client_id: str) -> KafkaBatchReader:
         """A reader of raw batches."""
         return KafkaBatchReader(self._config, client_id)
+
+    def native_transactions(self, client_id: str) -> KafkaNativeTransactions:
+        """The brokers' view of their own transactions."""
+        return KafkaNativeTransactions(self._config, client_id)
 
     def group_reader(
         self, client_id: str, group: str, *, from_start: bool = True

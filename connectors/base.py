@@ -400,6 +400,10 @@ class LogAdmin(Protocol):
         """The topics that exist, by name; a missing one is not in the answer."""
         ...
 
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
+        """The configs of the topics that exist, by name; those at their defaults too."""
+        ...
+
     async def end_offsets(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> dict[TopicPartition, EndOffset]:

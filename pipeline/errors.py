@@ -85,3 +85,7 @@ class PendingAcknowledgementError(AcknowledgementError):
 
 class AbortedIndexError(PipelineError):
     """The index of aborted native transactions is not whole, or not of this log (F4)."""
+
+
+class ReportError(PipelineError):
+    """A report cannot be written."""

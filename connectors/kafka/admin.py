@@ -74,7 +74,7 @@ class KafkaAdmin:
                         hint="look at the broker's log; then try again",
                     )
                 await asyncio.sleep(_LOOK_AGAIN_S)
-        configs = await self._configs(names)
+        configs = await self.topic_configs(names)
         for spec in specs:
             check_topic(spec, found[spec.name].partition_count, configs[spec.name])
 
@@ -91,6 +91,20 @@ class KafkaAdmin:
                 name, _uuid_bytes(str(topic.topic_id)), len(topic.partitions)
             )
         return described
+
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
+        """The configs of the topics that exist; see `LogAdmin.topic_configs`."""
+        if not names:
+            return {}
+        answers = self._open().describe_configs(
+            [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names],
+            request_timeout=self._config.request_timeout_s,
+        )
+        found = await self._answers(answers.items(), f"cannot read the configs of {names[0]}")
+        return {
+            resource.name: {name: entry.value for name, entry in entries.items()}
+            for resource, entries in found
+        }
 
     async def end_offsets(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
@@ -163,22 +177,6 @@ class KafkaAdmin:
                 # Another process was quicker; what it made is verified like any other.
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._failure(error, f"cannot create topic {name}") from error
-
-    async def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
-        """All configs of each topic, those at their default too."""
-        answers = self._open().describe_configs(
-            [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names],
-            request_timeout=self._config.request_timeout_s,
-        )
-        configs: dict[str, dict[str, str | None]] = {}
-        for resource, answer in answers.items():
-            try:
-                entries = await self._answer(answer)
-            except KafkaException as error:
-                action = f"cannot read the configs of topic {resource.name}"
-                raise self._failure(error, action) from error
-            configs[resource.name] = {name: entry.value for name, entry in entries.items()}
-        return configs
 
     async def _offsets(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel

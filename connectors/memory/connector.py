@@ -84,6 +84,12 @@ class MemoryAdmin:
         found = {name: self._broker.describe(name) for name in names}
         return {name: topic[0] for name, topic in found.items() if topic is not None}
 
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
+        """The configs of the topics that exist; see `LogAdmin.topic_configs`."""
+        self._broker.check_up()
+        found = {name: self._broker.describe(name) for name in names}
+        return {name: dict(one[1]) for name, one in found.items() if one is not None}
+
     async def end_offsets(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> dict[TopicPartition, EndOffset]:

@@ -10,11 +10,12 @@ import difflib
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from pipeline.clusters import ClusterAddress, parse_clusters, unknown_cluster
 from pipeline.errors import ConfigError
 from schemas.framing import RECORDS_MAX
 
@@ -85,6 +86,7 @@ class Settings(BaseSettings):
     Attributes:
         cluster: name of the cluster, such as `a`.
         bootstrap_servers: its brokers, `host:port`, several with commas.
+        clusters: all clusters that are linked, by name; see `parse_clusters`.
         worker_instance_id: static group membership: a restarted worker with the same id gets its
             partitions back without a rebalance.
         coordinators: partitions of txn-log and txn-requests.
@@ -114,6 +116,7 @@ class Settings(BaseSettings):
 
     cluster: str = "a"
     bootstrap_servers: str = "127.0.0.1:9092"
+    clusters: Annotated[Mapping[str, ClusterAddress], NoDecode] = {}
     worker_instance_id: str | None = None
     coordinators: int = 4
     partitions: int = 4
@@ -137,11 +140,29 @@ class Settings(BaseSettings):
     web_host: str = "127.0.0.1"
     web_port: int = 6066
 
+    @field_validator("clusters", mode="before")
+    @classmethod
+    def _clusters(cls, given: Any) -> Any:
+        return parse_clusters(given)
+
+    def address_of(self, name: str) -> ClusterAddress:
+        """How the cluster of this name is reached; `bootstrap_servers` is that of `cluster`.
+
+        Raises:
+            ConfigError: no cluster is named so; suggests the nearest.
+        """
+        if name in self.clusters:
+            return self.clusters[name]
+        if name == self.cluster and "bootstrap_servers" in self.model_fields_set:
+            return ClusterAddress(bootstrap_servers=self.bootstrap_servers)
+        raise unknown_cluster(name, self.clusters)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, bound in BOUNDS.items():
             _check_bound(name, getattr(self, name), bound)
-        for server in self.bootstrap_servers.split(","):
+        addresses = [one.bootstrap_servers for one in self.clusters.values()]
+        for server in ",".join([self.bootstrap_servers, *addresses]).split(","):
             _check_server(server.strip())
         return self
 

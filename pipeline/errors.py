@@ -89,3 +89,7 @@ class AbortedIndexError(PipelineError):
 
 class ReportError(PipelineError):
     """A report cannot be written."""
+
+
+class LinkError(PipelineError):
+    """Two clusters, or a topic on both, cannot be linked as they are; nothing was copied."""

@@ -9,8 +9,9 @@ been read too.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from connectors.base import Connector, LogAdmin, Record
+from connectors.base import Connector, LogAdmin
 from pipeline.core.read_committed.effects import Effect
 from pipeline.core.read_committed.machine import PartitionFilter
 from pipeline.core.txn_buffer.recovery import Snapshot
@@ -22,7 +23,7 @@ from schemas.markers import Marker
 from schemas.snapshots import SnapshotEnd
 from schemas.values import EndOffset, TopicPartition
 
-Decided = Callable[[TopicPartition, list[Effect[Record]]], None]
+Decided = Callable[[TopicPartition, list[Effect[Any]]], None]
 
 
 class Evidence:
@@ -45,7 +46,7 @@ class Evidence:
         client_id: str,
         marker_partitions: int,
         snapshot_partitions: int,
-        machine_of: Callable[[TopicPartition], PartitionFilter[Record] | None],
+        machine_of: Callable[[TopicPartition], PartitionFilter[Any] | None],
         decided: Decided,
         batch_read: Callable[[], None],
     ) -> None:

@@ -1,5 +1,7 @@
 """Settings: read from the environment, bounded, never ignored."""
 
+import re
+
 import pytest
 
 from pipeline.config import BOUNDS, Settings, load_settings
@@ -102,3 +104,57 @@ def test_settings_are_frozen():
     """Nobody changes a setting after it was read."""
     with pytest.raises(ValueError, match="frozen"):
         load_settings().cluster = "b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a=h:1 b=h:2,h:3",
+        '{"a": "h:1", "b": {"bootstrap_servers": "h:2,h:3"}}',
+    ],
+)
+def test_clusters_are_named(monkeypatch: pytest.MonkeyPatch, text: str):
+    """As pairs or as JSON; each has its own addresses."""
+    monkeypatch.setenv("STILLTIDE_CLUSTERS", text)
+    settings = load_settings()
+    assert settings.address_of("a").bootstrap_servers == "h:1"
+    assert settings.address_of("b").bootstrap_servers == "h:2,h:3"
+
+
+def test_clusters_may_have_client_options():
+    """Those of TLS and SASL, for instance."""
+    text = '{"a": {"bootstrap_servers": "h:1", "options": {"security.protocol": "SSL"}}}'
+    assert load_settings(clusters=text).address_of("a").options == {"security.protocol": "SSL"}
+
+
+def test_the_own_cluster_needs_no_other_name():
+    """What `cluster` and `bootstrap_servers` say is a cluster too."""
+    settings = load_settings(cluster="z", bootstrap_servers="h:1")
+    assert settings.address_of("z").bootstrap_servers == "h:1"
+
+
+def test_an_unknown_cluster_names_the_nearest():
+    """And the ones that are known."""
+    settings = load_settings(clusters="east=h:1 west=h:2")
+    with pytest.raises(ConfigError, match="unknown cluster 'eas'") as caught:
+        settings.address_of("eas")
+    assert "east, west" in caught.value.detail
+    assert "'east'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("a=h:1 a=h:2", "two clusters are named 'a'"),
+        ('{"a": "h:1", "a": "h:2"}', "two clusters are named 'a'"),
+        ("a", "'a', which is not name=host:port"),
+        ("a=h", "'h', which is not host:port"),
+        ("a/b=h:1", "'a/b' is no name"),
+        ("{", "no valid JSON"),
+        ('{"a": {"bootstrap_servers": "h:1", "color": 1}}', "clusters"),
+    ],
+)
+def test_clusters_that_cannot_be_understood_are_refused(text: str, named: str):
+    """With what is wrong."""
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        load_settings(clusters=text)

@@ -62,6 +62,16 @@ async def test_the_system_topics_pass(admin: LogAdmin, topic_name: str):
     }
 
 
+async def test_configs_of_topics(admin: LogAdmin, topic_name: str):
+    """What was set and what is a default; a missing topic is not in the answer."""
+    await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact"})])
+    found = await admin.topic_configs([topic_name, f"{topic_name}-absent"])
+    assert list(found) == [topic_name]
+    assert found[topic_name][POLICY] == "compact"
+    assert found[topic_name]["max.message.bytes"]
+    assert await admin.topic_configs([]) == {}
+
+
 async def test_several_may_ensure_at_once(rig: Rig, topic_name: str):
     """Whoever comes second finds the topic and verifies it."""
     admins = [rig.connector.admin() for _ in range(4)]
@@ -204,12 +214,13 @@ async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
     for ask in (
         lambda: admin.ensure_topics([TopicSpec("t", 1)]),
         lambda: admin.describe_topics(["t"]),
+        lambda: admin.topic_configs(["t"]),
         lambda: admin.end_offsets([data]),
         lambda: admin.start_offsets([data]),
         lambda: admin.delete_records({data: 0}),
     ):
         with pytest.raises(RetriableError, match=rig.address):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await ask()
     await admin.close()
     await admin.close()

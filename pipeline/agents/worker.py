@@ -20,6 +20,7 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
+from pipeline.agents.links import links_agent
 from pipeline.agents.owners import Owners, Shared
 from pipeline.agents.probes import Finding, Probes, broker_check
 from pipeline.config import Settings
@@ -125,7 +126,7 @@ class Worker:
         self._stop.set()
 
     async def _serve(
-        self, connector: Connector, admin: LogAdmin, dynamic: DynamicSettings, data_dir: Path
+        self, connector: KafkaConnector, admin: LogAdmin, dynamic: DynamicSettings, data_dir: Path
     ) -> None:
         settings = self._settings
         ends = EndOffsets(admin)
@@ -157,6 +158,7 @@ class Worker:
             self._metrics,
         )
         owners = self._owners = Owners(cluster, shared, self.fail)
+        links = links_agent(cluster, settings, connector, self.fail)
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
@@ -169,7 +171,7 @@ class Worker:
         try:
             await self._stop.wait()
         finally:
-            await owners.stop()
+            await asyncio.gather(owners.stop(), links.stop())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,6 @@ async def _measured(admin: LogAdmin, command: list[str], topic: str) -> Run:
     with _running(command) as process:
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:
-            assert process.poll() is None, f"{command[0]} ended by itself"
             assert time.monotonic() < deadline_s, f"no end of {topic} within {TIMEOUT_S:g} s"
             end = (await admin.end_offsets([data], committed=True)).get(data, 0)
             now, used_s = time.perf_counter(), cpu_s(process.pid)
@@ -173,7 +172,9 @@ async def _measured(admin: LogAdmin, command: list[str], topic: str) -> Run:
             # Control records count too, so that a target's end may come a little early.
             if first is not None and end >= RECORDS:
                 break
-            await asyncio.sleep(LOOK_S)
+            with suppress(subprocess.TimeoutExpired):
+                code = await asyncio.to_thread(process.wait, LOOK_S)
+                raise AssertionError(f"{command[0]} ended by itself: {code}")
         began, begin, used_before_s = first
         count = end - begin
         memory_mib = rss_mib(process.pid)

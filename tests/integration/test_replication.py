@@ -15,6 +15,7 @@ from schemas.replication import origin_of
 from schemas.values import TopicPartition, TxnId
 from tests.support.coordinated import CoordinatedTopic
 from tests.support.link_process import Clusters, LinkProcess
+from tests.support.worker_process import WorkerProcess
 
 START_MS = 1_700_000_000_000
 
@@ -222,3 +223,25 @@ async def _until_there(clusters: Clusters, name: str, data: TopicPartition) -> N
             if data in await admin.end_offsets([data]):
                 break
     await admin.close()
+
+
+async def test_a_worker_runs_the_links_that_its_settings_name(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+):
+    """To its own cluster."""
+    await clusters.create("a", topic_name)
+    produced(clusters, "a", topic_name, 0, 100)
+    worker = WorkerProcess(
+        clusters.addresses["b"],
+        tmp_path / "worker.log",
+        cluster="b",
+        clusters=f"a={clusters.addresses['a']}",
+        replicate_from="a",
+        replicate_topics=f"{topic_name}*",
+    )
+    async with worker:
+        await worker.serving()
+        copies = await clusters.records("b", TopicPartition(topic_name, 0), 100)
+        assert [it.value for it in copies] == numbers(0, 100)
+        worker.terminate()
+        assert await worker.ended(60) == 0, worker.said

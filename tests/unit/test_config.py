@@ -158,3 +158,13 @@ def test_clusters_that_cannot_be_understood_are_refused(text: str, named: str):
     """With what is wrong."""
     with pytest.raises(ConfigError, match=re.escape(named)):
         load_settings(clusters=text)
+
+
+def test_what_is_replicated_from_must_be_known():
+    """And another cluster than the worker's own."""
+    clusters = "a=h:1 b=h:2"
+    assert load_settings(clusters=clusters, replicate_from="b").replicate_from == "b"
+    with pytest.raises(ConfigError, match="unknown cluster 'c'"):
+        load_settings(clusters=clusters, replicate_from="b c")
+    with pytest.raises(ConfigError, match="the worker's own cluster"):
+        load_settings(clusters=clusters, replicate_from="a")

@@ -170,7 +170,9 @@ class KafkaCopyWriter:
         producer, self._producer = self._producer, None
         if producer is not None and len(producer):
             producer.purge()
-            producer.flush(self._request_timeout_s)
+            # One that was fenced raises for that, too.
+            with contextlib.suppress(KafkaException):
+                producer.flush(self._request_timeout_s)
         self._is_open = self._offset_unknown = False
         self._failed = None
 

@@ -96,7 +96,7 @@ async def test_a_topic_is_copied_with_all_that_a_record_has(
         running.send(signal.SIGTERM)
         assert await running.ended() == 0, running.said
     admin = clusters.connector("b").admin()
-    assert await admin.topic_configs([topic_name]) == {
+    assert await admin.topic_overrides([topic_name]) == {
         topic_name: {"retention.ms": "-1", "max.message.bytes": "2000000"}
     }
     await admin.close()

@@ -89,15 +89,16 @@ async def _rounds(pair: _Pair) -> dict[str, list[Run]]:
     results: dict[str, list[Run]] = {name: [] for name in (LINK, *MIRRORS)}
     admin = KafkaConnector(KafkaConfig(pair.b.bootstrap)).admin()
     for turn in range(ROUNDS):
-        topic = f"bench-{turn}"
-        await _fill(pair.a.bootstrap, topic)
         for name in rotated(list(results), turn):
-            say(f"round {turn + 1} of {ROUNDS}: {name}")
+            topic = f"bench-{turn}-{name}"
+            await _fill(pair.a.bootstrap, topic)
             if name == LINK:
                 copied = _link(pair, topic), topic
             else:
                 copied = _mirror(pair, topic, name), f"a.{topic}"
-            results[name].append(await _measured(admin, *copied))
+            found = await _measured(admin, pair.directory / "stderr", *copied)
+            say(f"round {turn + 1} of {ROUNDS}: {name}: {found.per_s:,.0f}/s, {found.extra}")
+            results[name].append(found)
     await admin.close()
     return results
 
@@ -149,8 +150,9 @@ def _mirror(pair: _Pair, topic: str, settings: str) -> list[str]:
 
 
 @contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def _running(command: list[str], log_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -158,13 +160,13 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-async def _measured(admin: LogAdmin, command: list[str], topic: str) -> Run:
+async def _measured(admin: LogAdmin, log_path: Path, command: list[str], topic: str) -> Run:
     data = TopicPartition(topic, 0)
     first: tuple[float, int, float] | None = None
-    with _running(command) as process:
+    with _running(command, log_path) as process:
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:
-            assert time.monotonic() < deadline_s, f"no end of {topic} within {TIMEOUT_S:g} s"
+            assert time.monotonic() < deadline_s, log_path.read_text()[-4000:]
             end = (await admin.end_offsets([data], committed=True)).get(data, 0)
             now, used_s = time.perf_counter(), cpu_s(process.pid)
             if first is None and end:
@@ -174,7 +176,7 @@ async def _measured(admin: LogAdmin, command: list[str], topic: str) -> Run:
                 break
             with suppress(subprocess.TimeoutExpired):
                 code = await asyncio.to_thread(process.wait, LOOK_S)
-                raise AssertionError(f"{command[0]} ended by itself: {code}")
+                raise AssertionError(f"ended by itself: {code}: {log_path.read_text()[-4000:]}")
         began, begin, used_before_s = first
         count = end - begin
         memory_mib = rss_mib(process.pid)

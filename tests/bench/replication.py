@@ -160,13 +160,17 @@ def _running(command: list[str], log_path: Path) -> Iterator[subprocess.Popen[by
         process.wait()
 
 
+def _last_words(log_path: Path) -> str:
+    return log_path.read_text()[-4000:]
+
+
 async def _measured(admin: LogAdmin, log_path: Path, command: list[str], topic: str) -> Run:
     data = TopicPartition(topic, 0)
     first: tuple[float, int, float] | None = None
     with _running(command, log_path) as process:
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:
-            assert time.monotonic() < deadline_s, log_path.read_text()[-4000:]
+            assert time.monotonic() < deadline_s, _last_words(log_path)
             end = (await admin.end_offsets([data], committed=True)).get(data, 0)
             now, used_s = time.perf_counter(), cpu_s(process.pid)
             if first is None and end:
@@ -176,7 +180,7 @@ async def _measured(admin: LogAdmin, log_path: Path, command: list[str], topic: 
                 break
             with suppress(subprocess.TimeoutExpired):
                 code = await asyncio.to_thread(process.wait, LOOK_S)
-                raise AssertionError(f"ended by itself: {code}: {log_path.read_text()[-4000:]}")
+                raise AssertionError(f"ended by itself: {code}: {_last_words(log_path)}")
         began, begin, used_before_s = first
         count = end - begin
         memory_mib = rss_mib(process.pid)

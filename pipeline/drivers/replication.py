@@ -35,9 +35,6 @@ T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
-STRICT_PATIENCE_S = 5.0
-"""A link back may have made a topic just now whose buckets do not show yet."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicationOptions:
@@ -50,6 +47,8 @@ class ReplicationOptions:
         patience_s: how long a cluster may be away, each time.
         look_interval_s: between two looks at the topics and the source's ends.
         retry_delay_s: before a driver that failed is followed by another.
+        refuse_after_s: how long topics must be wrong at the start: a link back may have made one
+            just now whose buckets do not show yet.
         stop_timeout_s: how long what is open may take to be committed at the end.
         limits: of transactions.
     """
@@ -60,6 +59,7 @@ class ReplicationOptions:
     patience_s: float = 60.0
     look_interval_s: float = 5.0
     retry_delay_s: float = 0.5
+    refuse_after_s: float = 5.0
     stop_timeout_s: float = 5.0
     limits: LinkLimits = field(default_factory=LinkLimits)
 
@@ -155,14 +155,14 @@ class Replication:
 
     async def _first_look(self, topics: LinkedTopics) -> dict[TopicPartition, Topics]:
         now = asyncio.get_running_loop().time
-        deadline = now() + STRICT_PATIENCE_S
+        deadline = now() + self._options.refuse_after_s
         while True:
             try:
                 return await self._patient(lambda: topics.look(strict=True))
             except LinkError:
                 if now() >= deadline or self._stopping.is_set():
                     raise
-                await self._rest(0.5)
+                await self._rest(self._options.retry_delay_s)
 
     async def _serve(self, parts: LinkParts, topics: LinkedTopics) -> None:
         """Looks at the topics now and then; keeps a driver for each positions partition."""

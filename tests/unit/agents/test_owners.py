@@ -8,6 +8,8 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
 
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.fetch import KafkaBatchReader
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.agents.apps import cluster_app, writer_app
@@ -48,6 +50,7 @@ class Site:
         self._writer, self._admin = connector.writer("worker"), connector.admin()
         shared = Shared(
             connector,
+            KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),
             self._admin,
             self._writer,
             self._writer,

@@ -13,21 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from connectors.base import (
-    BatchReader,
-    Clock,
-    Connector,
-    EndReached,
-    NewRecord,
-    Record,
-)
+from connectors.base import BatchReader, Clock, Connector, NewRecord
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from pipeline.core.native_transactions.index_table import IndexTable
 from pipeline.core.native_transactions.indexer import IndexLimits, PartitionIndexer, WriteIndex
-from pipeline.drivers.system_topics import missing_topic
+from pipeline.drivers.index_scan import read_index_table
 from pipeline.errors import AbortedIndexError
 from pipeline.index_metrics import IndexStats
-from schemas.errors import DecodeError, StilltideError
+from schemas.errors import StilltideError
 from schemas.topics import ABORTED_INDEX
 from schemas.values import EndOffset, Offset, TopicPartition
 
@@ -170,24 +163,9 @@ class AbortedIndexer:
     async def _take_over(self) -> IndexTable:
         """Fences whoever wrote before, then reads what is there."""
         await self._writer.fence()
-        starts = await self._admin.start_offsets([self._index])
-        ends = await self._admin.end_offsets([self._index])
-        if self._index not in starts:
-            raise missing_topic(ABORTED_INDEX)
-        table = IndexTable(keep_ranges=False)
-        reader = self._connector.reader(f"{ABORTED_INDEX}-{self._index.partition}")
-        try:
-            await reader.assign({self._index: starts[self._index]})
-            position = EndOffset(starts[self._index])
-            while position < ends[self._index]:
-                for item in await reader.read():
-                    if isinstance(item, EndReached):
-                        position = item.end_offset
-                    else:
-                        _take(table, item)
-        finally:
-            await reader.close()
-        return table
+        return await read_index_table(
+            self._connector, self._admin, self._index.partition, keep_ranges=False
+        )
 
     async def _extents(
         self,
@@ -246,10 +224,3 @@ class AbortedIndexer:
         found = (await self._admin.describe_topics([topic])).get(topic)
         if found is None or found.topic_id != self._topic_ids[topic]:
             raise RetriableError(f"topic {topic} was deleted or created anew", hint="begin again")
-
-
-def _take(table: IndexTable, record: Record) -> None:
-    try:
-        table.record_read(record.key, record.value)
-    except DecodeError as error:
-        raise error.at(record.topic, record.partition, record.offset) from error

@@ -1,6 +1,7 @@
 """`stilltide native` on a real broker: open, ended and hanging transactions (KIP-664)."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from pipeline.drivers.named_partitions import named_partitions
 from pipeline.drivers.native_transactions import (
     abort_hanging,
     open_transactions,
-    stable_positions,
 )
 from pipeline.errors import RefusedError
 from schemas.native_transactions import TransactionState
 from schemas.topics import TopicSpec
 from schemas.values import Offset, TopicPartition
 from tests.support.hanging import write_hanging
+from tests.support.native_topics import until_stable
 from tests.support.operator import Operator
 
 WAIT_S = 30
@@ -71,13 +72,6 @@ def begin(bootstrap: str, name: str, *partitions: TopicPartition) -> Producer:
         producer.produce(one.topic, b"v", partition=one.partition)
     assert producer.flush(WAIT_S) == 0
     return producer
-
-
-async def until_stable(admin: LogAdmin, data: TopicPartition, end: int) -> None:
-    """Waits for the last marker, which no answer waits for."""
-    async with asyncio.timeout(WAIT_S):
-        while (await admin.end_offsets([data], committed=True))[data] < end:
-            """Each look takes a round trip."""
 
 
 async def test_an_open_transaction_is_seen_and_fenced(
@@ -130,8 +124,10 @@ async def test_a_hanging_transaction_is_found_and_ended(
     (found,) = await operator.ask(f"native hanging {data.topic}", code=3)
     assert (found["partition"], found["open_from"]) == (0, open_from)
     assert (found["producer_id"], found["transactional_id"]) == (producer_id, None)
-    (position,) = await stable_positions(native, admin, [data])
-    assert (position.last_stable_offset, len(position.open)) == (open_from, 2)
+    watched = await operator.run(f"native watch {data.topic} --looks 1 -o json")
+    held, free = json.loads(watched.stdout)
+    assert (held["last_stable_offset"], held["open"], held["state"]) == (open_from, 2, "hanging")
+    assert (free["partition"], free["open"], free["held_by"]) == (1, 0, None)
     with pytest.raises(RefusedError) as caught:
         await abort_hanging(native, data, Offset(open_from + 1))
     assert caught.value.detail.endswith(f"{open_from}, {open_from + 3}")
@@ -142,6 +138,8 @@ async def test_a_hanging_transaction_is_found_and_ended(
     assert [it.hanging for it in await open_transactions(native, [data])] == [False]
     await asyncio.to_thread(live.commit_transaction, WAIT_S)
     await until_stable(admin, data, open_from + 6)
+    ranges = await operator.ask(f"native aborted-ranges {data.topic} 0 --source log")
+    assert [(it["first"], it["end"]) for it in ranges] == [(open_from, open_from + 3)]
 
 
 async def test_a_marker_of_an_old_epoch_is_refused(

@@ -14,6 +14,7 @@ from connectors.memory.connector import MemoryConnector
 from pipeline.core.native_transactions.index_table import IndexTable, StoredIndex
 from pipeline.core.native_transactions.indexer import IndexLimits
 from pipeline.drivers.aborted_indexing import AbortedIndexing
+from pipeline.drivers.index_scan import indexed_partitions, indexed_ranges, ranges_in_log
 from pipeline.drivers.owned_index import IndexOwner, IndexParts
 from pipeline.errors import AbortedIndexError
 from pipeline.metrics import WorkerMetrics
@@ -179,6 +180,49 @@ async def test_a_partition_that_cannot_be_indexed_holds_up_nobody(
         found = owner.stats()
     assert (found.data_partitions, found.resting, found.range_count, found.lag) == (1, 1, 1, 0)
     assert not covered(broker, ORDERS, 10)
+
+
+async def test_what_the_index_and_the_log_say_is_the_same(
+    broker: MemoryBroker, batches: ModelBatches, indexing: AbortedIndexing
+):
+    """F3: ranges and coverage, and nothing for a partition that was never indexed."""
+    connector = MemoryConnector(broker)
+    admin = connector.admin()
+    assert await indexed_ranges(connector, admin, ORDERS) is None
+    write(batches.logs[ORDERS])
+    batches.mirror()
+    await indexing.once()
+    stored, read = (
+        await indexed_ranges(connector, admin, ORDERS),
+        await ranges_in_log(batches, admin, ORDERS),
+    )
+    assert stored is not None
+    for found in (stored, read):
+        assert list(found.ranges) == [(0, 2), (5, 7)]
+        assert (found.covered_from, found.covered_to) == (0, 10)
+
+
+async def test_an_index_of_no_use_is_listed_with_its_problem(
+    broker: MemoryBroker, batches: ModelBatches, indexing: AbortedIndexing
+):
+    """Behind, not whole, of a former topic, of no topic, ahead of its log."""
+    connector = MemoryConnector(broker)
+    await indexing.once()
+    write(batches.logs[ORDERS])
+    batches.mirror()
+    claim(broker, PAYMENTS, 4, 2)
+    orders, payments = await indexed_partitions(connector, connector.admin())
+    assert (orders.data, orders.problem, orders.coverage.covered_to) == (ORDERS, "", 5)
+    assert orders.last_stable_offset == 10
+    assert payments.problem.endswith("names 2 with 2")
+    claim(broker, PAYMENTS, 9, 1)
+    broker.delete_topic("orders")
+    orders, payments = await indexed_partitions(connector, connector.admin())
+    assert orders.problem == "the partition does not exist"
+    assert payments.problem == "the log ends below what was indexed"
+    broker.create_topic(TopicSpec("orders", 1))
+    orders, _ = await indexed_partitions(connector, connector.admin())
+    assert orders.problem == "of a former topic of this name"
 
 
 async def test_another_indexer_takes_over(

@@ -38,7 +38,7 @@ def test_what_its_coordinator_has_will_end():
 
 
 def test_what_no_coordinator_has_hangs():
-    """No such producer id; an id forgotten meanwhile; another producer id; without the partition."""
+    """No such producer id; an id forgotten meanwhile; another producer id; other partitions."""
     seen = {A: [producer(5)]}
     for listed, known in (
         ([], {}),

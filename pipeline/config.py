@@ -88,6 +88,8 @@ class Settings(BaseSettings):
         cluster: name of the cluster, such as `a`.
         bootstrap_servers: its brokers, `host:port`, several with commas.
         clusters: all clusters that are linked, by name; see `parse_clusters`.
+        replicate_from: clusters that workers copy from, to their own; names with spaces between.
+        replicate_topics: which topics; names or patterns such as `orders-*`, likewise.
         worker_instance_id: static group membership: a restarted worker with the same id gets its
             partitions back without a rebalance.
         coordinators: partitions of txn-log and txn-requests.
@@ -120,6 +122,8 @@ class Settings(BaseSettings):
     cluster: str = "a"
     bootstrap_servers: str = "127.0.0.1:9092"
     clusters: Annotated[Mapping[str, ClusterAddress], NoDecode] = {}
+    replicate_from: str = ""
+    replicate_topics: str = "*"
     worker_instance_id: str | None = None
     coordinators: int = 4
     partitions: int = 4
@@ -161,10 +165,20 @@ class Settings(BaseSettings):
             return ClusterAddress(bootstrap_servers=self.bootstrap_servers)
         raise unknown_cluster(name, self.clusters)
 
+    def _check_source(self, name: str) -> None:
+        if name == self.cluster:
+            raise ConfigError(
+                f"replicate_from names {name}, the worker's own cluster",
+                hint="name the others; `cluster` is the own one",
+            )
+        self.address_of(name)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, bound in BOUNDS.items():
             _check_bound(name, getattr(self, name), bound)
+        for name in self.replicate_from.split():
+            self._check_source(name)
         addresses = [one.bootstrap_servers for one in self.clusters.values()]
         for server in ",".join([self.bootstrap_servers, *addresses]).split(","):
             _check_server(server.strip())

@@ -148,6 +148,7 @@ def copy_options(config: KafkaConfig, transactional_id: str) -> Options:
         "transaction.timeout.ms": timeout_ms,
     }
 
+
 def reader_options(
     config: KafkaConfig, client_id: str, *, committed: bool, in_bulk: bool = False
 ) -> Options:

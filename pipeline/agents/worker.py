@@ -20,6 +20,7 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
+from pipeline.agents.links import links_agent
 from pipeline.agents.owners import Owners, Shared
 from pipeline.agents.probes import Finding, Probes, broker_check
 from pipeline.config import Settings
@@ -128,7 +129,7 @@ class Worker:
 
     async def _serve(
         self,
-        connector: Connector,
+        connector: KafkaConnector,
         batches: BatchReader,
         admin: LogAdmin,
         dynamic: DynamicSettings,
@@ -165,6 +166,7 @@ class Worker:
             self._metrics,
         )
         owners = self._owners = Owners(cluster, shared, self.fail)
+        links = links_agent(cluster, settings, connector, self.fail)
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
@@ -177,7 +179,7 @@ class Worker:
         try:
             await self._stop.wait()
         finally:
-            await owners.stop()
+            await asyncio.gather(owners.stop(), links.stop())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -58,7 +58,7 @@ class ReplicationOptions:
     throttle_bytes_per_s: float | None = None
     partition_count: int = 4
     patience_s: float = 60.0
-    look_interval_s: float = 2.0
+    look_interval_s: float = 5.0
     retry_delay_s: float = 0.5
     stop_timeout_s: float = 5.0
     limits: LinkLimits = field(default_factory=LinkLimits)
@@ -120,6 +120,9 @@ class Replication:
             self._seen = await self._first_look(topics)
             serving(sorted({data.topic for data in self._seen}))
             await self._serve(parts, topics)
+        except UnavailableError:
+            if not self._stopping.is_set():
+                raise
         finally:
             await self._close()
 
@@ -245,6 +248,7 @@ class Replication:
                 reason=str(problem),
             )
             await self._rest(self._options.retry_delay_s)
+        return None
 
     async def _patient(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of a call, made again while a cluster is away."""
@@ -254,7 +258,7 @@ class Replication:
             try:
                 return await attempt()
             except RetriableError as error:
-                if now() >= deadline:
+                if now() >= deadline or self._stopping.is_set():
                     raise UnavailableError(
                         f"a cluster was away for {self._options.patience_s:g} s",
                         detail=str(error),

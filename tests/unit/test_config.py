@@ -166,3 +166,13 @@ def test_topics_to_index_are_named_with_commas():
     assert load_settings(index_topics=" b, a,b,").indexed_topics == ["a", "b"]
     with pytest.raises(ConfigError, match="index_topics holds 'a b'"):
         load_settings(index_topics="c,a b")
+
+
+def test_what_is_replicated_from_must_be_known():
+    """And another cluster than the worker's own."""
+    clusters = "a=h:1 b=h:2"
+    assert load_settings(clusters=clusters, replicate_from="b").replicate_from == "b"
+    with pytest.raises(ConfigError, match="unknown cluster 'c'"):
+        load_settings(clusters=clusters, replicate_from="b c")
+    with pytest.raises(ConfigError, match="the worker's own cluster"):
+        load_settings(clusters=clusters, replicate_from="a")

@@ -12,7 +12,7 @@ from connectors.clock import SystemClock
 from connectors.copying import LinkConnector
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
-from pipeline.agents.partition_owner import PartitionOwnerAgent
+from pipeline.agents.partition_owner import PartitionOwners
 from pipeline.config import Settings
 from pipeline.drivers.owned_links import LinksDriver
 from pipeline.drivers.replication import Replication, ReplicationOptions
@@ -26,7 +26,7 @@ def links_agent(
     settings: Settings,
     target: LinkConnector,
     failed: Callable[[BaseException], None],
-) -> PartitionOwnerAgent[LinksDriver]:
+) -> PartitionOwners[LinksDriver]:
     """What runs the links that the settings name, where the first partition is assigned."""
     options = ReplicationOptions(
         TopicChoice(settings.replicate_topics.split()),
@@ -53,4 +53,4 @@ def links_agent(
     def make(partition: int) -> LinksDriver:
         return LinksDriver(sources if partition == 0 else [], link)
 
-    return PartitionOwnerAgent(app, "links", SNAPSHOT_REQUESTS, make, failed, receives=False)
+    return PartitionOwners(app, "links", SNAPSHOT_REQUESTS, make, failed)

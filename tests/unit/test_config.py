@@ -160,6 +160,14 @@ def test_clusters_that_cannot_be_understood_are_refused(text: str, named: str):
         load_settings(clusters=text)
 
 
+def test_topics_to_index_are_named_with_commas():
+    """Each once, ascending, blanks apart; a name that no topic can have is refused."""
+    assert load_settings().indexed_topics == []
+    assert load_settings(index_topics=" b, a,b,").indexed_topics == ["a", "b"]
+    with pytest.raises(ConfigError, match="index_topics holds 'a b'"):
+        load_settings(index_topics="c,a b")
+
+
 def test_what_is_replicated_from_must_be_known():
     """And another cluster than the worker's own."""
     clusters = "a=h:1 b=h:2"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
@@ -115,7 +115,7 @@ def _table(spark: SparkSession, path: str, findings: Findings) -> DataFrame | No
     """The records that a table names; None, and a finding, when it cannot say."""
     try:
         table = spark.read.parquet(path)
-    except AnalysisException as error:
+    except PySparkException as error:
         return _unreadable(findings, path, str(error).splitlines()[0])
     types = {name: kind for name, kind in table.dtypes if name in _COLUMNS}
     for name, wanted in _COLUMNS.items():

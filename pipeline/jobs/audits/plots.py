@@ -113,7 +113,7 @@ def _lags(on: Axes, shown: Sequence[PartitionFigures]) -> None:
 
 def _label_rows(on: Axes, names: Sequence[str]) -> None:
     on.set_yticks(range(len(names)), names)
-    on.set_ylim(len(names) - 0.5, -0.5)
+    on.set_ylim(max(1, len(names)) - 0.5, -0.5)
 
 
 def _name(one: PartitionFigures) -> str:

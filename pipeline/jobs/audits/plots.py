@@ -87,7 +87,7 @@ def _rates(on: Axes, shown: Sequence[PartitionFigures]) -> None:
             edges = [window.first for window in one.windows] + [one.windows[-1].end]
             values = [100 * _rate(window.aborted, window.visible) for window in one.windows]
             on.stairs(values, edges, label=_name(one))
-    on.set_ylim(0, 105)
+    on.set_ylim(bottom=0)
     on.set_xlabel("offset")
     on.set_ylabel("aborted, %")
     if shown:

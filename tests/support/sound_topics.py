@@ -1,13 +1,15 @@
 """Topics without any fault: random histories of both kinds of transaction, and what they hold."""
 
+import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from random import Random
 
 from pipeline.jobs.audit_result import Verdict
 from pipeline.jobs.audits.run import AuditPlan, run_audit
 from schemas.values import TopicPartition, TxnId
-from tests.support.native_topics import INDEX_PARTITIONS
+from tests.support.native_topics import index_topics
 from tests.support.native_writer import NativeWriter, await_stable
 from tests.support.spark_topics import HandWriter, create_topics
 
@@ -52,15 +54,23 @@ def write_sound(bootstrap: str, topic: str, seed: int) -> list[Counter[str]]:
     return held
 
 
-def assert_sound(bootstrap: str, topic: str, seed: int) -> None:
-    """Passes when an audit of a new sound topic finds nothing, and counts what was written."""
-    held = write_sound(bootstrap, topic, seed)
-    report = run_audit(bootstrap, AuditPlan([topic], index_partitions=INDEX_PARTITIONS))
-    assert [one for check in report.checks for one in check.findings] == []
-    assert report.verdict is Verdict.VALID
-    for expected, found in zip(held, report.partitions, strict=True):
-        told = asdict(found.records) | {
-            name: getattr(found, name) for name in ("aborted", "markers", "commits", "aborts")
-        }
-        assert {name: told[name] for name in expected} == dict(expected), f"seed {seed}"
-        assert found.unexplained == 0
+def assert_sound(bootstrap: str, name: str, seeds: Sequence[int]) -> None:
+    """Passes when audits of new sound topics, one by one, find nothing and count what was written.
+
+    Args:
+        bootstrap: the cluster.
+        name: the topics' names begin so.
+        seeds: of their histories.
+    """
+    written = {f"{name}-{seed}": write_sound(bootstrap, f"{name}-{seed}", seed) for seed in seeds}
+    asyncio.run(index_topics(bootstrap, *written))
+    for topic, held in written.items():
+        report = run_audit(bootstrap, AuditPlan([topic]))
+        assert [one for check in report.checks for one in check.findings] == [], topic
+        assert report.verdict is Verdict.VALID
+        for expected, found in zip(held, report.partitions, strict=True):
+            told = asdict(found.records) | {
+                name: getattr(found, name) for name in ("aborted", "markers", "commits", "aborts")
+            }
+            assert {name: told[name] for name in expected} == dict(expected), topic
+            assert found.unexplained == 0

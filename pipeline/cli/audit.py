@@ -70,7 +70,8 @@ Examples:
     "first",
     multiple=True,
     metavar="[TOPIC/PARTITION=]OFFSET",
-    help="Where to begin.  [default: the log starts]",
+    help="Where to begin; the counts of transactions that it cuts stay unknown.  "
+    "[default: the log starts]",
 )
 @click.option(
     "--to",

@@ -1,0 +1,34 @@
+import json
+
+import pytest
+
+from pipeline.cli.main import run
+
+
+def test_secrets_are_redacted_and_origins_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Every setting has a line with its origin; of a password only that there is one."""
+    monkeypatch.setenv("STILLTIDE_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
+    monkeypatch.setenv("STILLTIDE_SASL_MECHANISM", "PLAIN")
+    monkeypatch.setenv("STILLTIDE_SASL_USERNAME", "alice")
+    monkeypatch.setenv("STILLTIDE_SASL_PASSWORD", "hush")
+    assert run(["config", "show", "--origin", "-o", "json"]) == 0
+    printed = capsys.readouterr().out
+    rows = {row["setting"]: (row["value"], row["origin"]) for row in json.loads(printed)}
+    assert rows["sasl_username"] == ("alice", "STILLTIDE_SASL_USERNAME")
+    assert rows["sasl_password"] == ("**********", "STILLTIDE_SASL_PASSWORD")
+    assert rows["coordinators"] == (4, "default")
+    assert "hush" not in printed
+
+
+def test_wrong_value_of_a_secret_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Neither on stdout nor in the error."""
+    monkeypatch.setenv("STILLTIDE_SASL_PASSWORD", "hush")
+    assert run(["config", "show"]) == 1
+    printed = capsys.readouterr()
+    assert "sasl_password" in printed.err
+    assert "STILLTIDE_SASL_PASSWORD" in printed.err
+    assert "hush" not in printed.out + printed.err

@@ -45,8 +45,12 @@ bench: setup ## Measure (all cases, or CASE=writer|transactions|acknowledgements
 chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS="-k broker").
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos $(ARGS)
 
-lock: setup ## Compile requirements.lock anew.
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade --group dev pyproject.toml -o requirements.lock
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
+
+lock: setup ## Compile requirements.lock anew, and of it what the images need.
+	$(COMPILE) --upgrade --group dev --extra spark -o requirements.lock
+	$(COMPILE) --no-annotate --constraint requirements.lock -o requirements.worker.lock
+	$(COMPILE) --no-annotate --constraint requirements.lock --extra spark -o requirements.spark.lock
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. schemas/v1/*.proto

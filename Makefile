@@ -8,7 +8,7 @@ SEED ?= 1
 ROUNDS ?= 2
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench chaos lock protos clean
+.PHONY: help setup demo test images test-containers check format bench chaos lock protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,15 @@ demo: setup ## Run the main job end to end on a real broker and check the result
 
 test: check ## Run every check and test, those on a real broker and Spark included (JOBS=2 ARGS="-k marker").
 	$(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
+	@if timeout 10 docker version >/dev/null 2>&1; then $(MAKE) --no-print-directory test-containers; \
+	else echo "no Docker engine answers: tests/containers did not run"; fi
+
+images: ## Build the images stilltide (worker) and stilltide:spark.
+	docker build --quiet --tag stilltide .
+	docker build --quiet --tag stilltide:spark --target spark .
+
+test-containers: setup images ## Run the tests on images and the compose file; needs a Docker engine.
+	$(BIN)/pytest tests/containers $(ARGS)
 
 check: setup ## Lint, format, types and import contracts.
 	$(BIN)/ruff check $(CODE)

@@ -97,7 +97,7 @@ def test_nothing_is_lost_when_each_part_is_killed_once(compose: Compose):
     topics = ("orders", "payments")
     load = asyncio.run(run_tour(compose, topics))
     assert len(load.outcomes.committed) >= 3 * STEP
-    named = [word for topic in topics for word in ("--topic", topic)]
+    named = ["--topics", ",".join(topics), "--update-index"]
     audit = compose("--profile", "audit", "run", "--rm", "-T", "audit", *named, "-o", "json")
     found = json.loads(audit.stdout)
     assert found["verdict"] == "valid"

@@ -1,13 +1,17 @@
 """A link between memory brokers: exactly once, in order, whatever restarts (H1-H6)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from connectors.memory.broker import MemoryBroker
+from connectors.memory.clock import MemoryClock
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.replication.link import LinkLimits
 from pipeline.drivers.replication import Replication, ReplicationOptions
+from pipeline.drivers.replication_topics import TopicChoice
 from schemas.replication import origin_of
 from schemas.topics import TopicSpec
 from schemas.values import ClusterName, TopicPartition

@@ -3,10 +3,14 @@
 *Invariants*: a secret is never printed, only whether there is one.
 """
 
+from collections.abc import Mapping
+from typing import cast
+
 import click
 from pydantic import SecretStr
 
 from pipeline.cli.output import Row, output_option, print_rows
+from pipeline.clusters import ClusterAddress
 from pipeline.config import load_with_origins
 
 
@@ -42,4 +46,7 @@ def show(output: str, *, origin: bool) -> None:
 def _shown(value: object) -> str | float | None:
     if isinstance(value, SecretStr):
         return "**********"
+    if isinstance(value, Mapping):  # clusters, whose options may hold secrets
+        clusters = cast("Mapping[str, ClusterAddress]", value)
+        return " ".join(f"{name}={one.bootstrap_servers}" for name, one in clusters.items())
     return value if value is None or isinstance(value, int | float) else str(value)

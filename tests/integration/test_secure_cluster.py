@@ -1,7 +1,6 @@
 """TLS and SASL: every client of ours reaches such a broker, and says clearly why it cannot."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,8 @@ from pipeline.drivers.aborted_indexing import AbortedIndexing
 from pipeline.jobs.audit import audit
 from pipeline.jobs.audit_result import Verdict
 from schemas.topics import TopicSpec
-from tests.support.secure import USER, Secured, scram_listener, tls_listener
+from tests.support.local import run_stilltide
+from tests.support.secure import Secured, scram_listener, tls_listener
 from tests.support.spark import local_spark
 from tests.support.worker_process import running_worker
 
@@ -131,15 +131,18 @@ def test_certificate_nobody_vouches_for_is_refused(
     assert "ssl.ca.location" in said
 
 
-def test_worker_that_may_not_log_in_ends(secure: Secure, monkeypatch: pytest.MonkeyPatch):
-    """It exits with an error within its request time-out instead of trying for ever."""
+def test_worker_that_may_not_log_in_ends(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """It exits with that error instead of trying for ever."""
     monkeypatch.setenv("STILLTIDE_REQUEST_TIMEOUT_S", "3")
     for name, value in (secure.scram.settings | {"sasl_password": "wrong"}).items():
         monkeypatch.setenv(f"STILLTIDE_{name.upper()}", value)
-    began_s = time.monotonic()
-    arguments = ["worker", "--bootstrap-servers", address(secure.scram), "--web-port", "0"]
-    assert run(arguments) == 1
-    assert time.monotonic() - began_s < PATIENCE_S
+    servers = ("--bootstrap-servers", address(secure.scram))
+    ended = run_stilltide("worker", *servers, "--web-port", "0", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "uthentication failed" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_unencrypted_client_is_told_to_set_the_protocol(
@@ -149,5 +152,4 @@ def test_unencrypted_client_is_told_to_set_the_protocol(
     monkeypatch.setenv("STILLTIDE_REQUEST_TIMEOUT_S", "3")
     assert run(["txn", "list", "--bootstrap-servers", address(secure.scram)]) == 1
     said = capsys.readouterr().err
-    assert address(secure.scram) in said
-    assert USER not in said
+    assert f"at {address(secure.scram)}" in said

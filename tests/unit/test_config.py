@@ -294,3 +294,16 @@ def test_certificate_without_its_key_is_refused():
     """One of the two is of no use."""
     with pytest.raises(ConfigError, match="one is set and the other is not"):
         load_settings(security_protocol="SSL", ssl_certificate_location="x")
+
+
+def test_security_holds_for_named_clusters_without_options_of_their_own():
+    """One set of credentials serves all clusters; a cluster with options has those alone."""
+    clusters = {"b": "h:1", "c": {"bootstrap_servers": "h:2", "options": {"x": "y"}}}
+    settings = load_settings(
+        clusters=clusters,
+        security_protocol="SSL",
+        ssl_endpoint_identification_algorithm="none",
+    )
+    assert settings.address_of("b").options == settings.kafka_options
+    assert settings.address_of("b").options["security.protocol"] == "SSL"
+    assert settings.address_of("c").options == {"x": "y"}

@@ -13,11 +13,14 @@ def test_secrets_are_redacted_and_origins_shown(
     monkeypatch.setenv("STILLTIDE_SASL_MECHANISM", "PLAIN")
     monkeypatch.setenv("STILLTIDE_SASL_USERNAME", "alice")
     monkeypatch.setenv("STILLTIDE_SASL_PASSWORD", "hush")
+    clusters = {"b": {"bootstrap_servers": "h:1", "options": {"sasl.password": "hush"}}}
+    monkeypatch.setenv("STILLTIDE_CLUSTERS", json.dumps(clusters))
     assert run(["config", "show", "--origin", "-o", "json"]) == 0
     printed = capsys.readouterr().out
     rows = {row["setting"]: (row["value"], row["origin"]) for row in json.loads(printed)}
     assert rows["sasl_username"] == ("alice", "STILLTIDE_SASL_USERNAME")
     assert rows["sasl_password"] == ("**********", "STILLTIDE_SASL_PASSWORD")
+    assert rows["clusters"] == ("b=h:1", "STILLTIDE_CLUSTERS")
     assert rows["coordinators"] == (4, "default")
     assert "hush" not in printed
 

@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.containers import ROOT, kafka_container
 
 TIMEOUT_S = 600
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
 
 def test_contract_suite_passes_on_the_official_image():

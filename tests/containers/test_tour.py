@@ -22,6 +22,8 @@ STEP = 200
 SEEN_S = 120.0
 """By then Prometheus has scraped often enough for every rate."""
 
+pytestmark = pytest.mark.timeout(600)  # images start, clusters come up
+
 SERVICES = [f"{kind}-{cluster}" for kind in ("kafka", "worker") for cluster in "abc"]
 
 

@@ -50,7 +50,7 @@ COPY --from=fetch /opt/cache/jars/*.jar /
 
 FROM java AS spark
 COPY --link --from=jars /*.jar /opt/cache/jars/
-ENV STILLTIDE_CACHE_DIR=/opt/cache JAVA_HOME=/usr/lib/jvm/default-java
+ENV STILLTIDE_CACHE_DIR=/opt/cache
 USER 10001
 
 FROM worker

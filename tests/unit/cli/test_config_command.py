@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,16 @@ def test_wrong_value_of_a_secret_is_not_shown(
     assert "sasl_password" in printed.err
     assert "STILLTIDE_SASL_PASSWORD" in printed.err
     assert "hush" not in printed.out + printed.err
+
+
+def test_file_of_settings_is_an_option_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    """`--config` stands before the command, and wins over the variable."""
+    path = tmp_path / "stilltide.toml"
+    path.write_text("coordinators = 9")
+    monkeypatch.setenv("STILLTIDE_CONFIG", str(tmp_path / "other.toml"))
+    assert run(["--config", str(path), "config", "show", "--origin", "-o", "json"]) == 0
+    rows = {row["setting"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["coordinators"]["value"] == 9
+    assert rows["coordinators"]["origin"] == str(path)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
 from pipeline.client import TransactionClient
 from tests.support.containers import ROOT, Compose, compose_project
 from tests.support.worker_process import Load, create_topics
@@ -81,7 +83,10 @@ async def run_tour(compose: Compose, topics: tuple[str, str]) -> Load:
     await create_topics(bootstrap, *topics)
     load = Load(topics, 1_000_000)
     tour = Tour(load)
-    async with TransactionClient(bootstrap, resend_s=0.5, transaction_timeout_s=60) as client:
+    connector = KafkaConnector(KafkaConfig(bootstrap, delivery_timeout_s=60))
+    async with TransactionClient(
+        connector=connector, resend_s=0.5, transaction_timeout_s=60
+    ) as client:
         running = asyncio.create_task(load.run(client, tour.ended))
         for service in ("worker-a", "kafka-a"):
             await tour.until(len(load.outcomes.committed) + STEP)

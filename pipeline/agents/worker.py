@@ -16,7 +16,6 @@ import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from connectors.base import BatchReader, Connector, LogAdmin, LogWriter
-from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
@@ -88,12 +87,7 @@ class Worker:
         tune()
         disable_created_metrics()  # a time stamp beside each sample tells nothing new
         settings = self._settings
-        connector = KafkaConnector(
-            KafkaConfig(
-                bootstrap_servers=settings.bootstrap_servers,
-                request_timeout_s=settings.request_timeout_s,
-            )
-        )
+        connector = KafkaConnector(settings.kafka)
         admin = connector.admin()
         specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
         loop = asyncio.get_running_loop()

@@ -1,11 +1,13 @@
 """The compose file as the README tours it: up, under load, each part killed once, audited, seen."""
 
 import asyncio
+import itertools
 import json
 import math
 import time
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
-from pipeline.client import TransactionClient
+from pipeline.client import Subscription, TransactionClient
+from schemas.values import TopicPartition
 from tests.support.containers import ROOT, Compose, compose_project
-from tests.support.worker_process import Load, create_topics
+from tests.support.worker_process import PARTITIONS, Load, create_topics
 
 DASHBOARD = ROOT / "deploy/grafana/dashboards/stilltide.json"
 STEP = 200
@@ -26,7 +29,12 @@ SEEN_S = 120.0
 
 pytestmark = pytest.mark.timeout(600)  # images start, clusters come up
 
-SERVICES = [f"{kind}-{cluster}" for kind in ("kafka", "worker") for cluster in "abc"]
+SERVICES = [
+    *(f"{kind}-{cluster}" for kind in ("kafka", "worker") for cluster in "abc"),
+    *(f"link-{source}-{target}" for source in "abc" for target in "abc" if source != target),
+]
+
+COPIED_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +60,10 @@ def test_everything_is_healthy(compose: Compose):
         lines = fetch(f"{compose.web(cluster)}/readyz").decode().splitlines()
         assert [line[:3] for line in lines] == ["[+]"] * len(lines)
         assert len(lines) >= 2
+
+
+LOADS: list[Load] = []
+"""What the tour has written, for the tests after it."""
 
 
 class Tour:
@@ -88,7 +100,7 @@ async def run_tour(compose: Compose, topics: tuple[str, str]) -> Load:
         connector=connector, resend_s=0.5, transaction_timeout_s=60
     ) as client:
         running = asyncio.create_task(load.run(client, tour.ended))
-        for service in ("worker-a", "kafka-a"):
+        for service in ("worker-a", "link-a-b", "kafka-a"):
             await tour.until(len(load.outcomes.committed) + STEP)
             await asyncio.to_thread(compose, "kill", service)
             await asyncio.to_thread(compose, "up", "--detach", "--wait", service)
@@ -103,6 +115,7 @@ def test_nothing_is_lost_when_each_part_is_killed_once(compose: Compose):
     """Readers see what was committed and nothing else; the audit of the Spark image agrees."""
     topics = ("orders", "payments")
     load = asyncio.run(run_tour(compose, topics))
+    LOADS.append(load)
     assert len(load.outcomes.committed) >= 3 * STEP
     named = ["--topics", ",".join(topics), "--update-index"]
     audit = compose("--profile", "audit", "run", "--rm", "-T", "audit", *named, "-o", "json")
@@ -110,6 +123,39 @@ def test_nothing_is_lost_when_each_part_is_killed_once(compose: Compose):
     assert found["verdict"] == "valid"
     listed = compose("--profile", "tools", "run", "--rm", "-T", "cli", "txn", "list", "-o", "json")
     assert isinstance(json.loads(listed.stdout), list)
+
+
+async def read_numbers(bootstrap: str, topics: tuple[str, str], group: str) -> Counter[int]:
+    """How often each transaction's number is visible on a cluster, up to the ends as of now."""
+    connector = KafkaConnector(KafkaConfig(bootstrap))
+    admin = connector.admin()
+    data = [TopicPartition(topic, it) for topic in topics for it in range(PARTITIONS)]
+    ends = await admin.end_offsets(data, committed=True)
+    await admin.close()
+    async with Subscription(topics, group=group, connector=connector) as records:
+        return Counter([int(record.value or b"-1") async for record in records.read_to(ends)])
+
+
+async def fail_over(compose: Compose, load: Load) -> Counter[int]:
+    """What consumers see on cluster b once it has all and a is gone."""
+    there = compose.bootstrap("b")
+    async with asyncio.timeout(COPIED_S):
+        for attempt in itertools.count():
+            seen = await read_numbers(there, load.topics, f"copied-{attempt}")
+            if load.outcomes.committed <= seen.keys():
+                break
+    await asyncio.to_thread(compose, "kill", "kafka-a")
+    return await read_numbers(there, load.topics, "failed-over")
+
+
+def test_cluster_b_takes_over(compose: Compose):
+    """With a gone, b holds what a had committed, each record once."""
+    (load,) = LOADS
+    seen = asyncio.run(fail_over(compose, load))
+    assert load.outcomes.committed <= seen.keys()
+    assert seen.keys() <= load.outcomes.committed | load.outcomes.unknown
+    assert set(seen.values()) == {2 * load.per_topic}
+    compose("up", "--detach", "--wait", "kafka-a", "worker-a")
 
 
 def expressions() -> list[str]:

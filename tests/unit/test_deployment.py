@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 import pipeline.metrics
+import pipeline.replication_metrics
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
-FAMILIES = set(re.findall(r"^\| (stilltide_\w+) \|", pipeline.metrics.__doc__ or "", re.MULTILINE))
+TABLES = f"{pipeline.metrics.__doc__}{pipeline.replication_metrics.__doc__}"
+FAMILIES = set(re.findall(r"^\| (stilltide_\w+) \|", TABLES, re.MULTILINE))
 PORT_MAX = 32_767
 """Those above are given to outgoing connections."""
 

@@ -6,6 +6,7 @@
 from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.fetch import KafkaBatchReader
+from connectors.kafka.group_admin import KafkaGroupAdmin
 from connectors.kafka.groups import KafkaGroupReader
 from connectors.kafka.reader import KafkaReader
 from connectors.kafka.transactional import KafkaTransactionalWriter
@@ -45,3 +46,7 @@ class KafkaConnector:
     def admin(self) -> KafkaAdmin:
         """An admin."""
         return KafkaAdmin(self._config)
+
+    def group_admin(self) -> KafkaGroupAdmin:
+        """An admin of consumer groups."""
+        return KafkaGroupAdmin(self._config)

@@ -12,14 +12,11 @@ anew under its old name would turn into an error that looks like no other.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
 from kafka.protocol.consumer import FetchRequest
 from kafka.structs import TopicPartition as ClientPartition
 
@@ -28,6 +25,7 @@ from connectors.errors import FatalError
 from connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig
 from connectors.kafka.errors import translate_raw
 from connectors.kafka.raw_batches import parse_batches
+from connectors.kafka.raw_line import RawLine
 from connectors.kafka.raw_options import raw_options
 from schemas.batches import AbortedTransaction, Batch
 from schemas.values import EndOffset, Offset, TopicPartition
@@ -104,7 +102,8 @@ class KafkaBatchReader:
             raise self._closed_error()
         if self._line is None:
             self._line = _Line(self._options, self._timeout_s)
-        running = asyncio.ensure_future(self._line.run(work))
+        line = self._line
+        running = asyncio.ensure_future(line.run(lambda: work(line)))
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait((running, closing), return_when=asyncio.FIRST_COMPLETED)
@@ -121,50 +120,8 @@ class KafkaBatchReader:
         return FatalError(f"batch reader {self._client_id} is closed")
 
 
-class _Line:
-    """kafka-python's loop, on a thread of its own, and what is asked on it.
-
-    Its coroutines are driven by its own loop and await its own futures, never asyncio's.
-    """
-
-    def __init__(self, options: dict[str, Any], timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        # Any: the stubs that pyright brings along are of kafka-python 2.
-        self._net: Any = NetworkSelector(client_id=options["client_id"])
-        self._manager: Any = KafkaConnectionManager(self._net, **options)
-        # Asking about a topic must not make it.
-        self._manager.cluster.config["allow_auto_create_topics"] = False
-        self._net.start()
-
-    async def run(self, work: "Callable[[_Line], Awaitable[T]]") -> T:
-        """What `work` returns or raises; called on an asyncio loop."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(result)  # pyright: ignore[reportArgumentType] - there is a result
-            else:
-                done.set_exception(error)
-
-        def post(result: T | None, error: BaseException | None) -> None:
-            try:
-                loop.call_soon_threadsafe(settle, result, error)
-            except RuntimeError:
-                # The loop ended without closing its reader; nobody is left to tell.
-                self._net.stop(timeout_ms=0)
-
-        future = self._manager.call_soon(work, self)
-        future.add_callback(lambda result: post(result, None))
-        future.add_errback(lambda error: post(None, error))
-        return await done
-
-    def close(self) -> None:
-        """Ends connections and thread; called on a thread that may wait."""
-        self._net.run(self._manager.close)
-        self._net.close()
+class _Line(RawLine):
+    """Fetches on kafka-python's thread."""
 
     async def fetch(
         self,
@@ -184,21 +141,20 @@ class _Line:
             try:
                 leader, epoch = await self._leader(data)
                 request = _request(data, position, isolation_level, bytes_max, epoch)
-                return _answer(await self._manager.send(request, leader))
+                return _answer(await self.manager.send(request, leader))
             except kafka_errors.KafkaError as error:
                 missing = isinstance(error, kafka_errors.UnknownTopicOrPartitionError)
                 until_s = min(absent_s, deadline_s) if missing else deadline_s
                 if not error.retriable or time.monotonic() > until_s:
                     raise
                 if error.invalid_metadata:
-                    self._manager.cluster.request_update()
-            await self._net.sleep(_AGAIN_S)
+                    self.manager.cluster.request_update()
+            await self.sleep(_AGAIN_S)
 
     async def _leader(self, data: TopicPartition) -> tuple[int, int]:
         """Node and epoch of the leader."""
-        if not self._manager.bootstrapped:
-            await self._manager.bootstrap_async(timeout_ms=math.ceil(self._timeout_s * 1000))
-        cluster, partition = self._manager.cluster, ClientPartition(*data)
+        await self.bootstrap()
+        cluster, partition = self.manager.cluster, ClientPartition(*data)
         leader = cluster.leader_for_partition(partition)
         if leader is None:
             _follow(cluster, data.topic)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from connectors.base import TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError
 from connectors.memory.broker import MemoryBroker
+from connectors.memory.group_admin import MemoryGroupAdmin
 from connectors.memory.reader import MemoryGroupReader, MemoryReader
 from connectors.memory.transactional import MemoryTransactionalWriter
 from connectors.memory.writer import MemoryWriter
@@ -53,6 +54,10 @@ class MemoryConnector:
     def admin(self) -> "MemoryAdmin":
         """An admin."""
         return MemoryAdmin(self._broker)
+
+    def group_admin(self) -> MemoryGroupAdmin:
+        """An admin of consumer groups."""
+        return MemoryGroupAdmin(self._broker)
 
 
 class MemoryAdmin:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from connectors.base import Committed
 from connectors.commit_check import check_metadata

@@ -9,8 +9,9 @@ been read too.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from connectors.base import Connector, LogAdmin, Record
+from connectors.base import Connector, LogAdmin
 from pipeline.core.read_committed.effects import Effect
 from pipeline.core.read_committed.machine import PartitionFilter
 from pipeline.core.txn_buffer.recovery import Snapshot
@@ -22,7 +23,7 @@ from schemas.markers import Marker
 from schemas.snapshots import SnapshotEnd
 from schemas.values import EndOffset, TopicPartition
 
-Decided = Callable[[TopicPartition, list[Effect[Record]]], None]
+Decided = Callable[[TopicPartition, list[Effect[Any]]], None]
 
 
 class Evidence:
@@ -45,7 +46,7 @@ class Evidence:
         client_id: str,
         marker_partitions: int,
         snapshot_partitions: int,
-        machine_of: Callable[[TopicPartition], PartitionFilter[Record] | None],
+        machine_of: Callable[[TopicPartition], PartitionFilter[Any] | None],
         decided: Decided,
         batch_read: Callable[[], None],
     ) -> None:
@@ -62,7 +63,7 @@ class Evidence:
             client_id=f"{client_id}-markers",
             partition_count=marker_partitions,
             marker_read=self._marker_read,
-            batch_read=self._markers_read,
+            batch_read=self._marker_batch_read,
         )
         self._snapshots = SnapshotTail(
             connector,
@@ -94,6 +95,15 @@ class Evidence:
         markers, snapshots = self._markers.caught_up_at(data), self._snapshots.caught_up_at(data)
         return None if markers is None or snapshots is None else max(markers, snapshots)
 
+    def markers_read(self, data: TopicPartition, end_offset: EndOffset) -> bool:
+        """Whether every marker of a data partition below an end offset was read."""
+        position = self._markers.position(data)
+        return position is not None and position >= end_offset
+
+    def marker_source(self, data: TopicPartition) -> TopicPartition:
+        """The partition that has the markers of a data partition."""
+        return self._markers.source(data)
+
     async def run(self) -> None:
         """Reads until cancelled; raises what the two tails raise."""
         tails = [asyncio.create_task(it.run()) for it in (self._markers, self._snapshots)]
@@ -118,7 +128,7 @@ class Evidence:
         if effects:
             self._decided(marker.data, effects)
 
-    def _markers_read(self) -> None:
+    def _marker_batch_read(self) -> None:
         for data in list(self._marker_ends):
             self._give_up(data)
         self._batch_read()

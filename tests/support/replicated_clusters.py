@@ -1,0 +1,133 @@
+"""Clusters in memory with controllers and links by hand.
+
+*Source*: protocols.md I.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from connectors.base import Committed
+from connectors.clock import SystemClock
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from pipeline.core.replication.controller import ControllerLimits
+from pipeline.core.replication.snapshots import SnapshotLimits
+from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
+from schemas import replication_markers
+from schemas.replication_markers import MarkerKey, MarkerValue
+from schemas.topics import TopicSpec, system_topics
+from schemas.values import ClusterName, Offset, TopicPartition
+from tests.support.hand_link import MARKERS, HandLink
+
+WAIT_S = 20.0
+DATA = TopicPartition("orders", 0)
+
+
+class Site:
+    """One cluster and its controller."""
+
+    def __init__(self, name: str, others: list[str]) -> None:
+        self.name = name
+        self.broker = MemoryBroker()
+        self.connector = MemoryConnector(self.broker)
+        self.others = others
+        self.named: set[tuple[str, str, bool]] = set()
+        self.task: asyncio.Task[None] | None = None
+        self.driver: ReplicationDriver | None = None
+        for spec in system_topics(coordinators=1, partitions=1):
+            self.broker.create_topic(spec)
+        self.broker.create_topic(TopicSpec(DATA.topic, 1))
+
+    def start(self):
+        """Its controller begins, or another one does."""
+        parts = ReplicationParts(
+            self.connector,
+            self.connector.admin(),
+            self.connector.writer("controller"),
+            SystemClock(),
+            ClusterName(self.name),
+            [ClusterName(one) for one in self.others],
+            Replicated(lambda: self.named),
+            self._first,
+            1,
+            snapshot_limits=SnapshotLimits(interval_ms=50),
+            controller_limits=ControllerLimits(poll_interval_ms=10, publish_interval_ms=10),
+        )
+        self.driver = ReplicationDriver(0, parts)
+        self.task = asyncio.create_task(self.driver.run())
+
+    async def kill(self):
+        """Its controller is gone in the middle of whatever it did."""
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    def write(self, *values: bytes):
+        """Local records."""
+        for value in values:
+            self.broker.append(DATA, None, value, None)
+
+    def commit(self, group: str, offset: int, metadata: str = ""):
+        """A consumer of any kind commits."""
+        self.broker.group(group).committed[DATA] = Committed(Offset(offset), metadata)
+
+    def committed(self, group: str) -> int | None:
+        """Where the group stands."""
+        found = self.broker.group(group).committed.get(DATA)
+        return None if found is None else found.offset
+
+    def markers(self) -> list[tuple[MarkerKey, MarkerValue | None]]:
+        """All that were written, in order."""
+        found = self.broker.records(MARKERS)
+        return [replication_markers.decode(one.key, one.value) for one in found]
+
+    async def _first(self, data: TopicPartition) -> Offset:
+        log = self.broker.log(data)
+        assert log is not None
+        return log.start
+
+
+class Sites:
+    """All of them, fully meshed."""
+
+    def __init__(self, names: str) -> None:
+        self.sites = {name: Site(name, [one for one in names if one != name]) for name in names}
+        pairs = [(one, other) for one in names for other in names if one != other]
+        self.links = {
+            (one, other): HandLink((one, self.sites[one].broker), (other, self.sites[other].broker))
+            for one, other in pairs
+        }
+
+    def __getitem__(self, name: str) -> Site:
+        """By name."""
+        return self.sites[name]
+
+    def link(self):
+        """Every link copies once."""
+        for link in self.links.values():
+            link.run(DATA)
+
+    async def until(self, reached: Callable[[], bool], *, linking: bool = True):
+        """Returns when it is so; meanwhile links copy."""
+        async with asyncio.timeout(WAIT_S):
+            while not reached():
+                if linking:
+                    self.link()
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def replicated(names: str, *groups: str) -> AsyncIterator[Sites]:
+    """Sites whose controllers replicate these groups."""
+    sites = Sites(names)
+    for site in sites.sites.values():
+        site.named = {(DATA.topic, group, True) for group in groups}
+    sites.link()
+    for site in sites.sites.values():
+        site.start()
+    try:
+        yield sites
+    finally:
+        for site in sites.sites.values():
+            await site.kill()

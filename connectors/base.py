@@ -359,6 +359,27 @@ class LogAdmin(Protocol):
         """
         ...
 
+    async def cluster_id(self) -> str:
+        """What the cluster itself is named by; no two clusters share it."""
+        ...
+
+    async def list_topics(self) -> list[str]:
+        """Names of all topics that are not Kafka's own, ascending."""
+        ...
+
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Configs that were set on the topics themselves, by name; a missing one is not there."""
+        ...
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Has a topic have at least so many partitions.
+
+        Raises:
+            FatalError: the topic does not exist.
+            RetriableError: the broker is away; it may have been done.
+        """
+        ...
+
     async def close(self) -> None:
         """Releases connections."""
         ...

@@ -85,3 +85,7 @@ class PendingAcknowledgementError(AcknowledgementError):
 
 class AbortedIndexError(PipelineError):
     """The index of aborted native transactions is not whole, or not of this log (F4)."""
+
+
+class LinkError(PipelineError):
+    """Two clusters, or a topic on both, cannot be linked as they are; nothing was copied."""

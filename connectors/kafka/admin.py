@@ -18,9 +18,9 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource, ConfigSource
 from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from connectors.base import TopicDescription
 from connectors.errors import FatalError, RetriableError
@@ -36,6 +36,8 @@ _LOOK_AGAIN_S = 0.05
 
 _FIRST_ATTEMPT_S = 1.0
 """Of the first question about offsets; each further one may take twice as long."""
+
+_SET_ON_TOPIC = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begins so
 """What the client says when no partition it was asked about has a leader, or none exists."""
@@ -130,6 +132,50 @@ class KafkaAdmin:
                 action = f"cannot delete records before {data}@{before[data]}"
                 raise self._failure(error, action) from error
 
+    async def cluster_id(self) -> str:
+        """What the cluster itself is named by."""
+        answer = self._open().describe_cluster(request_timeout=self._config.request_timeout_s)
+        try:
+            return str((await self._answer(answer)).cluster_id)
+        except KafkaException as error:
+            raise self._failure(error, "cannot ask for the cluster's id") from error
+
+    async def list_topics(self) -> list[str]:
+        """Names of all topics that are not Kafka's own."""
+        client, timeout_s = self._open(), self._config.request_timeout_s
+        try:
+            found = await asyncio.to_thread(client.list_topics, timeout=timeout_s)
+        except KafkaException as error:
+            raise self._failure(error, "cannot list topics") from error
+        return sorted(name for name in found.topics if not name.startswith("__"))
+
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Configs that were set on the topics themselves."""
+        found = await self._describe_configs(list(await self.describe_topics(names)))
+        return {
+            topic: {
+                name: str(entry.value)
+                for name, entry in entries.items()
+                if entry.source == _SET_ON_TOPIC
+            }
+            for topic, entries in found.items()
+        }
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Has a topic have at least so many partitions."""
+        timeout_s = self._config.request_timeout_s
+        answers = self._open().create_partitions(
+            [NewPartitions(name, partition_count)],
+            request_timeout=timeout_s,
+            operation_timeout=timeout_s,
+        )
+        try:
+            await self._answer(answers[name])
+        except KafkaException as error:
+            # It has as many already, or more.
+            if error_of(error).code() != KafkaError.INVALID_PARTITIONS:
+                raise self._failure(error, f"cannot add partitions to {name}") from error
+
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
         client, self._client = self._client, None
@@ -166,18 +212,26 @@ class KafkaAdmin:
 
     async def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
         """All configs of each topic, those at their default too."""
+        found = await self._describe_configs(names)
+        return {
+            topic: {name: entry.value for name, entry in entries.items()}
+            for topic, entries in found.items()
+        }
+
+    async def _describe_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
+        if not names:
+            return {}
         answers = self._open().describe_configs(
             [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names],
             request_timeout=self._config.request_timeout_s,
         )
-        configs: dict[str, dict[str, str | None]] = {}
+        configs: dict[str, dict[str, ConfigEntry]] = {}
         for resource, answer in answers.items():
             try:
-                entries = await self._answer(answer)
+                configs[resource.name] = await self._answer(answer)
             except KafkaException as error:
                 action = f"cannot read the configs of topic {resource.name}"
                 raise self._failure(error, action) from error
-            configs[resource.name] = {name: entry.value for name, entry in entries.items()}
         return configs
 
     async def _offsets(

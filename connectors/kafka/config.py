@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from connectors.copying import COPY_TIMEOUT_S
 from connectors.errors import FatalError
 
 Options = dict[str, str | int | float | bool]
@@ -24,6 +25,11 @@ _FETCH_WAIT_MS = 100
 
 _TRANSACTION_TIMEOUT_MS = 60_000
 """Of a dead writer's transaction; the next owner of its id aborts it sooner."""
+
+_COPY_LINGER_MS = 5
+_COPY_BATCH_BYTES = 512 * 1024
+_COPY_QUEUE_KIB = 48 * 1024
+"""Copies on their way, whatever their size; more wait."""
 
 TOPIC_ABSENT_MS = 3000
 """A topic the metadata does not show for so long is missing, not new."""
@@ -125,6 +131,21 @@ def transactional_options(config: KafkaConfig, transactional_id: str) -> Options
         "request.timeout.ms": min(milliseconds(config.request_timeout_s), delivery_ms),
         "transactional.id": transactional_id,
         "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
+    }
+
+
+def copy_options(config: KafkaConfig, transactional_id: str) -> Options:
+    """Options of a producer of large native transactions."""
+    timeout_ms = milliseconds(COPY_TIMEOUT_S)
+    delivery_ms = min(milliseconds(config.delivery_timeout_s), timeout_ms)
+    return {
+        **producer_options(config, transactional_id, linger_ms=_COPY_LINGER_MS),
+        "batch.size": _COPY_BATCH_BYTES,
+        "queue.buffering.max.kbytes": _COPY_QUEUE_KIB,
+        "delivery.timeout.ms": delivery_ms,
+        "request.timeout.ms": min(milliseconds(config.request_timeout_s), delivery_ms),
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": timeout_ms,
     }
 
 

@@ -4,7 +4,9 @@
 """
 
 from connectors.kafka.admin import KafkaAdmin
+from connectors.kafka.columns import KafkaColumnReader
 from connectors.kafka.config import KafkaConfig
+from connectors.kafka.copying import KafkaCopyWriter
 from connectors.kafka.fetch import KafkaBatchReader
 from connectors.kafka.group_admin import KafkaGroupAdmin
 from connectors.kafka.groups import KafkaGroupReader
@@ -32,6 +34,14 @@ class KafkaConnector:
     ) -> KafkaReader:
         """A reader of named partitions; see `Connector.reader`."""
         return KafkaReader(self._config, client_id, committed=committed, timestamps=timestamps)
+
+    def column_reader(self, client_id: str) -> KafkaColumnReader:
+        """A reader of columns of committed native data."""
+        return KafkaColumnReader(self._config, client_id)
+
+    def copy_writer(self, transactional_id: str) -> KafkaCopyWriter:
+        """A writer of large native transactions."""
+        return KafkaCopyWriter(self._config, transactional_id)
 
     def batch_reader(self, client_id: str) -> KafkaBatchReader:
         """A reader of raw batches."""

@@ -3,11 +3,12 @@
 *Source*: architecture.md, The tree: a verified fake. What it does like Kafka is what the contract
 suite proves on both.
 
-*Invariants*: deterministic: no thread, no clock, no randomness; topic ids count from 1. Offsets
-never move and never come twice. A record that was reported without error stays until
+*Invariants*: deterministic: no thread, no clock, no randomness; topic ids tell of cluster and count.
+Offsets never move and never come twice. A record that was reported without error stays until
 `delete_records` or `compact` takes it.
 
-A native transaction is one step here, so none is ever open, and none is seen aborted.
+A native transaction of a `TransactionalWriter` is one step here; those of a `CopyWriter` are open
+while their records come, and may abort.
 """
 
 from bisect import bisect_left
@@ -15,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
+from zlib import crc32
 
 from connectors.base import NewRecord, Record, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
@@ -41,6 +43,13 @@ class Log:
         self.start = Offset(0)
         self.end = EndOffset(0)
         self.records: list[Record] = []
+        self.open: dict[str, Offset] = {}  # first offsets of open transactions, by id
+        self.aborted: set[Offset] = set()
+
+    @property
+    def stable_end(self) -> EndOffset:
+        """The last stable offset."""
+        return EndOffset(min(self.open.values(), default=self.end))
 
 
 class Report(Enum):
@@ -54,6 +63,7 @@ class Report(Enum):
 class _Topic:
     def __init__(self, spec: TopicSpec, topic_id: bytes) -> None:
         self.configs = {**_CONFIGS, **spec.configs}
+        self.set_configs = spec.configs
         self.topic_id = topic_id
         self.logs = [Log() for _ in range(spec.partition_count)]
 
@@ -61,12 +71,14 @@ class _Topic:
 class MemoryBroker:
     """A cluster of one broker. One for each loop; several connectors may share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster_id: str = "memory") -> None:
+        self.cluster_id = cluster_id
         self.is_down = False
         self._topics: dict[str, _Topic] = {}
         self._topics_made = 0
         self._groups: dict[str, Group] = {}
         self._epochs: dict[str, int] = {}  # of transactional ids
+        self._written: dict[str, list[tuple[Log, Offset]]] = {}  # in open transactions
         self._watchers: list[Callable[[], None]] = []
         self._delayed: list[Callable[[], None]] = []
         self._held: set[str] = set()
@@ -90,7 +102,8 @@ class MemoryBroker:
         if spec.name in self._topics:
             raise FatalError(f"topic {spec.name} exists already")
         self._topics_made += 1
-        topic_id = self._topics_made.to_bytes(_TOPIC_ID_BYTES, "big")
+        incarnation = crc32(self.cluster_id.encode()) << 32 | self._topics_made
+        topic_id = incarnation.to_bytes(_TOPIC_ID_BYTES // 2) * 2
         self._topics[spec.name] = _Topic(spec, topic_id)
 
     def describe(self, name: str) -> tuple[TopicDescription, Mapping[str, str]] | None:
@@ -136,7 +149,7 @@ class MemoryBroker:
         """
         self.check_up()
         epoch = self._epochs[transactional_id] = self.epoch_of(transactional_id) + 1
-        self.notify()
+        self.end_open(transactional_id, committed=False)
         return epoch
 
     def epoch_of(self, transactional_id: str) -> int:
@@ -161,8 +174,35 @@ class MemoryBroker:
         if Report.LOST in reports:
             raise RetriableError("no answer to the end of a transaction")
 
-    def fetch(self, data: TopicPartition, position: Offset) -> Sequence[Record]:
-        """Records from `position` on, some of them; empty at the end.
+    def append_open(
+        self,
+        transactional_id: str,
+        data: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+    ) -> Offset:
+        """Appends a record of a transaction that stays open; raises as `append`."""
+        self.check_up()
+        log = self._log_for(data, key, value)
+        log.open.setdefault(transactional_id, Offset(log.end))
+        self._written.setdefault(transactional_id, []).append((log, Offset(log.end)))
+        return self.append(data, key, value, headers)
+
+    def end_open(self, transactional_id: str, *, committed: bool) -> None:
+        """Ends the open transaction of an id, if it has one, with a control record in each log."""
+        written = self._written.pop(transactional_id, [])
+        for log, offset in written:
+            if not committed:
+                log.aborted.add(offset)
+            if log.open.pop(transactional_id, None) is not None:
+                log.end = EndOffset(log.end + 1)
+        self.notify()
+
+    def fetch(
+        self, data: TopicPartition, position: Offset, *, committed: bool = True
+    ) -> tuple[Sequence[Record], Offset]:
+        """Records from `position` on, some of them, and what to fetch from next.
 
         Raises:
             RetriableError: the broker is down.
@@ -178,8 +218,22 @@ class MemoryBroker:
                 f"position {position} of {data} is outside the log [{log.start}, {log.end})",
                 hint="choose a position in the log",
             )
+        end = log.stable_end if committed else log.end
         first = bisect_left(log.records, position, key=attrgetter("offset"))
-        return log.records[first : first + _BATCH_RECORDS]
+        found = [it for it in log.records[first : first + _BATCH_RECORDS] if it.offset < end]
+        # Without records the rest of the log, if any, was compacted away.
+        after = Offset(found[-1].offset + 1) if found else Offset(max(position, end))
+        if committed:
+            found = [it for it in found if it.offset not in log.aborted]
+        return found, after
+
+    def topics(self) -> list[str]:
+        """Names of all topics, ascending."""
+        return sorted(self._topics)
+
+    def set_configs(self, name: str) -> dict[str, str]:
+        """What the topic was created with."""
+        return dict(self._topics[name].set_configs)
 
     def group(self, name: str) -> Group:
         """A consumer group; it exists from its first mention on."""
@@ -267,6 +321,12 @@ class MemoryBroker:
                 it for it in log.records if it.value is not None and last[it.key] == it.offset
             ]
 
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        """Has a topic have at least so many partitions."""
+        logs = self._topics[name].logs
+        logs += [Log() for _ in range(partition_count - len(logs))]
+        self.notify()
+
     def delete_topic(self, name: str) -> None:
         """Removes a topic; one created later by this name has another id."""
         del self._topics[name]
@@ -276,7 +336,7 @@ class MemoryBroker:
         """All records of a partition, for a test's own eyes: also while the broker is down."""
         log = self.log(data)
         assert log is not None, data
-        return tuple(log.records)
+        return tuple(it for it in log.records if it.offset not in log.aborted)
 
     def _log_for(self, data: TopicPartition, key: bytes | None, value: bytes | None) -> Log:
         log = self.log(data)

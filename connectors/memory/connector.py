@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from connectors.base import TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError
 from connectors.memory.broker import MemoryBroker
+from connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
 from connectors.memory.group_admin import MemoryGroupAdmin
 from connectors.memory.reader import MemoryGroupReader, MemoryReader
 from connectors.memory.transactional import MemoryTransactionalWriter
@@ -41,9 +42,16 @@ class MemoryConnector:
     def reader(
         self, client_id: str, *, committed: bool = True, timestamps: bool = False
     ) -> MemoryReader:
-        """A reader of named partitions; no native data is ever open or aborted."""
-        del committed
-        return MemoryReader(self._broker, client_id, timestamps=timestamps)
+        """A reader of named partitions; see `Connector.reader`."""
+        return MemoryReader(self._broker, client_id, committed=committed, timestamps=timestamps)
+
+    def column_reader(self, client_id: str) -> MemoryColumnReader:
+        """A reader of columns of committed native data."""
+        return MemoryColumnReader(self._broker, client_id)
+
+    def copy_writer(self, transactional_id: str) -> MemoryCopyWriter:
+        """A writer of large native transactions."""
+        return MemoryCopyWriter(self._broker, transactional_id)
 
     def group_reader(
         self, client_id: str, group: str, *, from_start: bool = True
@@ -87,11 +95,14 @@ class MemoryAdmin:
     async def end_offsets(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> dict[TopicPartition, EndOffset]:
-        """End offsets; no native transaction stays open, so the last stable offset is the same."""
-        del committed
+        """End offsets, or last stable offsets when `committed`."""
         self._broker.check_up()
         found = {data: self._broker.log(data) for data in partitions}
-        return {data: log.end for data, log in found.items() if log is not None}
+        return {
+            data: log.stable_end if committed else log.end
+            for data, log in found.items()
+            if log is not None
+        }
 
     async def start_offsets(
         self, partitions: Sequence[TopicPartition]
@@ -116,6 +127,28 @@ class MemoryAdmin:
                     detail=f"the log ends at {log.end}",
                 )
             self._broker.delete_records(data, offset)
+
+    async def cluster_id(self) -> str:
+        """What the broker was named by."""
+        self._broker.check_up()
+        return self._broker.cluster_id
+
+    async def list_topics(self) -> list[str]:
+        """Names of all topics."""
+        self._broker.check_up()
+        return self._broker.topics()
+
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Configs that topics were created with."""
+        found = await self.describe_topics(names)
+        return {name: self._broker.set_configs(name) for name in found}
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Has a topic have at least so many partitions."""
+        self._broker.check_up()
+        if self._broker.describe(name) is None:
+            raise FatalError(f"topic {name} does not exist", hint="create the topic")
+        self._broker.add_partitions(name, partition_count)
 
     async def close(self) -> None:
         """Nothing to release."""

@@ -18,8 +18,16 @@ from schemas.values import EndOffset, Offset, TopicPartition
 class MemoryReader:
     """A `LogReader`."""
 
-    def __init__(self, broker: MemoryBroker, client_id: str, *, timestamps: bool = False) -> None:
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        client_id: str,
+        *,
+        committed: bool = True,
+        timestamps: bool = False,
+    ) -> None:
         self._broker = broker
+        self._committed = committed
         self._client_id = client_id
         self._timestamps = timestamps
         self._positions: dict[TopicPartition, Offset] = {}
@@ -88,18 +96,17 @@ class MemoryReader:
         for data, position in self._positions.items():
             if data in self._paused:
                 continue
-            records = self._broker.fetch(data, position)
+            records, after = self._broker.fetch(data, position, committed=self._committed)
             if self._timestamps:  # without a clock everything is of 1970
                 records = [TimedRecord.at(record, 0) for record in records]
             items.extend(records)
             log = self._broker.log(data)
             assert log is not None
-            # Without records the rest of the log, if any, was compacted away.
-            after = Offset(records[-1].offset + 1) if records else Offset(log.end)
             self._positions[data] = after
-            if after == log.end and self._ends_told.get(data) != log.end:
-                self._ends_told[data] = log.end
-                items.append(EndReached(data.topic, data.partition, log.end))
+            end = log.stable_end if self._committed else log.end
+            if after == end and self._ends_told.get(data) != end:
+                self._ends_told[data] = end
+                items.append(EndReached(data.topic, data.partition, end))
         return items
 
 

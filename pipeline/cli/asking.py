@@ -14,7 +14,7 @@ from connectors.base import Connector
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.cli.output import say
-from pipeline.config import load_settings
+from pipeline.config import Settings, load_settings
 from pipeline.drivers.coordinators import Coordinators
 from pipeline.drivers.pending_ack_stores import PendingAckStores
 
@@ -45,6 +45,27 @@ bootstrap_option = click.option(
     "--bootstrap-servers", help="Brokers, host:port with commas between."
 )
 """Of commands that ask nobody but the brokers."""
+
+
+clusters_option = click.option(
+    "--clusters", help="Clusters by name: 'a=host:port b=host:port'.  [default: STILLTIDE_CLUSTERS]"
+)
+"""Of commands that ask more than one cluster."""
+
+
+def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
+    """To the cluster of this name.
+
+    Raises:
+        ConfigError: no cluster is named so.
+    """
+    address = settings.address_of(cluster)
+    config = KafkaConfig(
+        address.bootstrap_servers,
+        extra=address.options,
+        request_timeout_s=settings.request_timeout_s,
+    )
+    return KafkaConnector(config)
 
 
 class Target(NamedTuple):

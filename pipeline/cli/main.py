@@ -43,6 +43,9 @@ NOUNS = MappingProxyType(
             "pipeline.cli.pending_ack:pending_ack",
             "See what is acknowledged in transactions.",
         ),
+        "replicate": Noun(
+            "pipeline.cli.replicate:replicate", "Copy topics to another cluster, exactly once."
+        ),
         "snapshot": Noun(
             "pipeline.cli.snapshot:snapshot", "Take snapshots of aborted transactions."
         ),

@@ -18,8 +18,13 @@ _SEVERAL = ("", None)
 
 def txns_of(records: Iterable[Record]) -> list[bytes | None]:
     """The transaction of each record as its machine wants it."""
+    return txns_of_headers(map(_HEADERS, records))
+
+
+def txns_of_headers(of_records: Iterable[Headers | None]) -> list[bytes | None]:
+    """The transactions of records with these headers."""
     txns: list[bytes | None] = []
-    for headers in map(_HEADERS, records):
+    for headers in of_records:
         txn = None
         if headers is not None:
             name, txn = headers[0] if len(headers) == 1 else _SEVERAL

@@ -1,4 +1,4 @@
-"""Clusters in memory with controllers and links by hand.
+"""Clusters in memory with controllers and links.
 
 *Source*: protocols.md I.
 """
@@ -12,16 +12,26 @@ from connectors.clock import SystemClock
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.replication.controller import ControllerLimits
+from pipeline.core.replication.link import LinkLimits
 from pipeline.core.replication.snapshots import SnapshotLimits
 from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
+from pipeline.drivers.replication import Replication, ReplicationOptions
+from pipeline.drivers.replication_topics import TopicChoice
 from schemas import replication_markers
 from schemas.replication_markers import MarkerKey, MarkerValue
-from schemas.topics import TopicSpec, system_topics
+from schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from schemas.values import ClusterName, Offset, TopicPartition
-from tests.support.hand_link import MARKERS, HandLink
 
 WAIT_S = 20.0
 DATA = TopicPartition("orders", 0)
+MARKERS = TopicPartition(REPLICATION_MARKERS, 0)
+LINKS = ReplicationOptions(
+    choice=TopicChoice(merge=True),
+    partition_count=1,
+    look_interval_s=0.01,
+    retry_delay_s=0.01,
+    limits=LinkLimits(linger_ms=5, records_max=100, position_interval_ms=20),
+)
 
 
 class Site:
@@ -29,7 +39,7 @@ class Site:
 
     def __init__(self, name: str, others: list[str]) -> None:
         self.name = name
-        self.broker = MemoryBroker()
+        self.broker = MemoryBroker(f"id-{name}")
         self.connector = MemoryConnector(self.broker)
         self.others = others
         self.named: set[tuple[str, str, bool]] = set()
@@ -93,41 +103,55 @@ class Sites:
 
     def __init__(self, names: str) -> None:
         self.sites = {name: Site(name, [one for one in names if one != name]) for name in names}
-        pairs = [(one, other) for one in names for other in names if one != other]
-        self.links = {
-            (one, other): HandLink((one, self.sites[one].broker), (other, self.sites[other].broker))
-            for one, other in pairs
-        }
+        self.links: dict[tuple[str, str], Replication] = {}
+        self.linking: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def __getitem__(self, name: str) -> Site:
         """By name."""
         return self.sites[name]
 
-    def link(self):
-        """Every link copies once."""
-        for link in self.links.values():
-            link.run(DATA)
+    def link(self, source: str, target: str):
+        """A link begins, or another one does."""
+        ends = [(ClusterName(it), self.sites[it].connector) for it in (source, target)]
+        link = Replication(ends[0], ends[1], SystemClock(), LINKS)
+        self.links[source, target] = link
+        self.linking[source, target] = asyncio.create_task(link.run())
 
-    async def until(self, reached: Callable[[], bool], *, linking: bool = True):
-        """Returns when it is so; meanwhile links copy."""
+    def link_all(self):
+        """Every link begins."""
+        for source in self.sites:
+            for target in self.sites:
+                if source != target:
+                    self.link(source, target)
+
+    async def unlink(self, source: str, target: str):
+        """A link is gone in the middle of whatever it did."""
+        task = self.linking.pop((source, target))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def until(self, reached: Callable[[], bool]):
+        """Returns when it is so."""
         async with asyncio.timeout(WAIT_S):
             while not reached():
-                if linking:
-                    self.link()
-                await asyncio.sleep(0.005)
+                for task in self.linking.values():
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def replicated(names: str, *groups: str) -> AsyncIterator[Sites]:
-    """Sites whose controllers replicate these groups."""
+    """Sites whose controllers replicate these groups, fully meshed."""
     sites = Sites(names)
     for site in sites.sites.values():
         site.named = {(DATA.topic, group, True) for group in groups}
-    sites.link()
-    for site in sites.sites.values():
         site.start()
+    sites.link_all()
     try:
         yield sites
     finally:
+        for source, target in list(sites.linking):
+            await sites.unlink(source, target)
         for site in sites.sites.values():
             await site.kill()

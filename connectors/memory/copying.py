@@ -1,0 +1,144 @@
+"""What a link reads and writes with, in memory.
+
+*Source*: connectors.copying.
+
+*Invariants*: copies land at once, in a transaction that stays open until `commit`, `close`, or
+somebody else's `fence`; readers of committed data stop in front of it.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from connectors.base import EndReached, NewRecord, Record
+from connectors.copying import Columns, NewCopy, Span
+from connectors.errors import ConnectorError, FatalError, FencedError
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.reader import MemoryReader
+from schemas.values import EndOffset, Offset, TopicPartition
+
+
+class MemoryColumnReader:
+    """A `ColumnReader` of a memory broker; everything was written in 1970."""
+
+    def __init__(self, broker: MemoryBroker, client_id: str) -> None:
+        self._reader = MemoryReader(broker, client_id)
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Replaces what is read; nothing is paused afterwards."""
+        await self._reader.assign(positions)
+
+    async def read(self) -> Sequence[Columns | EndReached]:
+        """The next records, column by column."""
+        found: list[Columns | EndReached] = []
+        for place, run in groupby(await self._reader.read(), _place):
+            items = list(run)
+            if place is None:
+                found += [it for it in items if isinstance(it, EndReached)]
+            else:
+                found.append(_columns(place, [it for it in items if isinstance(it, Record)]))
+        return found
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stops fetching."""
+        self._reader.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches paused partitions again from where they stand."""
+        self._reader.resume(partitions)
+
+    async def close(self) -> None:
+        """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
+        await self._reader.close()
+
+
+def _place(item: Record | EndReached) -> TopicPartition | None:
+    return TopicPartition(item.topic, item.partition) if isinstance(item, Record) else None
+
+
+def _columns(data: TopicPartition, records: list[Record]) -> Columns:
+    return Columns(
+        data,
+        [it.offset for it in records],
+        [it.headers for it in records],
+        [it.key for it in records],
+        [it.value for it in records],
+        [0] * len(records),
+    )
+
+
+class MemoryCopyWriter:
+    """A `CopyWriter` of a memory broker."""
+
+    def __init__(self, broker: MemoryBroker, transactional_id: str) -> None:
+        self._broker = broker
+        self._id = transactional_id
+        self._epoch = 0
+        self._is_open = False
+        self._closed = False
+
+    async def fence(self) -> None:
+        """Takes the transactional id; see `CopyWriter.fence`."""
+        if self._closed:
+            raise FatalError(f"writer {self._id} is closed")
+        await asyncio.sleep(0)
+        self._epoch = self._broker.fence(self._id)
+        self._is_open = False
+
+    async def begin(self) -> None:
+        """Begins a transaction."""
+        self._check()
+        assert not self._is_open, "one transaction at a time"
+        self._is_open = True
+
+    async def copy(self, data: TopicPartition, copies: Sequence[NewCopy], span: Span) -> None:
+        """Writes copies; see `CopyWriter.copy`."""
+        await asyncio.sleep(0)
+        self._check()
+        for key, value, _, headers in copies:
+            offset = self._append(data, key, value, headers)
+            if span.first is None:
+                span.first = offset
+            span.end = EndOffset(offset + 1)
+
+    async def flush(self) -> None:
+        """Every copy has landed."""
+        await asyncio.sleep(0)
+        self._check()
+        self._broker.check_up()
+
+    async def commit(self, records: Sequence[NewRecord]) -> None:
+        """Writes these behind the copies and commits."""
+        await asyncio.sleep(0)
+        self._check()
+        for data, key, value in records:
+            self._append(data, key, value, None)
+        self._broker.end_open(self._id, committed=True)
+        self._is_open = False
+
+    async def close(self) -> None:
+        """Aborts the open transaction; safe to call twice."""
+        if self._is_open and self._broker.epoch_of(self._id) == self._epoch:
+            self._broker.end_open(self._id, committed=False)
+        self._closed, self._is_open = True, False
+
+    def _append(
+        self,
+        data: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+    ) -> Offset:
+        try:
+            return self._broker.append_open(self._id, data, key, value, headers)
+        except ConnectorError:
+            self._epoch = 0
+            raise
+
+    def _check(self) -> None:
+        if self._closed:
+            raise FatalError(f"writer {self._id} is closed")
+        if not self._epoch:
+            raise FatalError(f"writer {self._id} has not been fenced", hint="call fence() first")
+        if self._broker.epoch_of(self._id) != self._epoch:
+            raise FencedError(f"another writer has taken transactional id {self._id}")

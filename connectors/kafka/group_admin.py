@@ -172,7 +172,9 @@ def _offsets(response: Any) -> dict[str, dict[TopicPartition, Committed]]:
                 _check(it.error_code)
                 if it.committed_offset >= 0:
                     data = TopicPartition(topic.name, it.partition_index)
-                    held[data] = Committed(Offset(it.committed_offset), it.metadata or "")
+                    # librdkafka commits the end of its C string with it.
+                    metadata = (it.metadata or "").rstrip("\0")
+                    held[data] = Committed(Offset(it.committed_offset), metadata)
     return found
 
 

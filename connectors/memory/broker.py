@@ -3,8 +3,8 @@
 *Source*: architecture.md, The tree: a verified fake. What it does like Kafka is what the contract
 suite proves on both.
 
-*Invariants*: deterministic: no thread, no clock, no randomness; topic ids tell of cluster and count.
-Offsets never move and never come twice. A record that was reported without error stays until
+*Invariants*: deterministic: no thread, no clock, no randomness; topic ids tell of cluster and
+count. Offsets never move and never come twice. A record that was reported without error stays until
 `delete_records` or `compact` takes it.
 
 A native transaction of a `TransactionalWriter` is one step here; those of a `CopyWriter` are open

@@ -1,4 +1,4 @@
-"""What a worker owns: coordinators, pending-ack stores and snapshot writers.
+"""What a worker owns: coordinators, pending-ack stores, snapshot writers, replication controllers.
 
 *Source*: system.md, Process shapes 1; protocols.md A7 (batching is switched while they serve).
 """
@@ -11,6 +11,7 @@ import faust
 
 from connectors.base import Connector, LogAdmin, LogWriter
 from connectors.clock import SystemClock
+from connectors.errors import RetriableError
 from pipeline.agents.buffered_writer import BufferedWriter
 from pipeline.agents.partition_owner import PartitionOwnerAgent
 from pipeline.agents.probes import Finding
@@ -20,14 +21,21 @@ from pipeline.core.txn_buffer.writer import SnapshotLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
 from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
 from pipeline.drivers.requests import AckRequests, CoordinatorRequests
+from pipeline.drivers.snapshot_line import connect_snapshots
 from pipeline.drivers.txn_snapshots import SnapshotDriver
+from pipeline.errors import RefusedError, RequestTimeoutError
 from pipeline.metrics import WorkerMetrics
 from schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
 from schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS
+from schemas.values import ClusterName, Offset, TopicPartition
+
+SNAPSHOT_TIMEOUT_S = 10.0
+"""For a snapshot to begin reading a data partition at; then the controllers begin again."""
 
 
 class Shared(NamedTuple):
@@ -77,6 +85,20 @@ class Owners:
         self.snapshots = PartitionOwnerAgent(
             app, "snapshots", SNAPSHOT_REQUESTS, self._snapshot_writer, failed
         )
+        replication = _replication_parts(shared)
+        # Data partitions are hashed to partitions as for snapshots: one worker has both.
+        self.replication = (
+            PartitionOwnerAgent(
+                app,
+                "replication",
+                SNAPSHOT_REQUESTS,
+                lambda partition: ReplicationDriver(partition, replication),
+                failed,
+                receives=False,
+            )
+            if shared.settings.clusters
+            else None
+        )
         coordinators, stores, writers = self.coordinators, self.pending_acks, self.snapshots
         shared.metrics.watch_coordinators(
             lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
@@ -101,7 +123,10 @@ class Owners:
             ("coordinators", self.coordinators),
             ("pending-ack stores", self.pending_acks),
             ("snapshot writers", self.snapshots),
+            ("replication controllers", self.replication),
         ):
+            if agent is None:
+                continue
             if not agent.joined:
                 return Finding(passed=False, text="the group has assigned none yet")
             recovering = sorted(it for it, owner in agent.drivers.items() if not owner.serving)
@@ -112,9 +137,8 @@ class Owners:
 
     async def stop(self) -> None:
         """Stops every owner; what is in flight is not acknowledged."""
-        await asyncio.gather(
-            self.coordinators.stop(), self.pending_acks.stop(), self.snapshots.stop()
-        )
+        agents = (self.coordinators, self.pending_acks, self.snapshots, self.replication)
+        await asyncio.gather(*(agent.stop() for agent in agents if agent is not None))
 
     def settings_changed(self) -> None:
         """A dynamic setting has another value."""
@@ -192,5 +216,34 @@ def _snapshot_parts(shared: Shared) -> SnapshotParts:
         ),
         coordinator_count=settings.coordinators,
         partition_count=settings.partitions,
+        broker_away_s_max=settings.broker_away_s_max,
+    )
+
+
+def _replication_parts(shared: Shared) -> ReplicationParts:
+    """What replication controllers use."""
+    settings = shared.settings
+
+    async def first(data: TopicPartition) -> Offset:
+        """Everything below the max read position of a snapshot taken now is decided (E1)."""
+        async with connect_snapshots(
+            shared.connector, "replication", timeout_s=SNAPSHOT_TIMEOUT_S
+        ) as line:
+            try:
+                return Offset((await line.take(data)).max_read_position)
+            except (RequestTimeoutError, RefusedError) as error:
+                raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
+
+    here = ClusterName(settings.cluster)
+    return ReplicationParts(
+        shared.connector,
+        shared.admin,
+        shared.writer,
+        SystemClock(),
+        here,
+        [ClusterName(name) for name in sorted(settings.clusters) if name != here],
+        Replicated(shared.dynamic.subscriptions),
+        first,
+        settings.partitions,
         broker_away_s_max=settings.broker_away_s_max,
     )

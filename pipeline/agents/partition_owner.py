@@ -52,6 +52,7 @@ class PartitionOwnerAgent(Generic[D]):
         topic: the requests topic.
         make_driver: makes the driver of one partition.
         failed: called with what an owner failed with; the worker cannot go on.
+        receives: False: only the assignment counts; another agent reads the topic.
 
     Attributes:
         joined: the group has said which partitions are this worker's.
@@ -64,6 +65,8 @@ class PartitionOwnerAgent(Generic[D]):
         topic: str,
         make_driver: Callable[[int], D],
         failed: Callable[[BaseException], None],
+        *,
+        receives: bool = True,
     ) -> None:
         self.joined = False
         self._name = name
@@ -72,8 +75,9 @@ class PartitionOwnerAgent(Generic[D]):
         self._failed = failed
         self._drivers: dict[int, D] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        source = app.topic(topic, key_type=bytes, value_type=bytes, value_serializer="raw")
-        app.agent(source, name=name, concurrency=1)(self._receive)
+        if receives:
+            source = app.topic(topic, key_type=bytes, value_type=bytes, value_serializer="raw")
+            app.agent(source, name=name, concurrency=1)(self._receive)
         app.on_partitions_assigned.connect(self._assigned, weak=False)
         app.on_partitions_revoked.connect(self._revoked, weak=False)
 

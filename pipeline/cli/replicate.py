@@ -59,7 +59,7 @@ Exit codes:
     help="How often to say on stderr how far it has come.",
 )
 @clusters_option
-def replicate(  # noqa: PLR0913 - the options of the command
+def replicate(
     source: str,
     target: str,
     topics: tuple[str, ...],

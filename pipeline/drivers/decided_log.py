@@ -146,16 +146,20 @@ class DecidedLog:
         return self._tails[data].machine.position
 
     async def decided_end_now(self, data: TopicPartition) -> EndOffset:
-        """The decided end, computed from the last stable offset and the markers as of now (H).
+        """The decided end, computed from last stable offset, markers and snapshots as of now (H).
 
         Raises:
             RetriableError: the cluster is away, or the topic is gone.
         """
         tail = self._tails[data]
         stable = await self._end(data, committed=True)
-        source = self._evidence.marker_source(data)
-        markers_end = await self._end(source, committed=False)
-        while tail.read_to < stable or not self._evidence.markers_read(data, markers_end):
+        markers, snapshots = self._evidence.sources(data)
+        markers_end = await self._end(markers, committed=False)
+        # A marker that was trimmed before it was read is told by a snapshot only.
+        snapshots_end = await self._end(snapshots, committed=True)
+        while tail.read_to < stable or not self._evidence.was_read(
+            data, markers_end, snapshots_end
+        ):
             self._batch.clear()
             await self._batch.wait()
         return tail.machine.position

@@ -95,14 +95,18 @@ class Evidence:
         markers, snapshots = self._markers.caught_up_at(data), self._snapshots.caught_up_at(data)
         return None if markers is None or snapshots is None else max(markers, snapshots)
 
-    def markers_read(self, data: TopicPartition, end_offset: EndOffset) -> bool:
-        """Whether every marker of a data partition below an end offset was read."""
-        position = self._markers.position(data)
-        return position is not None and position >= end_offset
+    def sources(self, data: TopicPartition) -> tuple[TopicPartition, TopicPartition]:
+        """The partitions that have the markers and the snapshots of a data partition."""
+        return self._markers.source(data), self._snapshots.source(data)
 
-    def marker_source(self, data: TopicPartition) -> TopicPartition:
-        """The partition that has the markers of a data partition."""
-        return self._markers.source(data)
+    def was_read(
+        self, data: TopicPartition, markers_end: EndOffset, snapshots_end: EndOffset
+    ) -> bool:
+        """Whether what decides a data partition was read up to these end offsets."""
+        markers, snapshots = self._markers.position(data), self._snapshots.position(data)
+        if markers is None or snapshots is None:
+            return False
+        return markers >= markers_end and snapshots >= snapshots_end
 
     async def run(self) -> None:
         """Reads until cancelled; raises what the two tails raise."""

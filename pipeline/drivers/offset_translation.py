@@ -64,12 +64,13 @@ async def translate(
     """
     admins = source.admin(), target.admin()
     try:
-        topics = [
-            await _topic(admin, data, name) for admin, name in zip(admins, names, strict=True)
-        ]
+        topics = (
+            await _topic(admins[0], data, names[0]),
+            await _topic(admins[1], data, names[1]),
+        )
         guard = OutageGuard(admins[1], timeout_s=timeout_s, retry_delay_s=RETRY_S)
         index = await guard.call(lambda: _index(target, admins[1], names, data))
-        return await _look_up(target, admins[1], index, (topics[0], topics[1]), data, offset)
+        return await _look_up(target, admins[1], index, topics, data=data, offset=offset)
     finally:
         for admin in admins:
             await admin.close()
@@ -122,6 +123,7 @@ async def _look_up(
     admin: LogAdmin,
     index: OffsetIndex,
     topics: tuple[bytes, bytes],
+    *,
     data: TopicPartition,
     offset: Offset,
 ) -> Translated:

@@ -88,7 +88,7 @@ class SnapshotTail:
         return TopicPartition(TXN_SNAPSHOTS, system_partition(data, self._partition_count))
 
     def position(self, data: TopicPartition) -> EndOffset | None:
-        """The snapshot of a data partition was taken up as of this offset; None: not in this run."""
+        """What was there below it has been taken up; None: not in this run."""
         return self._read_to.get(self.source(data))
 
     async def run(self) -> None:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from connectors.base import Committed
+from connectors.base import Committed, Connector
 from connectors.clock import SystemClock
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
@@ -18,7 +18,7 @@ from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, Re
 from pipeline.drivers.replication import Replication, ReplicationOptions
 from pipeline.drivers.replication_topics import TopicChoice
 from schemas import replication_markers
-from schemas.replication_markers import MarkerKey, MarkerValue
+from schemas.replication_markers import MarkerKey, MarkerValue, UpdateKey
 from schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from schemas.values import ClusterName, Offset, TopicPartition
 
@@ -32,6 +32,13 @@ LINKS = ReplicationOptions(
     retry_delay_s=0.01,
     limits=LinkLimits(linger_ms=5, records_max=100, position_interval_ms=20),
 )
+
+
+async def cancelled(task: asyncio.Task[None]):
+    """Ends a task; again and again, since `asyncio.wait_for` may swallow a cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=1)
 
 
 class Site:
@@ -70,8 +77,7 @@ class Site:
     async def kill(self):
         """Its controller is gone in the middle of whatever it did."""
         assert self.task is not None
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await cancelled(self.task)
 
     def write(self, *values: bytes):
         """Local records."""
@@ -92,6 +98,20 @@ class Site:
         found = self.broker.records(MARKERS)
         return [replication_markers.decode(one.key, one.value) for one in found]
 
+    def updates(self) -> list[tuple[MarkerKey, MarkerValue | None]]:
+        """Of any cluster, as this one has them."""
+        return [it for it in self.markers() if isinstance(it[0], UpdateKey)]
+
+    def values(self) -> list[bytes | None]:
+        """Of the records that are there."""
+        return [one.value for one in self.broker.records(DATA)]
+
+    def end(self) -> int:
+        """Of the log."""
+        log = self.broker.log(DATA)
+        assert log is not None
+        return log.end
+
     async def _first(self, data: TopicPartition) -> Offset:
         log = self.broker.log(data)
         assert log is not None
@@ -105,6 +125,11 @@ class Sites:
         self.sites = {name: Site(name, [one for one in names if one != name]) for name in names}
         self.links: dict[tuple[str, str], Replication] = {}
         self.linking: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    @property
+    def connectors(self) -> dict[ClusterName, Connector]:
+        """By name."""
+        return {ClusterName(name): site.connector for name, site in self.sites.items()}
 
     def __getitem__(self, name: str) -> Site:
         """By name."""
@@ -126,9 +151,7 @@ class Sites:
 
     async def unlink(self, source: str, target: str):
         """A link is gone in the middle of whatever it did."""
-        task = self.linking.pop((source, target))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancelled(self.linking.pop((source, target)))
 
     async def until(self, reached: Callable[[], bool]):
         """Returns when it is so."""

@@ -87,5 +87,9 @@ class AbortedIndexError(PipelineError):
     """The index of aborted native transactions is not whole, or not of this log (F4)."""
 
 
+class ReportError(PipelineError):
+    """A report cannot be written."""
+
+
 class LinkError(PipelineError):
     """Two clusters, or a topic on both, cannot be linked as they are; nothing was copied."""

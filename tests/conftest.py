@@ -10,7 +10,13 @@ from xdist.scheduler import LoadFileScheduling
 
 from connectors.local.cluster import LocalCluster
 
-_ON_SPARK = ("test_audit.py", "test_snapshot_readers.py")
+_ON_SPARK = (
+    "test_audit.py",
+    "test_audit_run.py",
+    "test_native_batches.py",
+    "test_native_committed.py",
+    "test_snapshot_readers.py",
+)
 
 
 class Scheduling(LoadFileScheduling):

@@ -76,7 +76,7 @@ class KafkaAdmin:
                         hint="look at the broker's log; then try again",
                     )
                 await asyncio.sleep(_LOOK_AGAIN_S)
-        configs = await self._configs(names)
+        configs = await self.topic_configs(names)
         for spec in specs:
             check_topic(spec, found[spec.name].partition_count, configs[spec.name])
 
@@ -93,6 +93,13 @@ class KafkaAdmin:
                 name, _uuid_bytes(str(topic.topic_id)), len(topic.partitions)
             )
         return described
+
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
+        """The configs of the topics that exist; see `LogAdmin.topic_configs`."""
+        return {
+            topic: {name: entry.value for name, entry in entries.items()}
+            for topic, entries in (await self._described_configs(names)).items()
+        }
 
     async def end_offsets(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
@@ -149,16 +156,15 @@ class KafkaAdmin:
             raise self._failure(error, "cannot list topics") from error
         return sorted(name for name in found.topics if not name.startswith("__"))
 
-    async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    async def topic_overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Configs that were set on the topics themselves."""
-        found = await self._describe_configs(list(await self.describe_topics(names)))
         return {
             topic: {
                 name: str(entry.value)
                 for name, entry in entries.items()
                 if entry.source == _SET_ON_TOPIC
             }
-            for topic, entries in found.items()
+            for topic, entries in (await self._described_configs(names)).items()
         }
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
@@ -210,29 +216,15 @@ class KafkaAdmin:
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._failure(error, f"cannot create topic {name}") from error
 
-    async def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
-        """All configs of each topic, those at their default too."""
-        found = await self._describe_configs(names)
-        return {
-            topic: {name: entry.value for name, entry in entries.items()}
-            for topic, entries in found.items()
-        }
-
-    async def _describe_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
+    async def _described_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
         if not names:
             return {}
         answers = self._open().describe_configs(
             [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names],
             request_timeout=self._config.request_timeout_s,
         )
-        configs: dict[str, dict[str, ConfigEntry]] = {}
-        for resource, answer in answers.items():
-            try:
-                configs[resource.name] = await self._answer(answer)
-            except KafkaException as error:
-                action = f"cannot read the configs of topic {resource.name}"
-                raise self._failure(error, action) from error
-        return configs
+        found = await self._answers(answers.items(), f"cannot read the configs of {names[0]}")
+        return {resource.name: entries for resource, entries in found}
 
     async def _offsets(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel

@@ -149,9 +149,13 @@ def copy_options(config: KafkaConfig, transactional_id: str) -> Options:
     }
 
 
-def reader_options(config: KafkaConfig, client_id: str, *, committed: bool) -> Options:
+def reader_options(
+    config: KafkaConfig, client_id: str, *, committed: bool, in_bulk: bool = False
+) -> Options:
     """Options of a consumer that is told its partitions; the group it names never comes to be."""
-    return {**_consumer_options(config, client_id, committed=committed), "group.id": client_id}
+    options = _consumer_options(config, client_id, committed=committed)
+    bulk: Options = {"fetch.min.bytes": _FETCH_BYTES} if in_bulk else {}
+    return {**options, **bulk, "group.id": client_id}
 
 
 def group_options(config: KafkaConfig, client_id: str, group: str) -> Options:

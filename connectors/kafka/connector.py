@@ -5,11 +5,12 @@
 
 from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.columns import KafkaColumnReader
-from connectors.kafka.config import KafkaConfig
+from connectors.kafka.config import KafkaConfig, reader_options
 from connectors.kafka.copying import KafkaCopyWriter
 from connectors.kafka.fetch import KafkaBatchReader
 from connectors.kafka.group_admin import KafkaGroupAdmin
 from connectors.kafka.groups import KafkaGroupReader
+from connectors.kafka.native_transactions import KafkaNativeTransactions
 from connectors.kafka.reader import KafkaReader
 from connectors.kafka.transactional import KafkaTransactionalWriter
 from connectors.kafka.writer import KafkaWriter
@@ -30,10 +31,16 @@ class KafkaConnector:
         return KafkaTransactionalWriter(self._config, transactional_id)
 
     def reader(
-        self, client_id: str, *, committed: bool = True, timestamps: bool = False
+        self,
+        client_id: str,
+        *,
+        committed: bool = True,
+        timestamps: bool = False,
+        in_bulk: bool = False,
     ) -> KafkaReader:
         """A reader of named partitions; see `Connector.reader`."""
-        return KafkaReader(self._config, client_id, committed=committed, timestamps=timestamps)
+        options = reader_options(self._config, client_id, committed=committed, in_bulk=in_bulk)
+        return KafkaReader(self._config, options, timestamps=timestamps)
 
     def column_reader(self, client_id: str) -> KafkaColumnReader:
         """A reader of columns of committed native data."""
@@ -46,6 +53,10 @@ class KafkaConnector:
     def batch_reader(self, client_id: str) -> KafkaBatchReader:
         """A reader of raw batches."""
         return KafkaBatchReader(self._config, client_id)
+
+    def native_transactions(self, client_id: str) -> KafkaNativeTransactions:
+        """The brokers' view of their own transactions."""
+        return KafkaNativeTransactions(self._config, client_id)
 
     def group_reader(
         self, client_id: str, group: str, *, from_start: bool = True

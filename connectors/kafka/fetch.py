@@ -13,30 +13,22 @@ anew under its old name would turn into an error that looks like no other.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
-from kafka.structs import TopicPartition as ClientPartition
 
 from connectors.base import FETCH_BYTES, FetchedBatches
-from connectors.errors import FatalError
-from connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig
+from connectors.kafka.config import KafkaConfig
 from connectors.kafka.errors import translate_raw
 from connectors.kafka.raw_batches import parse_batches
-from connectors.kafka.raw_line import RawLine
-from connectors.kafka.raw_options import raw_options
+from connectors.kafka.raw_line import Line, RawClient
 from schemas.batches import AbortedTransaction, Batch
 from schemas.values import EndOffset, Offset, TopicPartition
 
-T = TypeVar("T")
-
 _WAIT_MS = 100
 """A broker holds a fetch at the end this long."""
-
-_AGAIN_S = 0.1
-"""Between two attempts."""
 
 _FETCH_VERSION_MIN = 5
 """The first with the log start; Kafka 0.11."""
@@ -53,12 +45,7 @@ class KafkaBatchReader:
         Raises:
             FatalError: the settings hold a TLS or SASL option that cannot be passed on.
         """
-        self._timeout_s = config.request_timeout_s
-        self._address = config.bootstrap_servers
-        self._client_id = client_id
-        self._options = raw_options(config, client_id)
-        self._line: _Line | None = None
-        self._closing = asyncio.Event()
+        self._client = RawClient(config, client_id, f"batch reader {client_id}")
 
     async def fetch(
         self,
@@ -71,12 +58,18 @@ class KafkaBatchReader:
         """The next batches; see `BatchReader.fetch`."""
         assert position >= 0
         assert bytes_max > 0
+        client = self._client
         action = f"cannot fetch {data}@{position}"
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + client.timeout_s
         try:
             while True:
-                answer = await self._on_line(
-                    lambda line: line.fetch(data, position, int(committed), bytes_max, deadline_s)
+                answer = await client.call(
+                    lambda line: _fetch(
+                        line,
+                        data,
+                        lambda epoch: _request(data, position, int(committed), bytes_max, epoch),
+                        deadline_s,
+                    )
                 )
                 found = await asyncio.to_thread(_convert, answer, position)
                 end = found.last_stable_offset if committed else found.high_watermark
@@ -86,96 +79,34 @@ class KafkaBatchReader:
                     text = f"nothing at {position}, below the end {end}"
                     raise kafka_errors.KafkaTimeoutError(text)
         except kafka_errors.KafkaError as error:
-            ours = translate_raw(error, self._address, action)
+            ours = translate_raw(error, client.address, action)
             raise ours.at(data.topic, data.partition, position) from error
 
     async def close(self) -> None:
         """Ends the connections; safe to call twice."""
-        self._closing.set()
-        line, self._line = self._line, None
-        if line is not None:
-            await asyncio.to_thread(line.close)
-
-    async def _on_line(self, work: "Callable[[_Line], Awaitable[T]]") -> T:
-        """Runs on kafka-python's thread; what is still under way at `close` is left to itself."""
-        if self._closing.is_set():
-            raise self._closed_error()
-        if self._line is None:
-            self._line = _Line(self._options, self._timeout_s)
-        line = self._line
-        running = asyncio.ensure_future(line.run(lambda: work(line)))
-        closing = asyncio.ensure_future(self._closing.wait())
-        try:
-            await asyncio.wait((running, closing), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            closing.cancel()
-            running.cancel()
-        if self._closing.is_set():
-            # What the closed line makes of the call is nobody's business.
-            await asyncio.gather(running, return_exceptions=True)
-            raise self._closed_error()
-        return running.result()
-
-    def _closed_error(self) -> FatalError:
-        return FatalError(f"batch reader {self._client_id} is closed")
+        await self._client.close()
 
 
-class _Line(RawLine):
-    """Fetches on kafka-python's thread."""
+async def _fetch(
+    line: Line, data: TopicPartition, request: Callable[[int], FetchRequest], deadline_s: float
+) -> Any:
+    """The leader's answer about the partition, without error; on the line.
 
-    async def fetch(
-        self,
-        data: TopicPartition,
-        position: int,
-        isolation_level: int,
-        bytes_max: int,
-        deadline_s: float,
-    ) -> Any:
-        """The leader's answer about the partition, without error; on the line.
+    Args:
+        line: to the cluster.
+        data: the partition.
+        request: made for an epoch of the leader.
+        deadline_s: of the clock that never goes back.
 
-        Raises:
-            kafka_errors.KafkaError: the last one, when it will not pass or time is up.
-        """
-        absent_s = time.monotonic() + TOPIC_ABSENT_MS / 1000
-        while True:
-            try:
-                leader, epoch = await self._leader(data)
-                request = _request(data, position, isolation_level, bytes_max, epoch)
-                return _answer(await self.manager.send(request, leader))
-            except kafka_errors.KafkaError as error:
-                missing = isinstance(error, kafka_errors.UnknownTopicOrPartitionError)
-                until_s = min(absent_s, deadline_s) if missing else deadline_s
-                if not error.retriable or time.monotonic() > until_s:
-                    raise
-                if error.invalid_metadata:
-                    self.manager.cluster.request_update()
-            await self.sleep(_AGAIN_S)
+    Raises:
+        kafka_errors.KafkaError: the last one, when it will not pass or time is up.
+    """
 
-    async def _leader(self, data: TopicPartition) -> tuple[int, int]:
-        """Node and epoch of the leader."""
-        await self.bootstrap()
-        cluster, partition = self.manager.cluster, ClientPartition(*data)
-        leader = cluster.leader_for_partition(partition)
-        if leader is None:
-            _follow(cluster, data.topic)
-            await cluster.refresh_metadata()
-            leader = cluster.leader_for_partition(partition)
-        if leader is None:
-            if data.topic in cluster.unauthorized_topics:
-                raise kafka_errors.TopicAuthorizationFailedError
-            raise kafka_errors.UnknownTopicOrPartitionError
-        if leader < 0:
-            raise kafka_errors.LeaderNotAvailableError
-        epoch = cluster.leader_epoch_for_partition(partition)
-        return leader, -1 if epoch is None else epoch
+    async def attempt() -> Any:
+        leader, epoch = await line.leader(data)
+        return _answer(await line.send(request(epoch), leader))
 
-
-def _follow(cluster: Any, topic: str) -> None:
-    """Has the topic be part of the metadata from now on."""
-    try:
-        cluster.add_topic(topic)
-    except ValueError as error:
-        raise kafka_errors.InvalidTopicError(str(error)) from error
+    return await line.persist(attempt, deadline_s)
 
 
 def _request(

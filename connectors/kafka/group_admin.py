@@ -8,7 +8,6 @@ for one group at a time, and crashes the process when a coordinator answers with
 the address. Needs brokers of Kafka 3.0 or later.
 """
 
-import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -24,14 +23,10 @@ from connectors.commit_check import check_metadata
 from connectors.errors import ActiveGroupError
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.errors import translate_raw
-from connectors.kafka.raw_line import RawLine
-from connectors.kafka.raw_options import raw_options
+from connectors.kafka.raw_line import Line, RawClient
 from schemas.values import Offset, TopicPartition
 
 T = TypeVar("T")
-
-_AGAIN_S = 0.1
-"""Between two attempts."""
 
 _WITHOUT_MEMBERS = ("Empty", "Dead")
 
@@ -50,10 +45,12 @@ class KafkaGroupAdmin:
     """A `GroupAdmin`. Connects at its first call; belongs to the loop of that one."""
 
     def __init__(self, config: KafkaConfig) -> None:
-        self._timeout_s = config.request_timeout_s
-        self._address = config.bootstrap_servers
-        self._options = raw_options(config, "stilltide-groups")
-        self._line: RawLine | None = None
+        """Touches nothing yet.
+
+        Raises:
+            FatalError: the settings hold a TLS or SASL option that cannot be passed on.
+        """
+        self._client = RawClient(config, "stilltide-groups", "an admin of groups")
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
@@ -62,10 +59,10 @@ class KafkaGroupAdmin:
         if not groups or not partitions:
             return {group: {} for group in groups}
 
-        async def ask(line: RawLine) -> dict[str, dict[TopicPartition, Committed]]:
+        async def ask(line: Line) -> dict[str, dict[TopicPartition, Committed]]:
             found: dict[str, dict[TopicPartition, Committed]] = {}
             for node, names in (await _coordinators(line, groups)).items():
-                response = await line.manager.send(_fetch(names, partitions), node)
+                response = await line.send(_fetch(names, partitions), node)
                 found |= _offsets(response)
             return found
 
@@ -76,11 +73,11 @@ class KafkaGroupAdmin:
         if not groups:
             return set()
 
-        async def ask(line: RawLine) -> set[str]:
+        async def ask(line: Line) -> set[str]:
             found: set[str] = set()
             for node, names in (await _coordinators(line, groups)).items():
                 request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
-                response = await line.manager.send(request, node)
+                response = await line.send(request, node)
                 for group in response.groups:
                     if group.error_code != _ABSENT:
                         _check(group.error_code)
@@ -96,9 +93,9 @@ class KafkaGroupAdmin:
         if not positions:
             return
 
-        async def ask(line: RawLine) -> None:
+        async def ask(line: Line) -> None:
             (node,) = await _coordinators(line, [group])
-            response = await line.manager.send(_commit(group, positions), node)
+            response = await line.send(_commit(group, positions), node)
             for topic in response.topics:
                 for partition in topic.partitions:
                     _check(partition.error_code)
@@ -107,44 +104,29 @@ class KafkaGroupAdmin:
 
     async def close(self) -> None:
         """Ends the connections; safe to call twice."""
-        line, self._line = self._line, None
-        if line is not None:
-            await asyncio.to_thread(line.close)
+        await self._client.close()
 
-    async def _ask(self, ask: Callable[[RawLine], Awaitable[T]], action: str) -> T:
+    async def _ask(self, ask: Callable[[Line], Awaitable[T]], action: str) -> T:
         """Asks again while a coordinator is not there yet, or is another broker by now."""
-        line = self._line
-        if line is None:
-            line = self._line = RawLine(self._options, self._timeout_s)
-        deadline_s = time.monotonic() + self._timeout_s
-
-        async def attempts() -> T:
-            while True:
-                try:
-                    await line.bootstrap()
-                    return await ask(line)
-                except kafka_errors.KafkaError as error:
-                    if not error.retriable or time.monotonic() > deadline_s:
-                        raise
-                await line.sleep(_AGAIN_S)
-
+        client = self._client
+        deadline_s = time.monotonic() + client.timeout_s
         try:
-            return await line.run(attempts)
+            return await client.call(lambda line: line.persist(lambda: ask(line), deadline_s))
         except _ACTIVE as error:
             raise ActiveGroupError(
-                f"{action} at {self._address}: it has members",
+                f"{action} at {client.address}: it has members",
                 detail=str(error),
                 hint="stop its consumers there, then try again",
             ) from error
         except kafka_errors.KafkaError as error:
-            raise translate_raw(error, self._address, action) from error
+            raise translate_raw(error, client.address, action) from error
 
 
-async def _coordinators(line: RawLine, groups: Iterable[str]) -> dict[int, list[str]]:
+async def _coordinators(line: Line, groups: Iterable[str]) -> dict[int, list[str]]:
     """Groups by the broker that coordinates them; asked for each time, since they move."""
     names = sorted(set(groups))
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=names, min_version=4)
-    response = await line.manager.send(request)
+    response = await line.send(request)
     found: defaultdict[int, list[str]] = defaultdict(list)
     for one in response.coordinators:
         _check(one.error_code)

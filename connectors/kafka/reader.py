@@ -8,7 +8,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from connectors.base import EndReached, Record
-from connectors.kafka.config import KafkaConfig, reader_options
+from connectors.kafka.config import KafkaConfig, Options
 from connectors.kafka.consuming import ConsumerThread, converted, timed
 from schemas.values import Offset, TopicPartition
 
@@ -16,13 +16,9 @@ from schemas.values import Offset, TopicPartition
 class KafkaReader:
     """A `LogReader`. Belongs to the loop of its first `assign`."""
 
-    def __init__(
-        self, config: KafkaConfig, client_id: str, *, committed: bool, timestamps: bool = False
-    ) -> None:
+    def __init__(self, config: KafkaConfig, options: Options, *, timestamps: bool) -> None:
         self._converted = timed if timestamps else converted
-        self._thread = ConsumerThread(
-            config, reader_options(config, client_id, committed=committed)
-        )
+        self._thread = ConsumerThread(config, options)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces what is read; nothing is paused afterwards."""

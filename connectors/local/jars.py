@@ -60,6 +60,15 @@ def spark_jars() -> list[Path]:
     return jar_set("spark")
 
 
+def mirror_jars() -> list[Path]:
+    """The class path of MirrorMaker 2, to measure against, fetched when not cached.
+
+    Raises:
+        JarsError: could not be fetched, or what came differs from the lock.
+    """
+    return jar_set("mirror")
+
+
 def cache_dir() -> Path:
     """STILLTIDE_CACHE_DIR, else `stilltide` in XDG_CACHE_HOME, else in ~/.cache."""
     if own := os.environ.get("STILLTIDE_CACHE_DIR"):
@@ -72,7 +81,7 @@ def jar_set(name: str, directory: Path | None = None, fetch: Fetch | None = None
     """The paths of a locked set, each verified now; what is missing or corrupt is fetched.
 
     Args:
-        name: `broker` or `spark`.
+        name: `broker`, `mirror` or `spark`.
         directory: where they are kept; the user's cache by default.
         fetch: how they are fetched; by default Maven when it is on the PATH, else Ivy.
 

@@ -18,6 +18,12 @@ ROOTS = {
         f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
         f"org.apache.logging.log4j:log4j-core:{LOG4J}",
     ],
+    # MirrorMaker 2, for measurements; with a binding of slf4j as above.
+    "mirror": [
+        "org.apache.kafka:connect-mirror:4.3.1",
+        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
+        f"org.apache.logging.log4j:log4j-core:{LOG4J}",
+    ],
     # kafka-clients 3.9.0, which the connector asks for, has CVE-2025-27817 and -27818.
     "spark": [
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",

@@ -40,9 +40,15 @@ class MemoryConnector:
         return MemoryTransactionalWriter(self._broker, transactional_id)
 
     def reader(
-        self, client_id: str, *, committed: bool = True, timestamps: bool = False
+        self,
+        client_id: str,
+        *,
+        committed: bool = True,
+        timestamps: bool = False,
+        in_bulk: bool = False,
     ) -> MemoryReader:
         """A reader of named partitions; see `Connector.reader`."""
+        del in_bulk
         return MemoryReader(self._broker, client_id, committed=committed, timestamps=timestamps)
 
     def column_reader(self, client_id: str) -> MemoryColumnReader:
@@ -92,6 +98,12 @@ class MemoryAdmin:
         found = {name: self._broker.describe(name) for name in names}
         return {name: topic[0] for name, topic in found.items() if topic is not None}
 
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
+        """The configs of the topics that exist; see `LogAdmin.topic_configs`."""
+        self._broker.check_up()
+        found = {name: self._broker.describe(name) for name in names}
+        return {name: dict(one[1]) for name, one in found.items() if one is not None}
+
     async def end_offsets(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> dict[TopicPartition, EndOffset]:
@@ -138,7 +150,7 @@ class MemoryAdmin:
         self._broker.check_up()
         return self._broker.topics()
 
-    async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    async def topic_overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Configs that topics were created with."""
         found = await self.describe_topics(names)
         return {name: self._broker.set_configs(name) for name in found}

@@ -91,11 +91,16 @@ def cluster_options(command: _Command) -> _Command:
     return command
 
 
-def target(bootstrap_servers: str | None, timeout_s: float = 10.0) -> Target:
-    """The cluster that the options of a command name."""
+def cluster_connector(bootstrap_servers: str | None) -> KafkaConnector:
+    """Of the cluster that the options of a command name."""
     settings = load_settings(bootstrap_servers=bootstrap_servers)
     config = KafkaConfig(settings.bootstrap_servers, request_timeout_s=settings.request_timeout_s)
-    return Target(KafkaConnector(config), timeout_s)
+    return KafkaConnector(config)
+
+
+def target(bootstrap_servers: str | None, timeout_s: float = 10.0) -> Target:
+    """The cluster that the options of a command name, with its patience."""
+    return Target(cluster_connector(bootstrap_servers), timeout_s)
 
 
 def ask(asked: Target, work: Callable[[Coordinators], Awaitable[T]]) -> T:

@@ -1,51 +1,101 @@
-"""`stilltide audit`: prove with Spark that topics hold exactly what was committed.
+"""`stilltide audit`: check with Spark what topics hold, for both kinds of transaction.
 
-*Source*: protocols.md C6; system.md, The pieces (Spark jobs).
+*Source*: protocols.md C6, D, F.
 
 *Invariants*: the exit code is the verdict; stdout holds the result and nothing else.
 """
 
 import json
+import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from connectors.local.jars import spark_jars
 from connectors.spark.session import SparkOptions
 from pipeline.cli.output import Row, output_option, print_rows, say
 from pipeline.config import load_settings
-from pipeline.jobs.audit import EVIDENCE_MAX, Progress
-from pipeline.jobs.audit import audit as run_audit
-from pipeline.jobs.audit_result import AuditResult, PartitionAudit, Verdict
+from pipeline.errors import ConfigError, ReportError
+from pipeline.jobs.audit_result import Verdict
+from pipeline.jobs.audits.files import FINDINGS, PAGE, SUMMARY, write_report
+from pipeline.jobs.audits.report import AuditReport, CheckResult, PartitionFigures
+from pipeline.jobs.audits.run import EVIDENCE_MAX, STEPS, AuditPlan, AuditProgress, run_audit
+from schemas.values import TopicPartition
 
 EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4}
 """1 and 2 are taken by failures and wrong usage."""
 
 _DIGEST_DIGITS_SHOWN = 8
 _FAULTS = ("undecided", "malformed", "late")
+_BOUND = re.compile(r"(?:(?P<topic>[^=]+)/(?P<partition>\d+)=)?(?P<offset>\d+)")
 
 
-@click.command(
-    epilog="""\b
+@click.group()
+def audit() -> None:
+    """Check with Spark what topics hold."""
+
+
+@audit.command(
+    epilog=f"""\b
 Exit codes:
-  0  valid: every partition holds exactly what was committed, as far as outcomes still tell
+  0  valid: every check is, as far as outcomes still tell
   1  the audit failed
   3  invalid: the findings say what is wrong
-  4  unknown: some records cannot be judged, yet or any more
+  4  unknown: something cannot be judged, yet or any more
+
+\b
+Written to the folder of --report:
+  {FINDINGS}  a row for each finding; its metadata has the schema's version
+  {SUMMARY}      all but the plots
+  {PAGE}       one page with plots, which loads nothing from anywhere
 
 \b
 Examples:
-  stilltide audit --topic orders --topic payments
-  stilltide audit --bootstrap-servers broker:9092 --topic orders -o json
-  stilltide audit --topic orders -o json | jq '.findings[]'
+  stilltide audit run --topics orders,payments --update-index
+  stilltide audit run --topics orders --from orders/0=1000 --to orders/0=2000
+  stilltide audit run --topics orders --table s3-export/orders -o json
 """
 )
 @click.option("--bootstrap-servers", help="Brokers of the cluster, host:port with commas between.")
 @click.option(
-    "--topic", "topics", multiple=True, required=True, help="A topic to audit; may be repeated."
+    "--topics", multiple=True, required=True, help="Topics, commas between; may be repeated."
+)
+@click.option(
+    "--from",
+    "first",
+    multiple=True,
+    metavar="[TOPIC/PARTITION=]OFFSET",
+    help="Where to begin.  [default: the log starts]",
+)
+@click.option(
+    "--to",
+    "until",
+    multiple=True,
+    metavar="[TOPIC/PARTITION=]OFFSET",
+    help="Where to end, exclusive.  [default: the last stable offsets]",
+)
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    help="A Parquet table made of the topics, with columns topic, partition and offset: does it "
+    "hold what no reader may see?",
+)
+@click.option(
+    "--update-index", is_flag=True, help="Bring aborted-index up to date first (`stilltide index`)."
+)
+@click.option("--digest", is_flag=True, help="Give each partition's content digest; costs a scan.")
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("stilltide-audit"),
+    show_default=True,
+    help="Folder for the report; files of an earlier one are replaced.",
 )
 @click.option(
     "--evidence",
@@ -59,81 +109,159 @@ Examples:
 @click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's driver.")
 @output_option
 @click.pass_context
-def audit(  # noqa: PLR0917 - click passes options by name
+def run(  # noqa: PLR0917 - click passes options by name
     ctx: click.Context,
     bootstrap_servers: str | None,
     topics: tuple[str, ...],
+    first: tuple[str, ...],
+    until: tuple[str, ...],
+    tables: tuple[str, ...],
+    update_index: bool,  # noqa: FBT001 - by name too
+    digest: bool,  # noqa: FBT001 - by name too
+    report: Path,
     evidence_max: int,
     master: str,
     driver_memory: str,
     output: str,
 ) -> None:
-    """Check with Spark what topics hold against the outcomes of transactions.
+    """Run every check on topics with transactions of either kind, or none.
 
-    Reads every partition up to its last stable offset as of now, and reports records written,
-    visible, hidden and withheld, and transactions whose records are missing, surplus or late.
-
-    Where a snapshot of aborted transactions has absorbed the outcome of a committed one, how many
-    records it promised is not known any more: such transactions are counted as `counts unchecked`.
+    Each check is valid, invalid or unknown, with evidence: Kafka's filter of aborted native records
+    against that by aborted-index; offsets that hold nothing; native transactions that hang;
+    coordinated ones with orphans, late records, other counts than they promised, or two outcomes;
+    and what leaked into a table.
     """
     settings = load_settings(bootstrap_servers=bootstrap_servers)
+    plan = AuditPlan(
+        topics=_names(topics),
+        first=_bounds("--from", first),
+        until=_bounds("--to", until),
+        tables=tables,
+        digest=digest,
+        index_partitions=settings.partitions if update_index else None,
+        evidence_max=evidence_max,
+    )
     options = SparkOptions(jars=spark_jars(), master=master, driver_memory=driver_memory)
     with _progress() as progress:
         result = run_audit(
-            settings.bootstrap_servers,
-            topics,
-            spark_options=options,
-            evidence_max=evidence_max,
-            progress=progress,
+            settings.bootstrap_servers, plan, spark_options=options, progress=progress
         )
+    try:
+        write_report(result, report)
+    except OSError as error:
+        raise ReportError(f"cannot write the report to {report}", detail=str(error)) from error
     if output == "json":
         print(json.dumps(result.to_dict(), indent=2))
     else:
         _print_tables(result)
+    say(f"the report is {report / PAGE}")
     ctx.exit(EXIT_CODES[result.verdict])
 
 
+def _names(topics: Sequence[str]) -> list[str]:
+    names = [name.strip() for one in topics for name in one.split(",")]
+    if not all(names):
+        raise ConfigError("--topics names an empty topic", hint="--topics orders,payments")
+    return names
+
+
+def _bounds(option: str, texts: Sequence[str]) -> dict[TopicPartition | None, int]:
+    found: dict[TopicPartition | None, int] = {}
+    for text in texts:
+        read = _BOUND.fullmatch(text)
+        if read is None:
+            raise ConfigError(
+                f"{option} {text}: not an offset", hint=f"{option} 1000 or {option} orders/0=1000"
+            )
+        place = None
+        if read["topic"] is not None:
+            place = TopicPartition(read["topic"], int(read["partition"]))
+        if place in found:
+            raise ConfigError(f"{option} is given twice for {place or 'all partitions'}")
+        found[place] = int(read["offset"])
+    return found
+
+
+class _Lines:
+    """Progress as lines of talk, where there is no terminal."""
+
+    def step(self, text: str) -> None:
+        """Says it."""
+        say(text)
+
+    def share(self, done: float) -> None:
+        """Nothing: lines are for what begins."""
+
+
+class _Bar:
+    """Progress as a bar over all steps."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("starting", total=STEPS)
+        self._begun = -1
+
+    def step(self, text: str) -> None:
+        """The bar moves to the beginning of the step."""
+        self._begun += 1
+        self._bar.update(self._task, completed=self._begun, description=text)
+
+    def share(self, done: float) -> None:
+        """The bar moves within the step."""
+        self._bar.update(self._task, completed=self._begun + done)
+
+
 @contextmanager
-def _progress() -> Generator[Progress]:
-    """A spinner on a terminal, lines elsewhere; both on stderr."""
+def _progress() -> Generator[AuditProgress]:
+    """A bar on a terminal, lines elsewhere; both on stderr."""
     if not sys.stderr.isatty():
-        yield say
+        yield _Lines()
         return
-    with Console(stderr=True).status("starting") as status:
-        yield status.update
+    columns = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Bar(bar)
 
 
-def _print_tables(result: AuditResult) -> None:
-    print_rows(
-        _record_rows(result.partitions),
-        "table",
-        title=f"records (digest: last {_DIGEST_DIGITS_SHOWN} hexadecimal digits)",
-    )
-    print_rows(result.to_dict()["findings"], "table", title="findings")
-    summary = {
-        "verdict": result.verdict.value,
-        "committed": result.transactions_committed,
-        "aborted": result.transactions_aborted,
-        "counts unchecked": result.transactions_unchecked,
-        "findings": sum(result.finding_counts.values()),
-        "seconds": round(result.elapsed_s, 1),
+def _print_tables(report: AuditReport) -> None:
+    print_rows(_record_rows(report.partitions), "table", title="records")
+    rows = [one.to_dict() for check in report.checks for one in check.findings]
+    print_rows(rows, "table", title="findings")
+    print_rows([_check_row(one) for one in report.checks], "table", title="checks")
+    print(f"{report.verdict.value}; {report.elapsed_s:.1f} s")
+
+
+def _check_row(one: CheckResult) -> Row:
+    figures = ", ".join(f"{name} {count}" for name, count in one.figures.items())
+    found = sum(one.finding_counts.values())
+    return {
+        "check": one.check.value,
+        "verdict": one.verdict.value,
+        "findings": found,
+        "looked at": figures.replace("_", " "),
     }
-    print_rows([summary], "table", title="transactions")
 
 
-def _record_rows(partitions: Sequence[PartitionAudit]) -> list[Row]:
+def _record_rows(partitions: Sequence[PartitionFigures]) -> list[Row]:
     """One row for each partition; a fault that no partition has gets no column."""
-    faults = [fault for fault in _FAULTS if any(getattr(each, fault) for each in partitions)]
+    records = [one.records for one in partitions]
+    faults = [fault for fault in _FAULTS if any(getattr(each, fault) for each in records)]
     return [
         {
-            "partition": f"{each.topic}/{each.partition}",
-            "offsets": f"[{each.start_offset}, {each.end_offset})",
-            "written": each.written,
-            "visible": each.visible,
-            "plain": each.plain,
-            "hidden": each.hidden,
-            **{fault: getattr(each, fault) for fault in faults},
-            "digest": f"{each.digest:x}"[-_DIGEST_DIGITS_SHOWN:],
+            "partition": f"{one.records.topic}/{one.records.partition}",
+            "offsets": f"[{one.records.start_offset}, {one.records.end_offset})",
+            "written": one.records.written,
+            "visible": one.records.visible,
+            "plain": one.records.plain,
+            "hidden": one.records.hidden,
+            "aborted": one.aborted,
+            "markers": one.markers,
+            **{fault: getattr(one.records, fault) for fault in faults},
+            **_digest(one.records.digest),
         }
-        for each in partitions
+        for one in partitions
     ]
+
+
+def _digest(digest: int | None) -> Row:
+    """Its last digits, hexadecimal."""
+    return {} if digest is None else {"digest": f"{digest:x}"[-_DIGEST_DIGITS_SHOWN:]}

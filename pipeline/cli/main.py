@@ -39,6 +39,7 @@ NOUNS = MappingProxyType(
         "demo": Noun("pipeline.cli.demo:demo", "Run the main job end to end and check it."),
         "index": Noun("pipeline.cli.index:index", "Index aborted native transactions of topics."),
         "local": Noun("pipeline.cli.local:local", "Run Kafka clusters on this machine."),
+        "native": Noun("pipeline.cli.native:native", "See and end Kafka's own transactions."),
         "pending-ack": Noun(
             "pipeline.cli.pending_ack:pending_ack",
             "See what is acknowledged in transactions.",

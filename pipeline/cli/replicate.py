@@ -3,17 +3,19 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable
 
 import click
 import structlog
+from prometheus_client import CollectorRegistry
 
 from connectors.clock import SystemClock
 from pipeline import interpreter
+from pipeline.agents.probes import Finding, Probes
 from pipeline.cli.asking import clusters_option, connector_of
 from pipeline.config import load_settings
 from pipeline.drivers.replication import Replication, ReplicationOptions
 from pipeline.drivers.replication_topics import TopicChoice
+from pipeline.replication_metrics import LinkMetrics
 from schemas.values import ClusterName
 
 _log = structlog.get_logger(__name__)
@@ -58,16 +60,22 @@ Exit codes:
     show_default=True,
     help="How often to say on stderr how far it has come.",
 )
+@click.option(
+    "--web-port",
+    type=click.IntRange(0, 65_535),
+    help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: none]",
+)
 @clusters_option
 def replicate(
+    *,
     source: str,
     target: str,
     topics: tuple[str, ...],
+    merge: bool,
     throttle_bytes_per_s: float | None,
     progress_s: float,
+    web_port: int | None,
     clusters: str | None,
-    *,
-    merge: bool,
 ) -> None:
     """Copy committed records of topics from one cluster to another, until stopped.
 
@@ -88,25 +96,56 @@ def replicate(
         ),
     )
 
-    def serving(found: list[str]) -> None:
-        line = {"event": "replicating", "from": source, "to": target, "topics": found}
-        print(json.dumps(line), flush=True)
-        interpreter.tune()
+    line = {"event": "replicating", "from": source, "to": target}
+    site = None
+    if web_port is not None:
+        registry = CollectorRegistry()
+        registry.register(LinkMetrics(source, target, replication.progress, SystemClock()))
+        site = _Site(registry, settings.web_host, web_port)
+    asyncio.run(_run(replication, line, site, progress_s))
 
-    asyncio.run(_run(replication, serving, progress_s))
+
+class _Site:
+    """The link's web site."""
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        self.serves = False
+        self._at = host, port
+        self._probes = Probes(registry, {"link": self._ready})
+
+    async def start(self) -> str:
+        """Its address."""
+        return await self._probes.start(*self._at)
+
+    async def close(self) -> None:
+        """Listens no more."""
+        await self._probes.close()
+
+    async def _ready(self) -> Finding:
+        return Finding(self.serves, "copies" if self.serves else "has not begun")
 
 
 async def _run(
-    replication: Replication, serving: Callable[[list[str]], None], progress_s: float
+    replication: Replication, line: dict[str, object], site: _Site | None, progress_s: float
 ) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, replication.stop)
+    web = None if site is None else await site.start()
+
+    def serving(topics: list[str]) -> None:
+        print(json.dumps({**line, "topics": topics, "web": web}), flush=True)
+        interpreter.tune()
+        if site is not None:
+            site.serves = True
+
     telling = asyncio.create_task(_tell(replication, progress_s))
     try:
         await replication.run(serving)
     finally:
         telling.cancel()
+        if site is not None:
+            await site.close()
 
 
 async def _tell(replication: Replication, progress_s: float) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from connectors.base import Connector
-from connectors.errors import FatalError
 from pipeline.cli.asking import answered, cluster_options, exit_code, exit_codes, target
 from pipeline.cli.output import Row, output_option, print_rows
 from pipeline.cli.snapshot_show import list_command, show_command
 from pipeline.cli.snapshot_verify import verify_command
+from pipeline.drivers.named_partitions import named_partitions
 from pipeline.drivers.snapshot_line import SnapshotLine, connect_snapshots
-from pipeline.errors import RefusedError, RequestTimeoutError
+from pipeline.errors import RequestTimeoutError
 from schemas.snapshot_requests import SnapshotSummary
 from schemas.values import EndOffset, TopicPartition
 
@@ -70,18 +70,7 @@ async def take_all(
     """
     admin = connector.admin()
     try:
-        described = (await admin.describe_topics([topic])).get(topic)
-        if described is None:
-            raise FatalError("the topic does not exist", topic=topic)
-        wanted = sorted(set(partitions)) or range(described.partition_count)
-        for partition in wanted:
-            if partition >= described.partition_count:
-                raise RefusedError(
-                    f"there is no partition {partition}",
-                    detail=f"the topic has {described.partition_count}, counted from 0",
-                    topic=topic,
-                )
-        asked = [TopicPartition(topic, partition) for partition in wanted]
+        asked = await named_partitions(admin, topic, partitions)
         ends = await admin.end_offsets(asked)
     finally:
         await admin.close()

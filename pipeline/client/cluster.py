@@ -1,6 +1,7 @@
-"""What the transactions of one client share: producer, coordinators, topic metadata."""
+"""What the transactions of one client share: producers, coordinators, topic metadata."""
 
 import asyncio
+from typing import NamedTuple
 
 from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
 from connectors.errors import FatalError, RetriableError
@@ -14,20 +15,27 @@ from schemas.transactions import Answer, Refused, Registered, RequestBody
 from schemas.values import EndOffset, TopicPartition
 
 
+class Writers(NamedTuple):
+    """Producers of one client: of records, of those of a transaction that is alone, of requests."""
+
+    gathering: LogWriter
+    prompt: LogWriter
+    requests: LogWriter
+
+
 class ClientCluster:
     """One client's connections to one cluster; made by `connect`."""
 
     def __init__(
         self,
         admin: LogAdmin,
-        writer: LogWriter,
-        request_writer: LogWriter,
+        writers: Writers,
         requests: CoordinatorRequests,
         open_transactions_max: int,
     ) -> None:
-        self.writer = writer
-        self._request_writer = request_writer
-        self.slots = asyncio.Semaphore(open_transactions_max)
+        self._writers = writers
+        self._slots = asyncio.Semaphore(open_transactions_max)
+        self._open_count = 0
         self.known_ends: dict[TopicPartition, EndOffset] = {}
         self._admin = admin
         self._requests = requests
@@ -39,6 +47,21 @@ class ClientCluster:
     def coordinator(self) -> int:
         """The coordinator that this client's transactions are opened at."""
         return self._requests.home
+
+    async def enter(self) -> LogWriter:
+        """Waits until one more transaction may be open; its records leave by the writer returned.
+
+        Records that gather share requests with those of others. While there are none, gathering
+        only takes time, most of what a lone commit takes.
+        """
+        await self._slots.acquire()
+        self._open_count += 1
+        return self._writers.prompt if self._open_count == 1 else self._writers.gathering
+
+    def leave(self) -> None:
+        """A transaction is over."""
+        self._open_count -= 1
+        self._slots.release()
 
     def topic(self, name: str) -> TopicDescription | None:
         """What `describe` has learnt of a topic, without waiting."""
@@ -96,7 +119,7 @@ class ClientCluster:
         """Releases the connections, and the transactions that were opened ahead."""
         self.pool.close()
         await self._requests.close()
-        await asyncio.gather(self.writer.close(), self._request_writer.close())
+        await asyncio.gather(*(writer.close() for writer in self._writers))
         await self._admin.close()
 
 
@@ -123,19 +146,22 @@ async def connect(
     except BaseException:
         await admin.close()
         raise
-    writer = connector.writer(name, linger_ms=linger_ms)
-    # Somebody waits for each request, and they come in batches already.
-    request_writer = connector.writer(f"{name}-requests")
+    writers = Writers(
+        gathering=connector.writer(name, linger_ms=linger_ms),
+        prompt=connector.writer(f"{name}-prompt"),
+        # Somebody waits for each request, and they come in batches already.
+        requests=connector.writer(f"{name}-requests"),
+    )
     requests = Requests(
         COORDINATOR_SERVICE,
         connector,
-        request_writer,
+        writers.requests,
         name=name,
         limits=BatchLimits(),
         request_timeout_s=request_timeout_s,
         resend_s=resend_s,
     )
-    cluster = ClientCluster(admin, writer, request_writer, requests, open_transactions_max)
+    cluster = ClientCluster(admin, writers, requests, open_transactions_max)
     try:
         await requests.open(
             partition_count=found[topics.TXN_REQUESTS].partition_count,

@@ -11,6 +11,7 @@ from typing import NamedTuple, Self, TypeVar
 
 import structlog
 
+from connectors.base import LogWriter
 from connectors.errors import FatalError, RetriableError
 from pipeline.client.cluster import ClientCluster
 from pipeline.client.partition_writes import PartitionWrites
@@ -57,6 +58,8 @@ class Transaction:
     Leaving the block commits; leaving it by an exception aborts.
     """
 
+    _writer: LogWriter
+
     def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
         self._cluster = cluster
         self._turn = turn
@@ -89,7 +92,7 @@ class Transaction:
         return {data: writes.count for data, writes in self._writes.items()}
 
     async def __aenter__(self) -> Self:
-        await self._cluster.slots.acquire()
+        self._writer = await self._cluster.enter()
         return self
 
     async def __aexit__(
@@ -103,7 +106,7 @@ class Transaction:
                 await (self.commit() if error is None else self._abort_quietly())
         finally:
             self._acks.ended(committed=False)  # unless the end is known by now
-            self._cluster.slots.release()
+            self._cluster.leave()
 
     async def send(
         self,
@@ -134,7 +137,7 @@ class Transaction:
             await self._hold(data, _Outgoing(value, key, [*headers]))
             return data
         while not self._append(writes, value, key, headers):
-            await self._cluster.writer.room()
+            await self._writer.room()
         return data
 
     async def acknowledge(self, subscription: Subscription, message: Message) -> None:
@@ -347,7 +350,7 @@ class Transaction:
         held = self._held.get(data, [])
         for record in held:  # grows while it is drained, so that order is kept
             while not self._append(writes, *record):
-                await self._cluster.writer.room()
+                await self._writer.room()
         self._held_count -= len(held)
         self._held.pop(data, None)
         if self._state == "open":
@@ -363,9 +366,7 @@ class Transaction:
         """Hands a record to the producer; False while its queue is full."""
         with_txn = [*self._header, *headers] if headers else self._header
         try:
-            self._cluster.writer.append(
-                writes.data, value, writes.delivered, key=key, headers=with_txn
-            )
+            self._writer.append(writes.data, value, writes.delivered, key=key, headers=with_txn)
         except RetriableError:
             return False
         writes.sent += 1

@@ -25,7 +25,8 @@ class TransactionClient:
         resend_s: an unanswered request is sent again after this, then ever more rarely.
         open_transactions_max: entering one more waits until another ends.
         linger_ms: how long the producer gathers records before it sends them; `commit` waits for
-            them. The default is that of Kafka's own producers; 0 is for a few hasty transactions.
+            them. The default is that of Kafka's own producers; one that begins
+            while no other is open does not gather.
 
     Raises on entry:
         FatalError: the system topics do not exist.

@@ -142,6 +142,7 @@ async def _crash(worker: WorkerProcess, half: asyncio.Event, step: Callable[[str
 def _spark_view(result: AuditResult) -> View:
     view = View("spark", result.transactions_committed, result.transactions_aborted)
     for one in result.partitions:
+        assert one.digest is not None, "it was asked for"
         partition = view.partition(TopicPartition(one.topic, one.partition))
         partition.visible, partition.hidden, partition.digest = one.visible, one.hidden, one.digest
     return view

@@ -63,9 +63,20 @@ class Evidence:
 
 
 async def gather_evidence(
-    connector: Connector, topics: Sequence[str], progress: Progress = lambda _: None
+    connector: Connector,
+    topics: Sequence[str],
+    progress: Progress = lambda _: None,
+    *,
+    outcomes_required: bool = True,
 ) -> Evidence:
     """The evidence for `topics`, as of now.
+
+    Args:
+        connector: the cluster.
+        topics: at least one.
+        progress: told what begins.
+        outcomes_required: else a cluster without txn-markers, where no worker ever ran, is one
+            without outcomes.
 
     Raises:
         FatalError: a topic, or txn-markers, does not exist; txn-snapshots has another policy.
@@ -79,6 +90,12 @@ async def gather_evidence(
     admin = connector.admin()
     try:
         described = await _describe(admin, topics)
+        if outcomes_required and TXN_MARKERS not in described:
+            raise FatalError(
+                "the outcomes of transactions are not on this cluster",
+                hint="a worker creates this topic: start one with `stilltide worker`",
+                topic=TXN_MARKERS,
+            )
         found = [data for topic in sorted(set(topics)) for data in _partitions(described[topic])]
         gathering = _Gathering(connector, admin, described, found)
         try:
@@ -100,8 +117,10 @@ class _Gathering:
         self._admin = admin
         self._partitions = partitions
         self._topic_ids = {data.topic: described[data.topic].topic_id for data in partitions}
-        count = described[TXN_MARKERS].partition_count
-        self._serving = {data: system_partition(data, count) for data in partitions}
+        self._serving: dict[TopicPartition, int] = {}  # of no partition where no worker ever ran
+        if TXN_MARKERS in described:
+            count = described[TXN_MARKERS].partition_count
+            self._serving = {data: system_partition(data, count) for data in partitions}
         numbers = sorted(set(self._serving.values()))
         self._marker_logs = [TopicPartition(TXN_MARKERS, number) for number in numbers]
         self._reader = connector.reader("outcomes")
@@ -192,13 +211,7 @@ async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDe
                 hint="check the name, and that this is the cluster it lives on",
                 topic=topic,
             )
-    if TXN_MARKERS not in described:
-        raise FatalError(
-            "the outcomes of transactions are not on this cluster",
-            hint="a worker creates this topic: start one with `stilltide worker`",
-            topic=TXN_MARKERS,
-        )
-    if TXN_SNAPSHOTS in described:
+    if TXN_MARKERS in described and TXN_SNAPSHOTS in described:
         await check_policy(admin, described[TXN_MARKERS].partition_count)
     return described
 

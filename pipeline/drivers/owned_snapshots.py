@@ -171,7 +171,7 @@ class OwnedSnapshots:
             limits=parts.limits,
             now_ms=parts.clock.now_ms,
         )
-        reader = parts.connector.reader(f"snapshot-markers-{self._partition}")
+        reader = parts.connector.reader(f"snapshot-markers-{self._partition}", in_bulk=True)
         try:
             await reader.assign({self._markers: machine.position})
             async with self._tasks:

@@ -245,6 +245,7 @@ class Replication:
                 reason=str(problem),
             )
             await self._rest(self._options.retry_delay_s)
+        return None
 
     async def _patient(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of a call, made again while a cluster is away."""

@@ -34,8 +34,10 @@ from schemas.replication import origin_of
 from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from schemas.values import EndOffset, Offset, TopicPartition
 
-READY_RECORDS_MAX = 4000
-"""Decided records that are held ahead, more by one read at most."""
+READY_RECORDS_MAX = 16_000
+READY_BYTES_MAX = 16 * 1024 * 1024
+"""Decided records, and their values, that are held ahead, more by one read at most: enough to have
+the next transaction ready when one has committed."""
 
 _UNDECIDED_RECORDS_MAX = 10_000
 _ASK_AFTER_S = 5.0
@@ -53,11 +55,13 @@ class Ready(NamedTuple):
         data: the partition.
         records: the visible ones.
         until: every other record below is hidden for good.
+        size_bytes: of the values.
     """
 
     data: TopicPartition
     records: Sequence[SourceRecord[Payload]]
     until: EndOffset
+    size_bytes: int
 
 
 class DecidedSource:
@@ -81,7 +85,7 @@ class DecidedSource:
         self._machines: dict[TopicPartition, PartitionFilter[Any]] = {}
         self._since: dict[TopicPartition, tuple[Offset, float]] = {}
         self._ready: deque[Ready] = deque()
-        self._ready_count = 0
+        self._ready_count = self._ready_bytes = 0
         self._room = asyncio.Event()
         self._assigned = asyncio.Event()
         self._evidence = self._new_evidence(side.admin)
@@ -99,7 +103,7 @@ class DecidedSource:
             for data, position in positions.items()
         }
         self._ready.clear()
-        self._ready_count = 0
+        self._ready_count = self._ready_bytes = 0
         self._since.clear()
         self._evidence.add(positions)
         await self._reader.assign({data: Offset(at) for data, at in positions.items()})
@@ -115,6 +119,7 @@ class DecidedSource:
         """What `next_ready` has shown."""
         ready = self._ready.popleft()
         self._ready_count -= max(1, len(ready.records))
+        self._ready_bytes -= ready.size_bytes
         self._room.set()
         return ready
 
@@ -172,7 +177,7 @@ class DecidedSource:
     async def _read(self) -> None:
         await self._assigned.wait()
         while True:
-            while self._ready_count >= READY_RECORDS_MAX:
+            while self._ready_count >= READY_RECORDS_MAX or self._ready_bytes >= READY_BYTES_MAX:
                 self._room.clear()
                 await self._room.wait()
             for item in await self._reader.read():
@@ -191,8 +196,10 @@ class DecidedSource:
         for effect in effects:
             match effect:
                 case Deliver(payloads, position):
-                    self._ready.append(Ready(data, payloads, position))
+                    size_bytes = sum(len(value) for _, _, (_, _, value, _) in payloads if value)
+                    self._ready.append(Ready(data, payloads, position, size_bytes))
                     self._ready_count += max(1, len(payloads))
+                    self._ready_bytes += size_bytes
                     self._changed()
                 case PauseFetching():
                     self._reader.pause([data])

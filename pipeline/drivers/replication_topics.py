@@ -143,7 +143,7 @@ class LinkedTopics:
         return await self._target.admin.describe_topics(good)
 
     async def _create(self, topics: Sequence[TopicDescription]) -> None:
-        configs = await self._source.admin.topic_configs([one.name for one in topics])
+        configs = await self._source.admin.topic_overrides([one.name for one in topics])
         for topic in topics:
             own = configs.get(topic.name, {})
             kept = {name: value for name, value in own.items() if name not in _OF_THE_CLUSTER}

@@ -8,7 +8,7 @@
 from collections.abc import Mapping, Sequence
 
 from connectors.base import NewRecord
-from connectors.copying import Span
+from connectors.copying import NewCopy, Span
 from pipeline.core.replication.copying import BucketChange, SourceRecord
 from pipeline.core.replication.link_effects import Commit, Copy, Finish
 from pipeline.core.replication.marker_queue import CopiedMarker
@@ -95,21 +95,13 @@ class LinkWriter:
 
 def _copies(
     records: Sequence[SourceRecord[Payload]], stamp: OriginStamp
-) -> tuple[
-    list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]],
-    int,
-]:
+) -> tuple[list[NewCopy], int]:
     """Copies as the writer takes them, and the bytes of their keys and values."""
-    stamped = stamp.headers
-    size_bytes = 0
-    copies: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]] = []
-    for offset, _, (headers, key, value, made_ms) in records:
-        if value is not None:
-            size_bytes += len(value)
-        if key is not None:
-            size_bytes += len(key)
-        copies.append((key, value, made_ms, stamped(headers, offset)))
-    return copies, size_bytes
+    offsets, _, payloads = zip(*records, strict=True)
+    headers, keys, values, timestamps_ms = zip(*payloads, strict=True)
+    stamped = stamp.stamped(headers, offsets)
+    size_bytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+    return list(zip(keys, values, timestamps_ms, stamped, strict=True)), size_bytes
 
 
 def _interval(span: Span | None) -> Interval | None:

@@ -15,29 +15,20 @@ compaction of a user topic removed from what was lost: there, `missing` is expec
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
-
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.jars import spark_jars
 from connectors.spark.errors import spark_errors
-from connectors.spark.read_committed import (
-    VISIBILITY,
-    Visibility,
-    digest_of_sums,
-)
 from connectors.spark.session import SparkOptions, spark_session
 from connectors.spark.source import read_ranges
-from pipeline.drivers.evidence import Evidence, Progress, gather_evidence
-from pipeline.jobs.audit_result import AuditResult, Finding, FindingKind, PartitionAudit
+from pipeline.drivers.evidence import Progress, gather_evidence
+from pipeline.jobs.audit_result import AuditResult
+from pipeline.jobs.audits.coordinated import judge
 from pipeline.jobs.blocking import run_blocking
-from pipeline.jobs.findings import Unmarked, collect_findings, find_unmarked, group_records
-from pipeline.jobs.outcomes import decisions_of, mixed_transactions, of_current_topic
-from schemas.values import OffsetRange, TopicPartition, TxnId
+from pipeline.jobs.findings import group_records
+from pipeline.jobs.outcomes import decisions_of
 
 EVIDENCE_MAX = 20
 """Findings of each kind that are listed unless told otherwise; all are counted."""
@@ -82,68 +73,16 @@ def audit(
         decisions = decisions_of(spark, evidence)
         groups = group_records(records, decisions).persist()
         try:
-            partitions = _partition_audits(groups, evidence)
             progress("checking that transactions are complete")
-            counts, findings = collect_findings(groups, decisions.outcomes, evidence_max)
-            unmarked = Unmarked(0, 0, 0, ())
-            if evidence.snapshots:
-                unmarked = find_unmarked(groups, decisions.outcomes, evidence_max)
+            found = judge(groups, decisions.outcomes, evidence, evidence_max)
         finally:
             groups.unpersist()
-    mixed = mixed_transactions(evidence)
-    if mixed or unmarked.mixed_count:
-        counts[FindingKind.MIXED] = len(mixed) + unmarked.mixed_count
-    committed, aborted = _distinct_transactions(evidence)
     return AuditResult(
-        partitions=partitions,
-        transactions_committed=committed + unmarked.uncounted,
-        transactions_aborted=aborted,
-        transactions_unchecked=unmarked.total,
-        finding_counts=dict(counts),
-        findings=(*findings, *map(_mixed, [*mixed, *unmarked.mixed][:evidence_max])),
+        partitions=found.partitions,
+        transactions_committed=found.committed,
+        transactions_aborted=found.aborted,
+        transactions_unchecked=found.unchecked,
+        finding_counts=dict(found.finding_counts),
+        findings=found.findings,
         elapsed_s=time.monotonic() - began_s,
     )
-
-
-def _partition_audits(groups: DataFrame, evidence: Evidence) -> tuple[PartitionAudit, ...]:
-    sums = [F.sum(name).alias(name) for name in ("rows", "digest_high", "digest_low")]
-    found: dict[TopicPartition, dict[str, Row]] = {read.data: {} for read in evidence.data}
-    for row in groups.groupBy("topic", "partition", VISIBILITY).agg(*sums).collect():
-        found[TopicPartition(row["topic"], row["partition"])][row[VISIBILITY]] = row
-    return tuple(_partition_audit(read, found[read.data]) for read in evidence.data)
-
-
-def _partition_audit(read: OffsetRange, found: dict[str, Row]) -> PartitionAudit:
-    rows = {kind: found[kind]["rows"] if kind in found else 0 for kind in Visibility}
-    return PartitionAudit(
-        topic=read.data.topic,
-        partition=read.data.partition,
-        start_offset=read.start,
-        end_offset=read.end,
-        written=sum(rows.values()),
-        visible=rows[Visibility.VISIBLE] + rows[Visibility.PLAIN],
-        hidden=rows[Visibility.HIDDEN],
-        undecided=rows[Visibility.UNDECIDED],
-        malformed=rows[Visibility.MALFORMED],
-        late=rows[Visibility.LATE],
-        plain=rows[Visibility.PLAIN],
-        digest=sum(digest_of_sums(row["digest_high"], row["digest_low"]) for row in found.values()),
-    )
-
-
-def _mixed(txn: TxnId) -> Finding:
-    return Finding(FindingKind.MIXED, None, None, None, txn, None, None)
-
-
-def _distinct_transactions(evidence: Evidence) -> tuple[int, int]:
-    """How many have committed as markers say, and aborted as markers or snapshots say."""
-    current = [marker for marker in evidence.markers if of_current_topic(marker, evidence)]
-    committed = {marker.txn for marker in current if marker.committed}
-    aborted: defaultdict[int, set[int]] = defaultdict(set)
-    for marker in current:
-        if not marker.committed:
-            aborted[marker.txn.coordinator].add(marker.txn.sequence)
-    for found in evidence.snapshots.values():
-        for coordinator, held in found.aborted.by_coordinator().items():
-            aborted[coordinator] |= held
-    return len(committed), sum(map(len, aborted.values()))

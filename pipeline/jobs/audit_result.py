@@ -47,9 +47,34 @@ class FindingKind(StrEnum):
     second is still found by the next audit.
     """
     TRIMMED = "trimmed"
-    """Records of a committed transaction are missing and may have lain below the log start."""
+    """Records of a committed transaction are missing.
+
+    They may have lain below the log start, or the cleaner of a compacted topic has taken them.
+    """
     BEYOND_END = "beyond-end"
     """Records of a committed transaction are missing and may lie past the audited end."""
+    DIFFERENT = "different"
+    """Kafka's read_committed and the filter by aborted-index show different records (F)."""
+    RECOUNTED = "recounted"
+    """They differ on a compacted topic, whose cleaner may have run between the two reads."""
+    UNCOVERED = "uncovered"
+    """What aborted in the range is not known: aborted-index is missing, behind or broken (F4)."""
+    UNEXPLAINED = "unexplained"
+    """Offsets of a topic that is not compacted hold neither a record nor a marker."""
+    UNREAD = "unread"
+    """Spark read another number of records than the batches of the partition hold."""
+    HANGING = "hanging"
+    """A native transaction is open, and no coordinator knows of it: nothing will ever end it."""
+    OVERDUE = "overdue"
+    """A native transaction is open for longer than its time-out."""
+    UNASKED = "unasked"
+    """Whether open native transactions hang could not be asked."""
+    LEAKED = "leaked"
+    """The table holds a record that no reader may see."""
+    UNJUDGED = "unjudged"
+    """The table holds a record that cannot be judged: out of the range, undecided, compacted."""
+    UNREADABLE = "unreadable"
+    """The table cannot be read, or lacks the columns that name records."""
 
 
 VERDICTS: Mapping[FindingKind, Verdict] = MappingProxyType(
@@ -63,6 +88,17 @@ VERDICTS: Mapping[FindingKind, Verdict] = MappingProxyType(
         FindingKind.ORPHAN: Verdict.UNKNOWN,
         FindingKind.TRIMMED: Verdict.UNKNOWN,
         FindingKind.BEYOND_END: Verdict.UNKNOWN,
+        FindingKind.DIFFERENT: Verdict.INVALID,
+        FindingKind.RECOUNTED: Verdict.UNKNOWN,
+        FindingKind.UNCOVERED: Verdict.UNKNOWN,
+        FindingKind.UNEXPLAINED: Verdict.INVALID,
+        FindingKind.UNREAD: Verdict.INVALID,
+        FindingKind.HANGING: Verdict.INVALID,
+        FindingKind.OVERDUE: Verdict.UNKNOWN,
+        FindingKind.UNASKED: Verdict.UNKNOWN,
+        FindingKind.LEAKED: Verdict.INVALID,
+        FindingKind.UNJUDGED: Verdict.UNKNOWN,
+        FindingKind.UNREADABLE: Verdict.UNKNOWN,
     }
 )
 """What each kind makes of the audit."""
@@ -84,7 +120,7 @@ class PartitionAudit:
         malformed: with a malformed `txn` header; withheld.
         late: committed, at or past the end offset; withheld.
         plain: without a `txn` header.
-        digest: `schemas.digest.content_digest` of the visible records.
+        digest: `schemas.digest.content_digest` of the visible records; None when not asked for.
     """
 
     topic: str
@@ -98,7 +134,11 @@ class PartitionAudit:
     malformed: int
     late: int
     plain: int
-    digest: int
+    digest: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types; the digest is a decimal string: it exceeds a double's integers."""
+        return asdict(self) | {"digest": None if self.digest is None else str(self.digest)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +151,10 @@ class Finding:
         partition: likewise.
         offset: first record concerned, or where the transaction began; None if unknown.
         txn: the transaction; None for malformed headers.
-        expected: records that the marker promises; None when it is not about counts.
+        expected: records that the marker promises, or that should be there; None when it is not
+            about counts.
         found: records found.
+        detail: what else there is to say, in words.
     """
 
     kind: FindingKind
@@ -122,6 +164,11 @@ class Finding:
     txn: TxnId | None
     expected: int | None
     found: int | None
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return asdict(self) | {"kind": self.kind.value, "txn": str(self.txn) if self.txn else None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +202,7 @@ class AuditResult:
         return worst(VERDICTS[kind] for kind in self.finding_counts)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types; digests are decimal strings, since they exceed a double's integers."""
+        """As JSON types."""
         return {
             "verdict": self.verdict.value,
             "transactions": {
@@ -163,16 +210,9 @@ class AuditResult:
                 "aborted": self.transactions_aborted,
                 "counts_unchecked": self.transactions_unchecked,
             },
-            "partitions": [
-                asdict(partition) | {"digest": str(partition.digest)}
-                for partition in self.partitions
-            ],
+            "partitions": [partition.to_dict() for partition in self.partitions],
             "finding_counts": {kind.value: n for kind, n in self.finding_counts.items()},
-            "findings": [
-                asdict(finding)
-                | {"kind": finding.kind.value, "txn": str(finding.txn) if finding.txn else None}
-                for finding in self.findings
-            ],
+            "findings": [finding.to_dict() for finding in self.findings],
             "elapsed_s": round(self.elapsed_s, 3),
         }
 

@@ -10,6 +10,7 @@ Refuses nothing; what cannot be proven is a finding of its own kind.
 """
 
 from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -64,10 +65,14 @@ def group_records(records: DataFrame, decisions: Decisions) -> DataFrame:
 
 
 def collect_findings(
-    groups: DataFrame, outcomes: DataFrame, evidence_max: int
+    groups: DataFrame, outcomes: DataFrame, evidence_max: int, compacted: Collection[str] = ()
 ) -> tuple[Counter[FindingKind], list[Finding]]:
-    """How many findings of each kind there are, and the first `evidence_max` of each."""
-    found = withheld_findings(groups, outcomes).unionByName(count_findings(groups, outcomes))
+    """How many findings of each kind there are, and the first `evidence_max` of each.
+
+    Of topics that are `compacted` a missing record may be one that the cleaner took.
+    """
+    counted = count_findings(groups, outcomes, compacted)
+    found = withheld_findings(groups, outcomes).unionByName(counted)
     counts = Counter(
         {FindingKind(row["kind"]): row["count"] for row in found.groupBy("kind").count().collect()}
     )
@@ -100,14 +105,16 @@ def withheld_findings(groups: DataFrame, outcomes: DataFrame) -> DataFrame:
     )
 
 
-def count_findings(groups: DataFrame, outcomes: DataFrame) -> DataFrame:
+def count_findings(
+    groups: DataFrame, outcomes: DataFrame, compacted: Collection[str] = ()
+) -> DataFrame:
     """A finding for each committed (transaction, partition) whose records do not add up (C6)."""
     visible = groups.filter(F.col(VISIBILITY) == Visibility.VISIBLE).select(*_KEYS, "rows")
     return (
         outcomes.filter(F.col("committed") & F.col("record_count").isNotNull())
         .join(visible, on=_KEYS, how="left")
         .withColumn("found", F.coalesce("rows", F.lit(0).cast("long")))
-        .withColumn("kind", _completeness())
+        .withColumn("kind", _completeness(compacted))
         .filter(F.col("kind") != _COMPLETE)
         .withColumns({"offset": F.col("start_offset"), "expected": F.col("record_count")})
         .select(*_FINDING_COLUMNS)
@@ -142,7 +149,7 @@ def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> 
     return Unmarked(total, uncounted_count, mixed_count, ids)
 
 
-def _completeness() -> Column:
+def _completeness(compacted: Collection[str]) -> Column:
     """The kind of finding, or complete; a transaction wholly outside the range is complete.
 
     All records present is proof enough, whatever the range cuts off.
@@ -154,6 +161,7 @@ def _completeness() -> Column:
         F.when(found > expected, FindingKind.SURPLUS)
         .when((found == expected) | outside, _COMPLETE)
         .when(start < F.col("range_start"), FindingKind.TRIMMED)
+        .when(F.col("topic").isin(*compacted), FindingKind.TRIMMED)
         .when(end > F.col("range_end"), FindingKind.BEYOND_END)
         .otherwise(FindingKind.MISSING)
     )

@@ -9,7 +9,8 @@ Refuses: what `gather_evidence` refuses. Blocks; may be called from a notebook.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
@@ -28,12 +29,17 @@ from connectors.spark.read_committed import (
 )
 from connectors.spark.source import read_ranges
 from pipeline.drivers.evidence import Evidence, gather_evidence
+from pipeline.drivers.native_evidence import gather_native
 from pipeline.drivers.snapshot_line import connect_snapshots
 from pipeline.jobs.blocking import run_blocking
+from pipeline.jobs.native_committed import native_committed
 from pipeline.jobs.outcomes import decisions_of
 from schemas.values import EndOffset, OffsetRange, TopicPartition
 
 SNAPSHOT_TIMEOUT_S = 30.0
+
+_Read = Callable[[Sequence[OffsetRange]], DataFrame]
+"""The records of ranges that native transactions left visible."""
 
 
 def read_committed(
@@ -43,6 +49,7 @@ def read_committed(
     *,
     take_snapshot: bool = False,
     snapshot_timeout_s: float = SNAPSHOT_TIMEOUT_S,
+    by_index: bool = False,
 ) -> DataFrame:
     """The committed records of `topics`: Kafka's columns, and `txn` in the place of `headers`.
 
@@ -55,10 +62,13 @@ def read_committed(
         topics: at least one.
         take_snapshot: whether to ask the cluster's workers for a snapshot of each partition first.
         snapshot_timeout_s: how long that may take.
+        by_index: whether Kafka's own aborted transactions are told by their index, as
+            `read_native_committed` does, instead of by the brokers.
 
     Raises:
         FatalError: a topic does not exist, or Spark fails.
         SnapshotError: outcomes have a gap; see `gather_evidence`.
+        AbortedIndexError: `by_index`, and the index does not cover the topics.
         RequestTimeoutError: no worker took the snapshots in time.
         RetriableError, UnavailableError: the broker is away.
     """
@@ -67,28 +77,30 @@ def read_committed(
     if take_snapshot:
         run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s))
     evidence = run_blocking(gather_evidence(connector, topics))
+    read: _Read = partial(read_ranges, spark, bootstrap_servers)
+    if by_index:
+        native = run_blocking(gather_native(connector, topics, evidence.data))
+        native.check()
+        read = partial(native_committed, spark, bootstrap_servers, native)
     with spark_errors(bootstrap_servers):
         decisions = decisions_of(spark, evidence)
-        ranges = _decided(spark, bootstrap_servers, evidence, decisions)
-        return committed(read_ranges(spark, bootstrap_servers, ranges), decisions)
+        return committed(read(_decided(read, evidence, decisions)), decisions)
 
 
-def _decided(
-    spark: SparkSession, bootstrap_servers: str, evidence: Evidence, decisions: Decisions
-) -> list[OffsetRange]:
+def _decided(read: _Read, evidence: Evidence, decisions: Decisions) -> list[OffsetRange]:
     """Each partition up to its first undecided record; nothing below M is undecided (D4)."""
     tails = [tail for tail in map(evidence.undecided_tail, evidence.data) if tail.start < tail.end]
     first: dict[TopicPartition, EndOffset] = {}
     if tails:
         found = (
-            classify(with_txn(read_ranges(spark, bootstrap_servers, tails)), decisions)
+            classify(with_txn(read(tails)), decisions)
             .filter(F.col(VISIBILITY) == Visibility.UNDECIDED)
             .groupBy("topic", "partition")
             .agg(F.min("offset").alias("offset"))
         )
         for row in found.collect():
             first[TopicPartition(row["topic"], row["partition"])] = EndOffset(row["offset"])
-    return [read._replace(end=first.get(read.data, read.end)) for read in evidence.data]
+    return [one._replace(end=first.get(one.data, one.end)) for one in evidence.data]
 
 
 async def _take_snapshots(connector: Connector, topics: Sequence[str], timeout_s: float) -> None:

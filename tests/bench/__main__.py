@@ -16,6 +16,7 @@ CASES = (
     "reader",
     "spark_filter",
     "batch_filter",
+    "replication",
 )
 
 

@@ -62,6 +62,16 @@ async def test_the_system_topics_pass(admin: LogAdmin, topic_name: str):
     }
 
 
+async def test_configs_of_topics(admin: LogAdmin, topic_name: str):
+    """What was set and what is a default; a missing topic is not in the answer."""
+    await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact"})])
+    found = await admin.topic_configs([topic_name, f"{topic_name}-absent"])
+    assert list(found) == [topic_name]
+    assert found[topic_name][POLICY] == "compact"
+    assert found[topic_name]["max.message.bytes"]
+    assert await admin.topic_configs([]) == {}
+
+
 async def test_several_may_ensure_at_once(rig: Rig, topic_name: str):
     """Whoever comes second finds the topic and verifies it."""
     admins = [rig.connector.admin() for _ in range(4)]
@@ -204,12 +214,48 @@ async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
     for ask in (
         lambda: admin.ensure_topics([TopicSpec("t", 1)]),
         lambda: admin.describe_topics(["t"]),
+        lambda: admin.topic_configs(["t"]),
         lambda: admin.end_offsets([data]),
         lambda: admin.start_offsets([data]),
         lambda: admin.delete_records({data: 0}),
     ):
         with pytest.raises(RetriableError, match=rig.address):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await ask()
     await admin.close()
     await admin.close()
+
+
+async def test_topics_are_listed_with_their_own_configs(admin: LogAdmin, topic_name: str):
+    """Those of Kafka itself are left out, and configs at their default."""
+    await admin.ensure_topics([TopicSpec(topic_name, 1, {"retention.ms": "123000"})])
+    names = await admin.list_topics()
+    assert topic_name in names
+    assert names == sorted(names)
+    assert not [name for name in names if name.startswith("__")]
+    absent = f"{topic_name}-absent"
+    assert await admin.topic_configs([topic_name, absent]) == {
+        topic_name: {"retention.ms": "123000"}
+    }
+    assert await admin.topic_configs([]) == {}
+
+
+async def test_partitions_are_added_and_never_taken_away(admin: LogAdmin, topic_name: str):
+    """As many as there are, or fewer, is no error."""
+    await admin.ensure_topics([TopicSpec(topic_name, 2)])
+    for count in (3, 3, 1):
+        await admin.add_partitions(topic_name, count)
+    added = TopicPartition(topic_name, 2)
+    async with asyncio.timeout(20):
+        while True:
+            if await admin.end_offsets([added]) == {added: 0}:
+                break
+    assert (await admin.describe_topics([topic_name]))[topic_name].partition_count == 3
+    with pytest.raises(FatalError):
+        await admin.add_partitions(f"{topic_name}-absent", 2)
+
+
+async def test_a_cluster_has_an_id(admin: LogAdmin):
+    """The same each time."""
+    assert await admin.cluster_id()
+    assert await admin.cluster_id() == await admin.cluster_id()

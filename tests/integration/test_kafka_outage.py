@@ -272,7 +272,7 @@ async def test_a_member_commits_again_after_an_outage(cluster: LocalCluster, top
         await held.wait()
         await member.commit({data: Offset(0)})
     await asyncio.to_thread(cluster.kill)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(RetriableError, match=cluster.bootstrap):
             await member.commit({data: Offset(0)})
     await asyncio.to_thread(cluster.start)

@@ -79,7 +79,7 @@ def connector(cluster: LocalCluster) -> KafkaConnector:
 async def client(cluster: LocalCluster, worker: WorkerProcess) -> AsyncIterator[TransactionClient]:
     """A client of the worker."""
     await create_topics(cluster.bootstrap, *TOPICS)
-    async with TransactionClient(cluster.bootstrap) as made:
+    async with TransactionClient(cluster.bootstrap, transaction_timeout_s=600) as made:
         yield made
 
 

@@ -7,15 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count
 
@@ -31,6 +23,7 @@ from schemas.placement import system_partition
 from schemas.snapshots import part_key
 from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from schemas.values import TopicPartition
+from tests.support.compaction import force_compaction, keys_of
 from tests.support.spark import local_spark
 from tests.support.worker_process import PARTITIONS, await_all_ended, create_topics, running_worker
 
@@ -105,44 +98,6 @@ def digest(frame: DataFrame) -> tuple[int, int]:
     return row[0], digest_of_sums(row[1], row[2])
 
 
-def keys_of(bootstrap: str, log: TopicPartition) -> list[bytes]:
-    """The keys of every committed record in a partition."""
-    options = {"group.id": "unused", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-    consumer = Consumer({"bootstrap.servers": bootstrap, **options})
-    consumer.assign([KafkaPartition(*log, OFFSET_BEGINNING)])
-    keys: list[bytes] = []
-    while True:
-        message = consumer.poll(TIMEOUT_S)
-        assert message is not None
-        if message.error() is not None:
-            consumer.close()
-            return keys
-        keys.append(message.key())
-
-
-def force_compaction(bootstrap: str, log: TopicPartition) -> None:
-    """Returns when only the last record of each key is left, with rollers behind them."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    configs = {
-        "segment.ms": "100",
-        "min.cleanable.dirty.ratio": "0.001",
-        "max.compaction.lag.ms": "1",
-        "delete.retention.ms": "0",
-    }
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in configs.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, log.topic, incremental_configs=entries)
-    for done in admin.incremental_alter_configs([resource]).values():
-        done.result(TIMEOUT_S)
-    producer = Producer({"bootstrap.servers": bootstrap})
-    roller = part_key(TopicPartition("roller", 0), 1)
-    while len(keys := [it for it in keys_of(bootstrap, log) if it != roller]) > len(set(keys)):
-        producer.produce(log.topic, None, roller, log.partition)
-        assert producer.flush(TIMEOUT_S) == 0
-
-
 def test_an_audit_says_the_same_from_snapshots_as_from_markers(
     bootstrap: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ):
@@ -175,7 +130,7 @@ def test_an_audit_says_the_same_from_snapshots_as_from_markers(
         assert [one["behind"] for one in taken] == [0] * PARTITIONS
     snapshots = TopicPartition(TXN_SNAPSHOTS, log.partition)
     assert len(keys_of(bootstrap, snapshots)) > len(set(keys_of(bootstrap, snapshots)))
-    force_compaction(bootstrap, snapshots)
+    force_compaction(bootstrap, snapshots, part_key(TopicPartition("roller", 0), 1))
     compacted = audit(bootstrap, [TOPIC])
     assert compacted.verdict is Verdict.VALID
     written = [TRANSACTIONS, *[TRANSACTIONS // 4] * 2]

@@ -21,32 +21,36 @@ class AbortedRanges:
 
     Args:
         ranges: ascending, disjoint.
+
+    Attributes:
+        firsts: first offset of each, 64-bit integers; to be read only.
+        ends: end offset of each, likewise.
     """
 
     def __init__(self, ranges: Iterable[AbortedRange] = ()) -> None:
-        self._firsts = array("q")
-        self._ends = array("q")
+        self.firsts = array("q")
+        self.ends = array("q")
         for one in ranges:
             self.append(one)
 
     def __len__(self) -> int:
-        return len(self._firsts)
+        return len(self.firsts)
 
     def __iter__(self) -> Iterator[AbortedRange]:
-        pairs = zip(self._firsts, self._ends, strict=True)
+        pairs = zip(self.firsts, self.ends, strict=True)
         return (AbortedRange(Offset(first), EndOffset(end)) for first, end in pairs)
 
     def __contains__(self, offset: int) -> bool:
         """Whether a record at `offset` is aborted; O(log n)."""
-        index = bisect_right(self._firsts, offset) - 1
-        return index >= 0 and offset < self._ends[index]
+        index = bisect_right(self.firsts, offset) - 1
+        return index >= 0 and offset < self.ends[index]
 
     def append(self, one: AbortedRange) -> None:
         """One more, behind the others; may touch the last one."""
         assert one.first < one.end, "a range is not empty"
-        assert not self._ends or one.first >= self._ends[-1], "ranges ascend"
-        self._firsts.append(one.first)
-        self._ends.append(one.end)
+        assert not self.ends or one.first >= self.ends[-1], "ranges ascend"
+        self.firsts.append(one.first)
+        self.ends.append(one.end)
 
 
 class RangeBuilder:

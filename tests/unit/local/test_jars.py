@@ -40,15 +40,16 @@ def test_committed_lock_holds_both_sets():
     """The lock pins the broker and, apart from it, Spark's source with a patched kafka-clients."""
     sets = jars.read_lock(jars.LOCK_PATH.read_text())
     names = {name: {jar.coordinate.file_name for jar in found} for name, found in sets.items()}
-    assert set(names) == {"broker", "spark"}
+    assert set(names) == {"broker", "mirror", "spark"}
     assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar"} <= names["broker"]
     assert {"spark-sql-kafka-0-10_2.13-4.0.0.jar", "kafka-clients-3.9.1.jar"} <= names["spark"]
 
 
 def test_file_names_differ():
-    """Jars of all sets share one directory, so no two may have the same file name."""
+    """Jars of all sets share one directory, so different ones must differ in their file names."""
     sets = jars.read_lock(jars.LOCK_PATH.read_text())
-    names = [jar.coordinate.file_name for found in sets.values() for jar in found]
+    found = {(jar.coordinate.file_name, jar) for jars_of in sets.values() for jar in jars_of}
+    names = [name for name, _ in found]
     assert len(names) == len(set(names))
 
 

@@ -1,0 +1,127 @@
+"""Coordinated transactions: from grouped records to figures and findings.
+
+*Source*: protocols.md C6, D1-D4, D6, E8.
+
+*Invariants*: a record that cannot be judged makes the verdict unknown, never valid; a transaction
+whose count nothing promises any more, because a snapshot has absorbed its marker, is counted as
+unchecked.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
+
+from connectors.spark.read_committed import VISIBILITY, Visibility, digest_of_sums
+from pipeline.drivers.evidence import Evidence
+from pipeline.jobs.audit_result import Finding, FindingKind, PartitionAudit
+from pipeline.jobs.findings import Unmarked, collect_findings, find_unmarked
+from pipeline.jobs.outcomes import mixed_transactions, of_current_topic
+from schemas.values import OffsetRange, TopicPartition, TxnId
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is to say of the coordinated transactions on some partitions.
+
+    Attributes:
+        partitions: in the order of the evidence's.
+        committed: distinct transactions, as a marker says, or a visible record.
+        aborted: distinct transactions, as a marker says, or a snapshot by name.
+        unchecked: committed ones whose number of records nothing promises any more (C6).
+        finding_counts: how many findings of each kind; kinds without any are absent.
+        findings: evidence, a bounded number of each kind.
+    """
+
+    partitions: tuple[PartitionAudit, ...]
+    committed: int
+    aborted: int
+    unchecked: int
+    finding_counts: Counter[FindingKind]
+    findings: tuple[Finding, ...]
+
+
+def judge(
+    groups: DataFrame,
+    outcomes: DataFrame,
+    evidence: Evidence,
+    evidence_max: int,
+    compacted: Collection[str] = (),
+) -> Judgement:
+    """Judges what `group_records` returned; several jobs, so `groups` had better be persisted.
+
+    Args:
+        groups: with digests or without.
+        outcomes: of the decisions that `groups` were classified by.
+        evidence: likewise.
+        evidence_max: findings that are listed of each kind.
+        compacted: topics of which a cleaner may have taken records.
+    """
+    counts, findings = collect_findings(groups, outcomes, evidence_max, compacted)
+    unmarked = Unmarked(0, 0, 0, ())
+    if evidence.snapshots:
+        unmarked = find_unmarked(groups, outcomes, evidence_max)
+    mixed = mixed_transactions(evidence)
+    if mixed or unmarked.mixed_count:
+        counts[FindingKind.MIXED] = len(mixed) + unmarked.mixed_count
+    committed, aborted = _distinct_transactions(evidence)
+    return Judgement(
+        partitions=_partition_audits(groups, evidence),
+        committed=committed + unmarked.uncounted,
+        aborted=aborted,
+        unchecked=unmarked.total,
+        finding_counts=counts,
+        findings=(*findings, *map(_mixed, [*mixed, *unmarked.mixed][:evidence_max])),
+    )
+
+
+def _partition_audits(groups: DataFrame, evidence: Evidence) -> tuple[PartitionAudit, ...]:
+    names = [name for name in ("rows", "digest_high", "digest_low") if name in groups.columns]
+    sums = [F.sum(name).alias(name) for name in names]
+    found: dict[TopicPartition, dict[str, Row]] = {read.data: {} for read in evidence.data}
+    for row in groups.groupBy("topic", "partition", VISIBILITY).agg(*sums).collect():
+        found[TopicPartition(row["topic"], row["partition"])][row[VISIBILITY]] = row
+    digests = len(names) > 1
+    return tuple(_partition_audit(read, found[read.data], digests) for read in evidence.data)
+
+
+def _partition_audit(read: OffsetRange, found: dict[str, Row], digests: bool) -> PartitionAudit:  # noqa: FBT001 - private, one caller
+    rows = {kind: found[kind]["rows"] if kind in found else 0 for kind in Visibility}
+    digest = None
+    if digests:
+        parts = (digest_of_sums(row["digest_high"], row["digest_low"]) for row in found.values())
+        digest = sum(parts)
+    return PartitionAudit(
+        topic=read.data.topic,
+        partition=read.data.partition,
+        start_offset=read.start,
+        end_offset=read.end,
+        written=sum(rows.values()),
+        visible=rows[Visibility.VISIBLE] + rows[Visibility.PLAIN],
+        hidden=rows[Visibility.HIDDEN],
+        undecided=rows[Visibility.UNDECIDED],
+        malformed=rows[Visibility.MALFORMED],
+        late=rows[Visibility.LATE],
+        plain=rows[Visibility.PLAIN],
+        digest=digest,
+    )
+
+
+def _mixed(txn: TxnId) -> Finding:
+    return Finding(FindingKind.MIXED, None, None, None, txn, None, None)
+
+
+def _distinct_transactions(evidence: Evidence) -> tuple[int, int]:
+    """How many have committed as markers say, and aborted as markers or snapshots say."""
+    current = [marker for marker in evidence.markers if of_current_topic(marker, evidence)]
+    committed = {marker.txn for marker in current if marker.committed}
+    aborted: defaultdict[int, set[int]] = defaultdict(set)
+    for marker in current:
+        if not marker.committed:
+            aborted[marker.txn.coordinator].add(marker.txn.sequence)
+    for found in evidence.snapshots.values():
+        for coordinator, held in found.aborted.by_coordinator().items():
+            aborted[coordinator] |= held
+    return len(committed), sum(map(len, aborted.values()))

@@ -1,0 +1,137 @@
+"""Equivalence: our filter of aborted native records against Kafka's, over the same offsets.
+
+*Source*: protocols.md F, F4; facts: spark.md 3.2, 6.
+
+*Invariants*: only partitions whose index covers the range are compared; the others are unknown.
+Buckets whose count, bounds and hash agree hold the same records; of the first that differ, the
+records are named. On a compacted topic the cleaner may have run between the two reads: there a
+difference proves nothing.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
+
+from pipeline.jobs.audit_result import Finding, FindingKind
+from pipeline.jobs.audits.report import Check, CheckResult, Findings
+from pipeline.jobs.audits.scans import BUCKET_BITS
+from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+BUCKETS_NAMED_MAX = 5
+"""Buckets of which the records that differ are looked up; two small reads for each."""
+
+_KEYS = ["topic", "partition", "bucket"]
+_VALUES = ["rows", "offset", "last", "hash_high", "hash_low"]
+
+Reread = Callable[[OffsetRange], tuple[DataFrame, DataFrame]]
+"""The records of a range, as our filter keeps them and as Kafka shows them."""
+
+
+class Comparison(NamedTuple):
+    """What is compared.
+
+    Attributes:
+        data: what was read.
+        uncovered: partitions whose aborted ranges are not known, and why.
+        compacted: topics whose cleaner may have run between the two reads.
+        reread: for the buckets that differ.
+    """
+
+    data: Sequence[OffsetRange]
+    uncovered: Mapping[TopicPartition, str]
+    compacted: Collection[str]
+    reread: Reread
+
+
+def check_equivalence(
+    ours: DataFrame | None, theirs: DataFrame, of: Comparison, evidence_max: int
+) -> CheckResult:
+    """Compares bucket by bucket, then record by record where they differ.
+
+    Args:
+        ours: `bucket_sums` of what our filter keeps of the partitions that are covered; None when
+            there is none.
+        theirs: of what Kafka's read_committed shows of all.
+        of: what is compared.
+        evidence_max: findings that are listed of each kind.
+    """
+    findings = Findings(evidence_max)
+    for place, why in sorted(of.uncovered.items()):
+        findings.add(Finding(FindingKind.UNCOVERED, *place, None, None, None, None, why))
+    compared = [read for read in of.data if read.data not in of.uncovered]
+    if ours is not None:
+        buckets = _different(ours, theirs, compared)
+        for number, read in enumerate(buckets):
+            is_compacted = read.data.topic in of.compacted
+            kind = FindingKind.RECOUNTED if is_compacted else FindingKind.DIFFERENT
+            if number >= BUCKETS_NAMED_MAX:
+                findings.counts[kind] += 1
+                continue
+            for one in _named(kind, read, *of.reread(read)):
+                findings.add(one)
+    offsets = sum(read.end - read.start for read in compared)
+    return CheckResult.of(
+        Check.EQUIVALENCE, findings, partitions=len(compared), offsets_compared=offsets
+    )
+
+
+def _different(
+    ours: DataFrame, theirs: DataFrame, data: Sequence[OffsetRange]
+) -> list[OffsetRange]:
+    """The buckets that differ, as offsets."""
+    ranges = {read.data: read for read in data}
+    names = {name: f"their_{name}" for name in _VALUES}
+    joined = ours.join(theirs.withColumnsRenamed(names), on=_KEYS, how="full_outer")
+    differs = F.lit(False)
+    for mine, other in names.items():
+        differs |= ~F.col(mine).eqNullSafe(F.col(other))
+    found = joined.filter(differs).select(*_KEYS).collect()
+    buckets = sorted(
+        (TopicPartition(topic, partition), bucket) for topic, partition, bucket in found
+    )
+    return [_offsets(ranges[place], bucket) for place, bucket in buckets if place in ranges]
+
+
+def _offsets(read: OffsetRange, bucket: int) -> OffsetRange:
+    """The part of the range that lies in a bucket."""
+    first, end = bucket << BUCKET_BITS, (bucket + 1) << BUCKET_BITS
+    return read._replace(start=Offset(max(first, read.start)), end=EndOffset(min(end, read.end)))
+
+
+def _named(
+    kind: FindingKind, read: OffsetRange, ours: DataFrame, theirs: DataFrame
+) -> Iterator[Finding]:
+    """A finding for each run of records that only one of the two has."""
+    hashes = F.xxhash64("key", "value").alias("hash")
+    mine = dict(ours.select("offset", hashes).collect())
+    other = dict(theirs.select("offset", hashes).collect())
+    run: list[int] = []
+    for offset in sorted(mine.keys() | other.keys()):
+        if mine.get(offset) == other.get(offset):
+            if run:
+                yield _finding(kind, read.data, run, mine, other)
+            run = []
+        else:
+            run.append(offset)
+    if run:
+        yield _finding(kind, read.data, run, mine, other)
+
+
+def _finding(
+    kind: FindingKind,
+    data: TopicPartition,
+    run: list[int],
+    mine: Mapping[int, int],
+    other: Mapping[int, int],
+) -> Finding:
+    found, expected = (sum(offset in side for offset in run) for side in (mine, other))
+    if not expected:
+        what = "aborted-index shows what Kafka hides"
+    elif not found:
+        what = "aborted-index hides what Kafka shows"
+    else:
+        what = "the two reads differ"
+    detail = f"offsets {run[0]} to {run[-1]}: {what}"
+    return Finding(kind, *data, run[0], None, expected, found, detail)

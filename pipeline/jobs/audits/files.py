@@ -1,0 +1,64 @@
+"""Where a run's answer goes: findings.parquet, summary.json and report.html in one folder.
+
+*Invariants*: findings.parquet has one schema whatever was found, and says its version in its
+metadata; a file is whole or not there.
+"""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.jobs.audit_result import VERDICTS
+from pipeline.jobs.audits.page import render_page
+from pipeline.jobs.audits.report import SCHEMA_VERSION, AuditReport
+
+FINDINGS = "findings.parquet"
+SUMMARY = "summary.json"
+PAGE = "report.html"
+
+FINDINGS_SCHEMA = pa.schema(
+    [
+        pa.field("check", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("txn", pa.string()),
+        pa.field("expected", pa.int64()),
+        pa.field("found", pa.int64()),
+        pa.field("detail", pa.string(), nullable=False),
+    ],
+    metadata={"stilltide.schema_version": str(SCHEMA_VERSION)},
+)
+"""A row for each finding that is listed."""
+
+
+def write_report(report: AuditReport, folder: Path) -> None:
+    """Writes the three files; those of an earlier run are replaced.
+
+    Raises:
+        OSError: the folder cannot be made or written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(findings_table(report), folder / f".{FINDINGS}")
+    (folder / f".{SUMMARY}").write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+    (folder / f".{PAGE}").write_text(render_page(report), encoding="utf-8")
+    for name in (FINDINGS, SUMMARY, PAGE):
+        (folder / f".{name}").replace(folder / name)
+
+
+def findings_table(report: AuditReport) -> pa.Table:
+    """The findings of all checks, of `FINDINGS_SCHEMA`."""
+    rows = [
+        {
+            "check": result.check.value,
+            "verdict": VERDICTS[finding.kind].value,
+            **finding.to_dict(),
+        }
+        for result in report.checks
+        for finding in result.findings
+    ]
+    return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)

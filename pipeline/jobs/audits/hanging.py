@@ -1,0 +1,73 @@
+"""Hanging transactions: open on a partition, and no coordinator will ever end them.
+
+*Source*: protocols.md F; KIP-664; the judgement is `pipeline.core.native_transactions.hanging`.
+
+*Invariants*: a transaction that its coordinator will still end is a figure; one that it should have
+ended by now makes the answer unknown.
+"""
+
+from collections.abc import Sequence
+
+from connectors.base import NativeTransactions
+from connectors.errors import FatalError
+from pipeline.core.native_transactions.hanging import OpenTransaction
+from pipeline.drivers.native_transactions import open_transactions
+from pipeline.jobs.audit_result import Finding, FindingKind
+from pipeline.jobs.audits.report import Check, CheckResult, Findings, OpenNative
+from schemas.values import TopicPartition
+
+
+async def ask_open(
+    native: NativeTransactions, data: Sequence[TopicPartition]
+) -> list[OpenTransaction] | FatalError:
+    """The open native transactions, or why the brokers do not say.
+
+    Raises:
+        RetriableError: a broker is away.
+    """
+    try:
+        return await open_transactions(native, data)
+    except FatalError as error:
+        return error
+
+
+def check_hanging(
+    found: Sequence[OpenTransaction] | FatalError, now_ms: int, evidence_max: int
+) -> tuple[CheckResult, tuple[OpenNative, ...]]:
+    """Judges what brokers said; the open ones come oldest first.
+
+    Args:
+        found: what `ask_open` returned.
+        now_ms: when it was asked, milliseconds since 1970.
+        evidence_max: findings that are listed of each kind.
+    """
+    findings, shown = Findings(evidence_max), list[OpenNative]()
+    if isinstance(found, FatalError):
+        why = str(found)
+        findings.add(Finding(FindingKind.UNASKED, None, None, None, None, None, None, why))
+        found = ()
+    for one in found:
+        age_ms = _age_ms(one, now_ms)
+        shown.append(
+            OpenNative(
+                *one.data, one.producer.producer_id, one.open_from, age_ms, one.transactional_id
+            )
+        )
+        who = f"producer {one.producer.producer_id}"
+        if one.hanging:
+            kind, detail = FindingKind.HANGING, f"{who}: no coordinator will end it"
+        elif one.transaction is not None and age_ms > one.transaction.timeout_ms:
+            kind = FindingKind.OVERDUE
+            limit = f"its time-out is {one.transaction.timeout_ms} ms"
+            detail = f"{one.transactional_id}, {who}: open for {age_ms} ms, {limit}"
+        else:
+            continue
+        findings.add(Finding(kind, *one.data, one.open_from, None, None, None, detail))
+    shown.sort(key=lambda one: -one.age_ms)
+    return CheckResult.of(Check.HANGING, findings, open=len(shown)), tuple(shown)
+
+
+def _age_ms(one: OpenTransaction, now_ms: int) -> int:
+    """Since it began, or last wrote where no coordinator knows it; clocks may differ."""
+    began_ms = one.transaction.started_at_ms if one.transaction is not None else None
+    return max(0, now_ms - (one.producer.last_timestamp_ms if began_ms is None else began_ms))

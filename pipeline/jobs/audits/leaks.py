@@ -1,0 +1,152 @@
+"""Leaks: does a downstream table hold only records that readers may see?
+
+*Source*: protocols.md D1-D3, F; facts: spark.md 6. A table names the records that it was made of by
+the columns `topic`, `partition` and `offset`.
+
+*Invariants*: whatever is not proved to be visible is a finding. Rows of topics that are not audited
+do not count.
+
+Refuses: tables without those columns, as unknown.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
+
+from connectors.spark.read_committed import VISIBILITY, Visibility
+from pipeline.jobs.audit_result import Finding, FindingKind
+from pipeline.jobs.audits.report import Check, CheckResult, Findings
+from schemas.values import OffsetRange
+
+_COLUMNS = {"topic": "string", "partition": "bigint", "offset": "bigint"}
+_KEYS = list(_COLUMNS)
+_INTEGERS = {"tinyint", "smallint", "int", "bigint"}
+_GONE = "gone"
+_OUTSIDE = "outside"
+_COMPACTED = "compacted"
+_DETAILS = {
+    Visibility.HIDDEN: "of an aborted coordinated transaction",
+    _GONE: "no reader of the topic sees a record there: it aborted, or never was",
+    _OUTSIDE: "outside of the offsets that were audited",
+    Visibility.LATE: "of a committed transaction, past its end",
+    Visibility.MALFORMED: "with a malformed `txn` header",
+    Visibility.UNDECIDED: "of a transaction that has no outcome yet",
+    _COMPACTED: "a cleaner may have taken the record since",
+}
+_UNJUDGED = (_OUTSIDE, Visibility.UNDECIDED, _COMPACTED)
+
+
+class Audited(NamedTuple):
+    """What tables are held against.
+
+    Attributes:
+        records: that read_committed shows, with `visibility`, of all of `data`.
+        data: what was audited.
+        compacted: topics where a record may have been visible and is gone.
+    """
+
+    records: DataFrame
+    data: Sequence[OffsetRange]
+    compacted: Collection[str]
+
+
+def check_leaks(
+    spark: SparkSession, paths: Sequence[str], audited: Audited, evidence_max: int
+) -> CheckResult:
+    """Looks up each record that the tables name.
+
+    Args:
+        spark: the session.
+        paths: of Parquet tables.
+        audited: what they are held against.
+        evidence_max: findings that are listed of each kind.
+    """
+    findings, rows = Findings(evidence_max), 0
+    topics = sorted({read.data.topic for read in audited.data})
+    ranges = F.broadcast(_ranges(spark, audited.data))
+    for path in paths:
+        table = _table(spark, path, findings)
+        if table is None:
+            continue
+        named = table.filter(F.col("topic").isin(*topics))
+        rows += named.count()
+        placed = named.join(ranges, on=["topic", "partition"], how="left")
+        _look_up(placed, audited, path, findings)
+    return CheckResult.of(Check.LEAKS, findings, tables=len(paths), rows=rows)
+
+
+def _look_up(placed: DataFrame, audited: Audited, path: str, findings: Findings) -> None:
+    inside = (F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end"))
+    state = (
+        F.when(~F.coalesce(inside, F.lit(False)), _OUTSIDE)
+        .when(F.col(VISIBILITY).isNotNull(), F.col(VISIBILITY))
+        .when(F.col("topic").isin(*audited.compacted), _COMPACTED)
+        .otherwise(_GONE)
+    )
+    visible = [Visibility.VISIBLE.value, Visibility.PLAIN.value]
+    found = (
+        placed.join(audited.records.select(*_KEYS, VISIBILITY), on=_KEYS, how="left")
+        .withColumn("state", state)
+        .filter(~F.col("state").isin(*visible))
+        .groupBy(*_KEYS, "state")
+        .count()
+        .persist()
+    )
+    try:
+        counts = {row["state"]: row["count"] for row in found.groupBy("state").count().collect()}
+        for name, count in sorted(counts.items()):
+            kind = FindingKind.UNJUDGED if name in _UNJUDGED else FindingKind.LEAKED
+            these = found.filter(F.col("state") == name).orderBy(*_KEYS)
+            evidence = these.limit(findings.evidence_max).collect()
+            for row in evidence:
+                place = row["topic"], row["partition"], row["offset"]
+                detail = f"{path}: {_DETAILS[name]}"
+                findings.add(Finding(kind, *place, None, 0, row["count"], detail))
+            findings.counts[kind] += count - len(evidence)
+    finally:
+        found.unpersist()
+
+
+def _table(spark: SparkSession, path: str, findings: Findings) -> DataFrame | None:
+    """The records that a table names; None, and a finding, when it cannot say."""
+    try:
+        table = spark.read.parquet(path)
+    except AnalysisException as error:
+        return _unreadable(findings, path, str(error).splitlines()[0])
+    types = {name: kind for name, kind in table.dtypes if name in _COLUMNS}
+    for name, wanted in _COLUMNS.items():
+        if name not in types:
+            return _unreadable(findings, path, f"there is no column {name}")
+        if types[name] != wanted and not (wanted != "string" and types[name] in _INTEGERS):
+            return _unreadable(findings, path, f"column {name} is {types[name]}, not {wanted}")
+    nulls = table.filter(" or ".join(f"{name} is null" for name in _COLUMNS)).count()
+    if nulls:
+        return _unreadable(findings, path, f"{nulls} rows do not name a record")
+    return table.select(*(F.col(name).cast(kind) for name, kind in _COLUMNS.items()))
+
+
+def _unreadable(findings: Findings, path: str, why: str) -> None:
+    findings.add(
+        Finding(FindingKind.UNREADABLE, None, None, None, None, None, None, f"{path}: {why}")
+    )
+
+
+def _ranges(spark: SparkSession, data: Sequence[OffsetRange]) -> DataFrame:
+    rows = [(*read.data, read.start, read.end) for read in data]
+    schema = pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("start", pa.int64()),
+            ("end", pa.int64()),
+        ]
+    )
+    columns = [
+        pa.array(column, field.type)
+        for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema))

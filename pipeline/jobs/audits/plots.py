@@ -1,0 +1,124 @@
+"""The plots of a report, as SVG text to stand in a page.
+
+*Invariants*: what is drawn is bounded, however many partitions and transactions there are; texts
+stay text, in the reader's own font.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipeline.jobs.audits.report import AuditReport, OpenNative, PartitionFigures
+
+ROWS_MAX = 24
+"""Partitions, or transactions, in a plot."""
+
+LINES_MAX = 10
+"""Partitions in a plot of lines; more cannot be told apart."""
+
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "stilltide",
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+_WIDTH_IN = 9.0
+_ROW_IN = 0.28
+_MARGIN_IN = 0.9
+_ABORTED = "#c23b22"
+_PLAIN = "#d9e2ec"
+_OPEN = "#d98e04"
+_LAG = "#2f6690"
+
+
+def plots(report: AuditReport) -> dict[str, str]:
+    """SVG by title."""
+    shown = report.partitions[:ROWS_MAX]
+    oldest = report.open_transactions[:ROWS_MAX]
+    rows = max(1, len(shown))
+    return {
+        "Aborted native records over offsets": _drawn(rows, lambda on: _ranges(on, shown)),
+        "Abort rate over offsets": _drawn(LINES_MAX, lambda on: _rates(on, shown[:LINES_MAX])),
+        "Age of open native transactions": _drawn(len(oldest), lambda on: _ages(on, oldest)),
+        "Lag of the last stable offset": _drawn(rows, lambda on: _lags(on, shown)),
+    }
+
+
+def _drawn(rows: int, draw: Callable[[Axes], None]) -> str:
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH_IN, _MARGIN_IN + _ROW_IN * rows), layout="constrained")
+        draw(figure.subplots())
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    text = written.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _ranges(on: Axes, shown: Sequence[PartitionFigures]) -> None:
+    """A row for each partition; the redder, the more of its records aborted."""
+    for row, one in enumerate(shown):
+        read = one.records
+        on.broken_barh(
+            [(read.start_offset, read.end_offset - read.start_offset)],
+            (row - 0.35, 0.7),
+            facecolors=_PLAIN,
+        )
+        hit = [window for window in one.windows if window.aborted]
+        if hit:
+            on.broken_barh(
+                [(window.first, window.end - window.first) for window in hit],
+                (row - 0.35, 0.7),
+                facecolors=[
+                    (_ABORTED, max(0.2, _rate(window.aborted, window.visible))) for window in hit
+                ],
+            )
+    _label_rows(on, [_name(one) for one in shown])
+    on.set_xlabel("offset")
+
+
+def _rates(on: Axes, shown: Sequence[PartitionFigures]) -> None:
+    for one in shown:
+        if one.windows:
+            edges = [window.first for window in one.windows] + [one.windows[-1].end]
+            values = [100 * _rate(window.aborted, window.visible) for window in one.windows]
+            on.stairs(values, edges, label=_name(one))
+    on.set_ylim(0, 105)
+    on.set_xlabel("offset")
+    on.set_ylabel("aborted, %")
+    if shown:
+        on.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+
+def _ages(on: Axes, oldest: Sequence[OpenNative]) -> None:
+    on.barh(range(len(oldest)), [one.age_ms / 1000 for one in oldest], color=_OPEN)
+    names = [one.transactional_id or f"producer {one.producer_id}" for one in oldest]
+    places = [f"{one.topic}/{one.partition}@{one.first_offset}" for one in oldest]
+    _label_rows(
+        on, [f"{place}  {name}" for place, name in zip(places, names, strict=True)] or ["none"]
+    )
+    on.set_xlabel("seconds")
+
+
+def _lags(on: Axes, shown: Sequence[PartitionFigures]) -> None:
+    lags = [one.high_watermark - one.last_stable_offset for one in shown]
+    on.barh(range(len(lags)), lags, color=_LAG)
+    _label_rows(on, [_name(one) for one in shown])
+    on.set_xlabel("offsets from the last stable offset to the high watermark")
+
+
+def _label_rows(on: Axes, names: Sequence[str]) -> None:
+    on.set_yticks(range(len(names)), names)
+    on.set_ylim(len(names) - 0.5, -0.5)
+
+
+def _name(one: PartitionFigures) -> str:
+    return f"{one.records.topic}/{one.records.partition}"
+
+
+def _rate(aborted: int, visible: int) -> float:
+    return aborted / (aborted + visible) if aborted else 0.0

@@ -1,0 +1,79 @@
+"""What is computed from the records of topics, once for all checks.
+
+*Source*: facts: spark.md 6: count, first and last offset and a sum of row hashes for each stretch
+of offsets compare two reads without a join of rows. DataFrame to DataFrame.
+
+*Invariants*: hashes are sums of halves of 64 bits, exact up to 2^31 records in a group.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
+
+from connectors.spark.read_committed import (
+    VISIBILITY,
+    Decisions,
+    classify,
+    delivered,
+    digest_sums,
+    with_txn,
+)
+
+BUCKET_BITS = 12
+"""Of an offset: what lies in one bucket is compared as a whole."""
+
+_PLACE = ("topic", "partition")
+_HASH_HALF_BITS = 32
+_HASH_MASK = (1 << _HASH_HALF_BITS) - 1
+
+
+def committed_groups(records: DataFrame, decisions: Decisions, *, digest: bool) -> DataFrame:
+    """One row for each (topic, partition, bucket, txn, visibility) of a read_committed scan.
+
+    Args:
+        records: of the Kafka source's schema, with headers.
+        decisions: what decides coordinated records.
+        digest: whether to add the content digest of what is visible; it costs as much as the scan.
+    """
+    digests = dict(zip(("digest_high", "digest_low"), digest_sums(delivered()), strict=True))
+    return (
+        classify(with_txn(records), decisions)
+        .groupBy(*_PLACE, _bucket(), "txn", VISIBILITY)
+        .agg(*_sums(), *(one.alias(name) for name, one in digests.items() if digest))
+    )
+
+
+def by_transaction(groups: DataFrame) -> DataFrame:
+    """The groups without buckets, as `pipeline.jobs.findings` takes them."""
+    sums = [name for name in ("rows", "digest_high", "digest_low") if name in groups.columns]
+    return groups.groupBy(*_PLACE, "txn", VISIBILITY).agg(
+        F.min("offset").alias("offset"), *(F.sum(name).alias(name) for name in sums)
+    )
+
+
+def by_bucket(groups: DataFrame) -> DataFrame:
+    """The groups without transactions, as `bucket_sums` gives them of plain records."""
+    return groups.groupBy(*_PLACE, "bucket").agg(
+        F.min("offset").alias("offset"),
+        F.max("last").alias("last"),
+        *(F.sum(name).alias(name) for name in ("rows", "hash_high", "hash_low")),
+    )
+
+
+def bucket_sums(records: DataFrame) -> DataFrame:
+    """One row for each (topic, partition, bucket)."""
+    return records.groupBy(*_PLACE, _bucket()).agg(*_sums())
+
+
+def _bucket() -> Column:
+    return F.shiftright("offset", BUCKET_BITS).alias("bucket")
+
+
+def _sums() -> tuple[Column, ...]:
+    digest = F.xxhash64("offset", "key", "value")
+    return (
+        F.count("*").alias("rows"),
+        F.min("offset").alias("offset"),
+        F.max("offset").alias("last"),
+        F.sum(F.shiftright(digest, _HASH_HALF_BITS)).alias("hash_high"),
+        F.sum(digest.bitwiseAND(_HASH_MASK)).alias("hash_low"),
+    )

@@ -1,0 +1,142 @@
+"""What a run of the audits is about: partitions, offsets, and what is known before data is read.
+
+*Source*: protocols.md F4, E4; facts: spark.md 2 (late binding): every bound is an offset, resolved
+once.
+
+*Invariants*: no end lies above the last stable offset that was read with it.
+
+Refuses: topics that do not exist, offsets that the log does not hold, bounds of partitions that
+are not audited.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from connectors.base import Connector, LogAdmin
+from connectors.errors import FatalError, OffsetOutOfRangeError
+from pipeline.drivers.evidence import Evidence, Progress, gather_evidence
+from pipeline.errors import ConfigError
+from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+Bounds = Mapping[TopicPartition | None, int]
+"""Offsets by partition; that of None is for every other partition."""
+
+_COMPACT = "compact"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The partitions of some topics, what is read of them, and what decides their records.
+
+    Attributes:
+        evidence: of coordinated transactions; its `data` is what is audited.
+        logs: whole logs, `[log start, last stable offset)`, in the order of `evidence.data`.
+        high_watermarks: by partition.
+        compacted: topics whose cleaner may take records out of the middle.
+    """
+
+    evidence: Evidence
+    logs: tuple[OffsetRange, ...]
+    high_watermarks: Mapping[TopicPartition, EndOffset]
+    compacted: frozenset[str]
+
+
+async def resolve(
+    connector: Connector,
+    topics: Sequence[str],
+    first: Bounds,
+    until: Bounds,
+    progress: Progress = lambda _: None,
+) -> Scope:
+    """The scope of a run, as of now.
+
+    Args:
+        connector: the cluster.
+        topics: at least one.
+        first: where to begin, instead of at the log start.
+        until: where to end, instead of at the last stable offset; exclusive.
+        progress: told what begins.
+
+    Raises:
+        ConfigError: a bound of a partition that is not audited, or a range that ends before it
+            begins.
+        OffsetOutOfRangeError: the log does not hold a bound.
+        FatalError, SnapshotError, DecodeError, RetriableError: as `gather_evidence`.
+    """
+    evidence = await gather_evidence(connector, topics, progress, outcomes_required=False)
+    logs = evidence.data
+    _check_named(first, logs, "begin")
+    _check_named(until, logs, "end")
+    data = tuple(_narrowed(log, first, until) for log in logs)
+    admin = connector.admin()
+    try:
+        marks = await admin.end_offsets([log.data for log in logs])
+        configs = await admin.topic_configs(sorted(set(topics)))
+    finally:
+        await admin.close()
+    compacted = {
+        name for name, config in configs.items() if _COMPACT in (config.get("cleanup.policy") or "")
+    }
+    return Scope(replace(evidence, data=data), logs, marks, frozenset(compacted))
+
+
+async def check_unmoved(admin: LogAdmin, scope: Scope) -> None:
+    """Passes when the logs still hold all that was read.
+
+    Raises:
+        FatalError: records were deleted, a log was cut off, or a topic is gone or another one.
+        RetriableError: the broker is away.
+    """
+    data = scope.evidence.data
+    places = [read.data for read in data]
+    starts = await admin.start_offsets(places)
+    ends = await admin.end_offsets(places, committed=True)
+    described = await admin.describe_topics(sorted(scope.evidence.topic_ids))
+    for read in data:
+        topic = described.get(read.data.topic)
+        if topic is None or topic.topic_id != scope.evidence.topic_ids[read.data.topic]:
+            raise FatalError(
+                "the topic was deleted or created anew while it was read",
+                hint="start it again",
+                topic=read.data.topic,
+            )
+        start, end = starts.get(read.data, -1), ends.get(read.data, -1)
+        if start > read.start or end < read.end:
+            raise FatalError(
+                "records were deleted while they were read",
+                detail=f"read were [{read.start}, {read.end}), the log holds [{start}, {end})",
+                hint="retention overtook the read: start it again, or raise the topic's retention",
+                topic=read.data.topic,
+                partition=read.data.partition,
+                offset=start,
+            )
+
+
+def _check_named(bounds: Bounds, logs: Sequence[OffsetRange], what: str) -> None:
+    known = {log.data for log in logs}
+    for data in bounds:
+        if data is not None and data not in known:
+            raise ConfigError(
+                f"{data} is not audited, and cannot {what} anywhere",
+                hint="name a partition of the topics that are",
+            )
+
+
+def _narrowed(log: OffsetRange, first: Bounds, until: Bounds) -> OffsetRange:
+    start = first.get(log.data, first.get(None, log.start))
+    end = until.get(log.data, until.get(None, log.end))
+    for bound in (start, end):
+        if not log.start <= bound <= log.end:
+            raise OffsetOutOfRangeError(
+                "the log does not hold this offset",
+                detail=f"it holds [{log.start}, {log.end}), up to the last stable offset",
+                hint="bounds are offsets; name a partition's own as TOPIC/PARTITION=OFFSET",
+                topic=log.data.topic,
+                partition=log.data.partition,
+                offset=bound,
+            )
+    if start > end:
+        raise ConfigError(
+            f"{log.data} would be read from {start} to {end}", hint="begin before the end"
+        )
+    return OffsetRange(log.data, Offset(start), EndOffset(end))

@@ -1,0 +1,237 @@
+"""What native transactions left visible, batch by batch, and each record once in the output.
+
+*Source*: protocols.md F3, F4, E8; facts: spark.md 5.
+
+*Invariants*:
+- F4 A batch ends at or below the last stable offset and where the index ends: a record that may
+  still abort, or of which it is not known yet, is never emitted.
+- The bounds of a batch are fixed before it is read: it may be evaluated again, and gives the same.
+- `append_native_committed` moves a batch and the progress that it makes to their place by one
+  rename: after a crash at any moment the next call goes on with the batch that is not there.
+
+Refuses: progress of a former topic, or below a log start (what retention has deleted unread), and
+what `gather_native` refuses. Blocks.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from connectors.errors import FatalError, OffsetOutOfRangeError
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from connectors.spark.errors import spark_errors
+from pipeline.drivers.native_evidence import NativeEvidence, gather_native
+from pipeline.jobs.blocking import run_blocking
+from pipeline.jobs.native_committed import native_committed
+from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+OFFSETS_MAX = 1_000_000
+
+_PROGRESS = "_progress.json"
+_STAGING = "_staging"
+_VERSION = 1
+
+
+class Progress(NamedTuple):
+    """Where the next batch begins.
+
+    Attributes:
+        topic_ids: Kafka's 16-byte id of each topic that was read.
+        positions: of each partition; one that is not in it begins at its log start.
+    """
+
+    topic_ids: Mapping[str, bytes]
+    positions: Mapping[TopicPartition, Offset]
+
+
+class NativeBatch(NamedTuple):
+    """Records and the progress that they make.
+
+    Attributes:
+        frame: of schema `KAFKA_DDL`, with or without headers.
+        reads: what it was read from.
+        progress: to be stored in one step with what becomes of the frame.
+    """
+
+    frame: DataFrame
+    reads: Sequence[OffsetRange]
+    progress: Progress
+
+
+NOTHING = Progress({}, {})
+
+
+def native_batches(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    topics: Sequence[str],
+    progress: Progress = NOTHING,
+    *,
+    offsets_max: int = OFFSETS_MAX,
+    headers: bool = True,
+) -> Iterator[NativeBatch]:
+    """Batches from `progress` on, up to what is stable and indexed as of the first one.
+
+    Args:
+        spark: a session with the Kafka source's jars (`connectors.spark.session`).
+        bootstrap_servers: the cluster; `stilltide index` follows the topics.
+        topics: at least one.
+        progress: that of the last batch whose output is stored.
+        offsets_max: of all partitions of a batch together, about; >= 1.
+        headers: whether frames have that column.
+
+    Raises:
+        OffsetOutOfRangeError: records were deleted that were not read.
+        FatalError: a topic does not exist, or is not the one that the progress is of.
+        AbortedIndexError: of a partition with records not even the beginning is covered, or the
+            index is not whole.
+        DecodeError, RetriableError: as of `read_native_committed`.
+    """
+    assert topics, "nothing to read"
+    assert offsets_max >= 1
+    connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap_servers))
+    evidence = run_blocking(gather_native(connector, topics))
+    positions = _positions(evidence, progress)
+    left = _left(evidence, positions)
+    while left:
+        share = max(1, offsets_max // len(left))
+        reads = [read._replace(end=min(read.end, EndOffset(read.start + share))) for read in left]
+        positions |= {read.data: Offset(read.end) for read in reads}
+        with spark_errors(bootstrap_servers):
+            frame = native_committed(spark, bootstrap_servers, evidence, reads, headers=headers)
+        yield NativeBatch(frame, reads, Progress(evidence.topic_ids, dict(positions)))
+        left = _left(evidence, positions)
+
+
+def append_native_committed(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    topics: Sequence[str],
+    directory: Path,
+    *,
+    offsets_max: int = OFFSETS_MAX,
+    headers: bool = True,
+) -> int:
+    """Appends what became visible since the last call, as Parquet; returns how many batches.
+
+    Each batch is a partition `batch=<number>` of the table in `directory`, with the progress beside
+    it. One caller at a time; to follow topics, call it again and again.
+
+    Args:
+        spark: as for `native_batches`, like the other arguments.
+        bootstrap_servers: likewise.
+        topics: likewise.
+        directory: made when missing; driver and executors see it under this name.
+        offsets_max: as for `native_batches`.
+        headers: likewise.
+
+    Raises:
+        FatalError: the stored progress is none, or of a later version; another caller has written
+            the same batch.
+        Others: as of `native_batches`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    number, progress = _stored(directory)
+    count = 0
+    for batch in native_batches(
+        spark, bootstrap_servers, topics, progress, offsets_max=offsets_max, headers=headers
+    ):
+        count += 1
+        with spark_errors(bootstrap_servers):
+            _store(batch, directory, number + count)
+    return count
+
+
+def _positions(evidence: NativeEvidence, progress: Progress) -> dict[TopicPartition, Offset]:
+    for topic, known in progress.topic_ids.items():
+        if evidence.topic_ids.get(topic, known) != known:
+            raise FatalError(
+                "the topic was deleted and created anew since the last batch",
+                hint="its offsets begin again: begin with new output",
+                topic=topic,
+            )
+    positions = dict(progress.positions)
+    for read in evidence.data:
+        position = positions.setdefault(read.data, read.start)
+        if position < read.start:
+            raise OffsetOutOfRangeError(
+                f"records from {position} on were deleted before they were read",
+                detail=f"the log begins at {read.start}",
+                hint="retention overtook the batches: run them more often, or begin anew",
+                topic=read.data.topic,
+                partition=read.data.partition,
+                offset=position,
+            )
+    return positions
+
+
+def _left(
+    evidence: NativeEvidence, positions: Mapping[TopicPartition, Offset]
+) -> list[OffsetRange]:
+    for data, problem in evidence.problems.items():
+        if data not in evidence.covered_to:
+            raise problem
+    left = [part._replace(start=positions[part.data]) for part in evidence.covered()]
+    return [read for read in left if read.start < read.end]
+
+
+def _stored(directory: Path) -> tuple[int, Progress]:
+    """The last batch and its progress."""
+    numbers = [int(path.name.removeprefix("batch=")) for path in directory.glob("batch=*")]
+    if not numbers:
+        return 0, NOTHING
+    path = _place(directory, max(numbers)) / _PROGRESS
+    try:
+        return max(numbers), _progress(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FatalError(
+            f"{path} does not tell how far the batches are",
+            detail=f"{type(error).__name__}: {error}",
+            hint="restore the file, or begin with another directory",
+        ) from error
+
+
+def _progress(body: Mapping[str, Any]) -> Progress:
+    if body["version"] != _VERSION:
+        raise ValueError(f"version {body['version']}")
+    positions = {
+        TopicPartition(topic, int(number)): Offset(int(offset))
+        for topic, offsets in body["positions"].items()
+        for number, offset in offsets.items()
+    }
+    topic_ids = {topic: bytes.fromhex(text) for topic, text in body["topic_ids"].items()}
+    return Progress(topic_ids, positions)
+
+
+def _store(batch: NativeBatch, directory: Path, number: int) -> None:
+    staging = directory / _STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    batch.frame.write.parquet(staging.absolute().as_uri())
+    positions: dict[str, dict[str, int]] = {}
+    for data, position in sorted(batch.progress.positions.items()):
+        positions.setdefault(data.topic, {})[str(data.partition)] = position
+    topic_ids = {topic: known.hex() for topic, known in batch.progress.topic_ids.items()}
+    body = {"version": _VERSION, "topic_ids": topic_ids, "positions": positions}
+    with (staging / _PROGRESS).open("w") as file:
+        json.dump(body, file)
+        file.flush()
+        os.fsync(file.fileno())
+    place = _place(directory, number)
+    try:
+        staging.rename(place)
+    except OSError as error:
+        raise FatalError(
+            f"{place} is there already",
+            detail=str(error),
+            hint="another job writes to this directory: let one at a time do so",
+        ) from error
+
+
+def _place(directory: Path, number: int) -> Path:
+    return directory / f"batch={number:010}"

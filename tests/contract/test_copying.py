@@ -1,0 +1,187 @@
+"""`ColumnReader`, `CopyWriter`: promises of connectors.copying, on every connector."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from connectors.base import EndReached, NewRecord
+from connectors.copying import ColumnReader, Columns, CopyWriter, LinkConnector, NewCopy, Span
+from connectors.errors import FatalError, FencedError
+from schemas.values import Offset, TopicPartition
+from tests.contract.rig import WAIT_S, Rig, read_to_ends, write
+
+HEADERS: list[tuple[str, bytes | None]] = [("one", b"1"), ("two", None), ("one", b"")]
+
+
+def _link(rig: Rig) -> LinkConnector:
+    return cast("LinkConnector", rig.connector)
+
+
+def _copies(*values: bytes | None, at_ms: int = 1_700_000_000_000) -> list[NewCopy]:
+    return [(b"k", value, at_ms + number, HEADERS) for number, value in enumerate(values)]
+
+
+async def _opened(writer: CopyWriter) -> CopyWriter:
+    await writer.fence()
+    await writer.begin()
+    return writer
+
+
+async def _copied(writer: CopyWriter, data: TopicPartition) -> None:
+    await writer.copy(data, _copies(b"a"), Span())
+    await writer.flush()
+
+
+async def _columns(reader: ColumnReader, count: int) -> list[Columns]:
+    """Reads until so many records have come."""
+    found: list[Columns] = []
+    async with asyncio.timeout(WAIT_S):
+        while sum(len(one.offsets) for one in found) < count:
+            found += [it for it in await reader.read() if isinstance(it, Columns)]
+    return found
+
+
+async def test_what_is_copied_is_read_by_columns(rig: Rig, log: TopicPartition):
+    """Values, keys, headers in order with repeats; a tombstone too; offsets ascend."""
+    writer = await _opened(_link(rig).copy_writer("c-columns"))
+    await writer.copy(log, _copies(b"a", None, b"c"), Span())
+    await writer.flush()
+    await writer.commit([])
+    reader = _link(rig).column_reader("r")
+    await reader.assign({log: Offset(0)})
+    found = await _columns(reader, 3)
+    assert {one.data for one in found} == {log}
+    assert [it for one in found for it in one.values] == [b"a", None, b"c"]
+    assert [it for one in found for it in one.keys] == [b"k"] * 3
+    assert [it for one in found for it in one.offsets] == [0, 1, 2]
+    assert [list(it or ()) for one in found for it in one.headers] == [HEADERS] * 3
+    await reader.close()
+    await writer.close()
+
+
+async def test_columns_are_of_one_partition(rig: Rig, log: TopicPartition):
+    """Records of several come apart, and ends between them."""
+    other = TopicPartition(log.topic, 1)
+    await write(rig, log, b"a", b"b")
+    await write(rig, other, b"c")
+    reader = _link(rig).column_reader("r")
+    await reader.assign({log: Offset(1), other: Offset(0)})
+    seen: dict[TopicPartition, list[bytes | None]] = {}
+    ends: dict[TopicPartition, int] = {}
+    async with asyncio.timeout(WAIT_S):
+        while ends != {log: 2, other: 1}:
+            for item in await reader.read():
+                if isinstance(item, EndReached):
+                    ends[TopicPartition(item.topic, item.partition)] = item.end_offset
+                else:
+                    assert item.headers == [None] * len(item.offsets)
+                    seen.setdefault(item.data, []).extend(item.values)
+    assert seen == {log: [b"b"], other: [b"c"]}
+    await reader.close()
+
+
+async def test_spans_say_where_copies_lie(rig: Rig, log: TopicPartition):
+    """Before the commit; several calls may share one, and others write between."""
+    writer = await _opened(_link(rig).copy_writer("c-spans"))
+    first, second, none = Span(), Span(), Span()
+    await writer.copy(log, _copies(b"a", b"b"), first)
+    await writer.copy(log, [], none)
+    await writer.flush()
+    await write(rig, log, b"between")
+    await writer.copy(log, _copies(b"c"), first)
+    await writer.copy(log, _copies(b"d"), second)
+    await writer.flush()
+    assert (first.first, first.end) == (0, 4)
+    assert (second.first, second.end) == (4, 5)
+    assert (none.first, none.end) == (None, None)
+    await writer.commit([])
+    await writer.close()
+
+
+async def test_nothing_is_read_before_the_commit(rig: Rig, log: TopicPartition):
+    """What others wrote behind it waits too; then all of it comes, the other records as well."""
+    other = TopicPartition(log.topic, 1)
+    admin = rig.connector.admin()
+    await write(rig, log, b"before")
+    writer = await _opened(_link(rig).copy_writer("c-open"))
+    await writer.copy(log, _copies(b"a"), Span())
+    await writer.flush()
+    await write(rig, log, b"behind")
+    assert await admin.end_offsets([log], committed=True) == {log: 1}
+    assert await admin.end_offsets([log]) == {log: 3}
+    await writer.commit([NewRecord(other, b"k", b"own")])
+    reader = rig.connector.reader("r")
+    await reader.assign({log: Offset(0), other: Offset(0)})
+    async with asyncio.timeout(WAIT_S):
+        found = await read_to_ends(reader, {log: 4, other: 2})
+    assert found == {log: [b"before", b"a", b"behind"], other: [b"own"]}
+    await reader.close()
+    await admin.close()
+    await writer.close()
+
+
+@pytest.mark.parametrize("ended_by", ["close", "fence", "another"])
+async def test_what_was_not_committed_is_never_read(rig: Rig, log: TopicPartition, ended_by: str):
+    """Whoever ends the transaction; what follows is read."""
+    writer = await _opened(_link(rig).copy_writer("c-abort"))
+    await writer.copy(log, _copies(b"lost"), Span())
+    await writer.flush()
+    again = writer if ended_by == "fence" else _link(rig).copy_writer("c-abort")
+    if ended_by == "close":
+        await writer.close()
+    await _opened(again)
+    await again.copy(log, _copies(b"kept"), Span())
+    await again.flush()
+    await again.commit([])
+    reader = _link(rig).column_reader("r")
+    await reader.assign({log: Offset(0)})
+    assert [it for one in await _columns(reader, 1) for it in one.values] == [b"kept"]
+    await reader.close()
+    await again.close()
+    await writer.close()
+
+
+async def test_who_is_fenced_commits_nothing(rig: Rig, log: TopicPartition):
+    """It is told so at the latest when it commits."""
+    zombie = await _opened(_link(rig).copy_writer("c-zombie"))
+    await zombie.copy(log, _copies(b"early"), Span())
+    await zombie.flush()
+    second = _link(rig).copy_writer("c-zombie")
+    await second.fence()
+    with pytest.raises(FencedError):
+        await zombie.commit([NewRecord(log, b"k", b"zombie")])
+    await second.begin()
+    await second.copy(log, _copies(b"second"), Span())
+    await second.flush()
+    await second.commit([])
+    reader = _link(rig).column_reader("r")
+    await reader.assign({log: Offset(0)})
+    assert [it for one in await _columns(reader, 1) for it in one.values] == [b"second"]
+    await reader.close()
+    await zombie.close()
+    await second.close()
+
+
+async def test_a_copy_that_cannot_be_written_is_an_error(rig: Rig, log: TopicPartition):
+    """At the latest when it is flushed; the next transaction begins with `fence`."""
+    writer = await _opened(_link(rig).copy_writer("c-missing"))
+    missing = TopicPartition(log.topic, 7)
+    with pytest.raises(FatalError):
+        await _copied(writer, missing)
+    await _opened(writer)
+    await writer.copy(log, _copies(b"b"), Span())
+    await writer.flush()
+    await writer.commit([])
+    await writer.close()
+
+
+async def test_a_copy_writer_wants_to_be_fenced_and_open(rig: Rig, log: TopicPartition):
+    """Nothing is written before `fence`, or after `close`."""
+    writer = _link(rig).copy_writer("c-order")
+    with pytest.raises(FatalError, match="fenced"):
+        await writer.copy(log, _copies(b"a"), Span())
+    await writer.close()
+    await writer.close()
+    with pytest.raises(FatalError, match="closed"):
+        await writer.fence()

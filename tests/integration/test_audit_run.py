@@ -1,0 +1,192 @@
+"""`stilltide audit run` on a real broker: each fault is found by its check, and nothing else is."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from pipeline.jobs.audit_result import FindingKind, Verdict
+from pipeline.jobs.audits.report import AuditReport, Check
+from pipeline.jobs.audits.run import AuditPlan, run_audit
+from schemas.headers import TXN
+from schemas.values import TopicPartition, TxnId
+from tests.support.compaction import alter_configs, force_compaction
+from tests.support.hanging import write_hanging
+from tests.support.native_topics import index_topics
+from tests.support.native_writer import NativeWriter, write_false_index
+from tests.support.spark import local_spark
+from tests.support.spark_topics import HandWriter, create_topics, topic_id
+
+TIMEOUT_S = 30.0
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """The run's Spark session; audits find it by themselves."""
+    with local_spark() as session:
+        yield session
+
+
+def write_both(bootstrap: str, topic: str) -> None:
+    """A sound topic: plain records and transactions of both kinds, committed and aborted."""
+    create_topics(bootstrap, {topic: 2})
+    coordinated, native = HandWriter(bootstrap, topic), NativeWriter(bootstrap, topic)
+    kept, lost = TxnId(0, 1), TxnId(1, 1)
+    for partition in range(2):
+        native.transaction(partition, 3, commit=False)
+        coordinated.commit(kept, partition, coordinated.of_txn(kept, partition, 4))
+        native.transaction(partition, 2, commit=True)
+        coordinated.of_txn(lost, partition, 2)
+        coordinated.abort(lost, partition)
+        coordinated.records(partition, 2)
+
+
+def findings(report: AuditReport) -> set[tuple[Check, FindingKind, str | None, int | None]]:
+    """What was found, by check, kind, topic and offset."""
+    return {
+        (one.check, each.kind, each.topic, each.offset)
+        for one in report.checks
+        for each in one.findings
+    }
+
+
+@dataclass
+class Planted:
+    """Topics with a fault each, the table made of one of them, and what one audit said."""
+
+    topics: dict[str, str]
+    table: Path
+    report: AuditReport
+
+
+def plant_false_indexes(bootstrap: str, shows: str, hides: str) -> None:
+    """One index lacks an aborted range, the other has one of committed records."""
+    for topic in (shows, hides):
+        create_topics(bootstrap, {topic: 1})
+        native = NativeWriter(bootstrap, topic)
+        for commit in (False, True, False):
+            native.transaction(0, 3, commit=commit)
+    asyncio.run(index_topics(bootstrap, shows, hides))
+    for topic, ranges in ((shows, [(0, 3)]), (hides, [(0, 3), (4, 5), (8, 11)])):
+        data, identity = TopicPartition(topic, 0), topic_id(bootstrap, topic)
+        write_false_index(bootstrap, data, identity, ranges, end=12)
+
+
+def plant_gap(bootstrap: str, topic: str) -> None:
+    """Records that a cleaner took from a topic that now says it has none."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})
+    admin.create_topics([wanted])[topic].result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for value in range(5):
+        producer.produce(topic, b"%d" % value, b"same")
+    assert producer.flush(TIMEOUT_S) == 0
+    force_compaction(bootstrap, TopicPartition(topic, 0), b"roller")
+    alter_configs(bootstrap, topic, {"cleanup.policy": "delete", "segment.ms": "604800000"})
+
+
+def plant_coordinated(bootstrap: str, topic: str) -> None:
+    """A fault of each check of coordinated transactions, on a partition of its own."""
+    create_topics(bootstrap, {topic: 6})
+    writer = HandWriter(bootstrap, topic)
+    whole, late, short, mixed = (TxnId(7, number) for number in range(4))
+    writer.records(0, 1, (TXN, b"fifteen bytes.."))
+    writer.commit(whole, 1, writer.of_txn(whole, 1, 1))
+    writer.commit(late, 2, writer.of_txn(late, 2, 2))
+    writer.of_txn(late, 2, 1)
+    writer.commit(short, 3, writer.of_txn(short, 3, 2), count=3)
+    writer.commit(mixed, 4, writer.of_txn(mixed, 4, 1))
+    writer.of_txn(mixed, 5, 1)
+    writer.abort(mixed, 5)
+    writer.of_txn(whole, 5, 1)
+
+
+def write_table(path: Path, rows: Sequence[tuple[str, int, int]]) -> None:
+    """A downstream table that names these records."""
+    columns = list(zip(*rows, strict=True))
+    table = {"topic": columns[0], "partition": columns[1], "offset": columns[2]}
+    path.mkdir()
+    pq.write_table(pa.table(table), path / "part-0.parquet")
+
+
+@pytest.fixture(scope="module")
+def planted(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """One audit of all of it, beside a sound topic."""
+    names = ("sound", "shows", "hides", "gap", "hangs", "coordinated", "unindexed")
+    topics = {name: f"audit-run-{name}" for name in names}
+    write_both(bootstrap, topics["sound"])
+    plant_gap(bootstrap, topics["gap"])
+    create_topics(bootstrap, {topics["hangs"]: 1})
+    asyncio.run(write_hanging(bootstrap, TopicPartition(topics["hangs"], 0), 2))
+    plant_coordinated(bootstrap, topics["coordinated"])
+    plant_false_indexes(bootstrap, topics["shows"], topics["hides"])
+    indexed = [topics[name] for name in ("sound", "gap", "hangs", "coordinated")]
+    asyncio.run(index_topics(bootstrap, *indexed))
+    create_topics(bootstrap, {topics["unindexed"]: 1})
+    HandWriter(bootstrap, topics["unindexed"]).records(0, 1)
+    table = tmp_path_factory.mktemp("tables") / "leaky"
+    sound = topics["sound"]
+    # 0: native, aborted; 4: committed; 8: native, committed; 11: coordinated, aborted; 13: plain
+    write_table(table, [(sound, 0, offset) for offset in (0, 4, 8, 11, 13, 99)])
+    report = run_audit(bootstrap, AuditPlan(list(topics.values()), tables=[str(table)]))
+    return Planted(topics, table, report)
+
+
+FAULTS = [
+    (Check.EQUIVALENCE, FindingKind.DIFFERENT, "shows", 8),
+    (Check.EQUIVALENCE, FindingKind.DIFFERENT, "hides", 4),
+    (Check.EQUIVALENCE, FindingKind.UNCOVERED, "unindexed", None),
+    (Check.GAPS, FindingKind.UNEXPLAINED, "gap", 0),
+    (Check.HANGING, FindingKind.HANGING, "hangs", 0),
+    (Check.HEADERS, FindingKind.MALFORMED, "coordinated", 0),
+    (Check.ORPHANS, FindingKind.ORPHAN, "coordinated", 1),
+    (Check.LATE, FindingKind.LATE, "coordinated", 2),
+    (Check.COUNTS, FindingKind.MISSING, "coordinated", 0),
+    (Check.ATOMICITY, FindingKind.MIXED, None, None),
+    (Check.LEAKS, FindingKind.LEAKED, "sound", 0),
+    (Check.LEAKS, FindingKind.LEAKED, "sound", 11),
+    (Check.LEAKS, FindingKind.UNJUDGED, "sound", 99),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[1]}-{fault[2]}-{fault[3]}")
+def test_a_planted_fault_is_found(
+    fault: tuple[Check, FindingKind, str | None, int | None], planted: Planted
+):
+    """By its own check, as its own kind, at its place."""
+    check, kind, name, offset = fault
+    topic = None if name is None else planted.topics[name]
+    assert (check, kind, topic, offset) in findings(planted.report)
+
+
+def test_nothing_else_is_found(planted: Planted):
+    """Sound records beside the faults raise no alarm; every check that found one says invalid."""
+    assert len(findings(planted.report)) == len(FAULTS), findings(planted.report)
+    assert {one.check for one in planted.report.checks} == set(Check)
+    assert all(one.verdict is Verdict.INVALID for one in planted.report.checks)
+
+
+def test_evidence_says_what_differs(planted: Planted):
+    """How many records either side has, which offsets are empty, who hangs."""
+    found = {
+        (each.kind, each.topic): each for one in planted.report.checks for each in one.findings
+    }
+    shows = found[FindingKind.DIFFERENT, planted.topics["shows"]]
+    assert (shows.expected, shows.found) == (0, 3)
+    assert "shows what Kafka hides" in shows.detail
+    hides = found[FindingKind.DIFFERENT, planted.topics["hides"]]
+    assert (hides.expected, hides.found) == (1, 0)
+    gap = found[FindingKind.UNEXPLAINED, planted.topics["gap"]]
+    assert "offsets 0 to 3" in gap.detail
+    assert "no coordinator" in found[FindingKind.HANGING, planted.topics["hangs"]].detail
+    (hanging,) = planted.report.open_transactions
+    assert hanging.transactional_id is None

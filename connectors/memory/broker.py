@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from operator import attrgetter
 from zlib import crc32
 
@@ -220,11 +221,14 @@ class MemoryBroker:
             )
         end = log.stable_end if committed else log.end
         first = bisect_left(log.records, position, key=attrgetter("offset"))
-        found = [it for it in log.records[first : first + _BATCH_RECORDS] if it.offset < end]
-        # Without records the rest of the log, if any, was compacted away.
+        readable = (
+            it
+            for it in islice(log.records, first, None)
+            if it.offset < end and not (committed and it.offset in log.aborted)
+        )
+        found = list(islice(readable, _BATCH_RECORDS))
+        # Without records the rest of the log, if any, was compacted away, or aborted.
         after = Offset(found[-1].offset + 1) if found else Offset(max(position, end))
-        if committed:
-            found = [it for it in found if it.offset not in log.aborted]
         return found, after
 
     def topics(self) -> list[str]:

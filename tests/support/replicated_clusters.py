@@ -103,8 +103,14 @@ class Site:
         return [it for it in self.markers() if isinstance(it[0], UpdateKey)]
 
     def values(self) -> list[bytes | None]:
-        """Of the records that are there."""
-        return [one.value for one in self.broker.records(DATA)]
+        """Of the records that readers of committed data see."""
+        log = self.broker.log(DATA)
+        assert log is not None
+        return [
+            one.value
+            for one in log.records
+            if one.offset < log.stable_end and one.offset not in log.aborted
+        ]
 
     def end(self) -> int:
         """Of the log."""

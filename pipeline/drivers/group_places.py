@@ -6,7 +6,7 @@ needs to run.
 
 import asyncio
 from collections.abc import Collection, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from connectors.base import Committed, Connector, Record, TopicDescription
@@ -25,6 +25,7 @@ from schemas.errors import DecodeError
 from schemas.placement import system_partition
 from schemas.replication import Claims, Incarnation, topic_incarnation
 from schemas.replication_markers import AppliedKey, Snapshots, SnapshotsKey, UpdateKey
+from schemas.replication_positions import Bucket
 from schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -50,6 +51,7 @@ class GroupPlace:
         indexes: of the links into it, by source.
         markers: of the group.
         snapshots: of the data partition.
+        copied: where each link into it stood before the log was looked at; None: nowhere.
         committed: by the group; None: nothing.
         seen: the group.
         decided: reads the log.
@@ -62,6 +64,7 @@ class GroupPlace:
     indexes: dict[ClusterName, OffsetIndex]
     markers: GroupMarkers
     snapshots: Snapshots | None
+    copied: Mapping[ClusterName, Bucket | None]
     committed: Committed | None
     seen: GroupSeen
     decided: DecidedLog
@@ -94,6 +97,15 @@ class GroupPlace:
     def index_list(self) -> list[OffsetIndex]:
         """Of every link."""
         return list(self.indexes.values())
+
+
+@dataclass
+class _Known:
+    """What markers and buckets say of a data partition."""
+
+    indexes: dict[ClusterName, OffsetIndex]
+    markers: GroupMarkers = field(default_factory=GroupMarkers)
+    snapshots: Snapshots | None = None
 
 
 class GroupPlaces:
@@ -140,24 +152,26 @@ class GroupPlaces:
         partitions = [TopicPartition(topic, number) for number in numbers]
         committed = (await self._groups.committed([group], partitions))[group]
         active = bool(await self._groups.active([group]))
+        count = found[REPLICATION_MARKERS].partition_count
+        before = await self._known(partitions, count, group)
         views = await self._views(found[topic], partitions, committed, found)
-        places = {
-            data: GroupPlace(
+        after = await self._known(partitions, count, group)
+        return [
+            GroupPlace(
                 self._cluster,
                 data,
                 found[topic].topic_id,
                 views[data],
-                {one: OffsetIndex(one) for one in self._sources},
-                GroupMarkers(),
-                None,
+                after[data].indexes,
+                after[data].markers,
+                after[data].snapshots,
+                {name: one.newest for name, one in before[data].indexes.items()},
                 committed.get(data),
                 _seen(committed.get(data), active=active, elsewhere=bool(committed)),
                 self._log,
             )
             for data in partitions
-        }
-        await self._feed(places, found[REPLICATION_MARKERS].partition_count, group)
-        return list(places.values())
+        ]
 
     async def close(self) -> None:
         """Releases connections."""
@@ -221,10 +235,12 @@ class GroupPlaces:
             self._reading.result()
         return await wanted
 
-    async def _feed(
-        self, places: Mapping[TopicPartition, GroupPlace], count: int, group: str
-    ) -> None:
-        """Markers and buckets, up to the last stable offsets as of now."""
+    async def _known(
+        self, partitions: Sequence[TopicPartition], count: int, group: str
+    ) -> dict[TopicPartition, _Known]:
+        """What markers and buckets say, up to the last stable offsets as of now."""
+        sources = self._sources
+        places = {data: _Known({it: OffsetIndex(it) for it in sources}) for data in partitions}
         numbers = sorted({system_partition(data, count) for data in places})
         logs = [
             TopicPartition(topic, number)
@@ -244,10 +260,11 @@ class GroupPlaces:
                         raise error.at(record.topic, record.partition, record.offset) from None
         finally:
             await reader.close()
+        return places
 
 
 def _feed_one(
-    places: Mapping[TopicPartition, GroupPlace], record: Record, here: ClusterName, group: str
+    places: Mapping[TopicPartition, _Known], record: Record, here: ClusterName, group: str
 ) -> None:
     if record.topic == REPLICATION_MARKERS:
         key, value = replication_markers.decode(record.key, record.value)

@@ -97,7 +97,7 @@ async def _read_again(place: GroupPlace, places: Sequence[GroupPlace], known: Cl
     for source in places:
         if source.data != place.data or source is place:
             continue
-        newest = place.indexes[source.cluster].newest
+        newest = place.copied[source.cluster]
         here = source.view.incarnation
         copied = 0
         if newest is not None and newest.source_incarnation == here.topic:

@@ -102,15 +102,26 @@ class Site:
         """Of any cluster, as this one has them."""
         return [it for it in self.markers() if isinstance(it[0], UpdateKey)]
 
-    def values(self) -> list[bytes | None]:
+    def values(self) -> list[bytes]:
         """Of the records that readers of committed data see."""
+        return self.visible(0, self.stable_end())
+
+    def visible(self, first: int, end: int) -> list[bytes]:
+        """Likewise, of a stretch below the last stable offset."""
         log = self.broker.log(DATA)
         assert log is not None
+        assert end <= log.stable_end
         return [
-            one.value
+            one.value or b""
             for one in log.records
-            if one.offset < log.stable_end and one.offset not in log.aborted
+            if first <= one.offset < end and one.offset not in log.aborted
         ]
+
+    def stable_end(self) -> int:
+        """The last stable offset."""
+        log = self.broker.log(DATA)
+        assert log is not None
+        return log.stable_end
 
     def end(self) -> int:
         """Of the log."""

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pipeline.clusters import ClusterAddress, parse_clusters, unknown_cluster
 from pipeline.errors import ConfigError
 from schemas.framing import RECORDS_MAX
+from schemas.topics import is_topic_name
 
 ENV_PREFIX = "STILLTIDE_"
 _OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR"})
@@ -102,6 +103,8 @@ class Settings(BaseSettings):
         snapshot_changes_max: after so many outcomes on a data partition its snapshot is due (E7).
         snapshot_interval_ms: after a first outcome, it is due so much later at most (E7).
         snapshot_part_bytes_max: aborted transactions in a sealed part, in bytes (E2).
+        index_topics: whose aborted native transactions the workers index (F3), with commas between;
+            those that do not exist yet are waited for.
         txn_timeout_ms_max: the longest a transaction may ask to stay open (C2).
         session_timeout_s: a worker silent for so long loses its partitions.
         broker_away_s_max: a worker whose cluster is away for longer gives up.
@@ -133,6 +136,7 @@ class Settings(BaseSettings):
     snapshot_changes_max: int = 1000
     snapshot_interval_ms: int = 5000
     snapshot_part_bytes_max: int = 256 * _KIB
+    index_topics: str = ""
     txn_timeout_ms_max: int = 15 * _MINUTE_MS
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0
@@ -164,7 +168,14 @@ class Settings(BaseSettings):
         addresses = [one.bootstrap_servers for one in self.clusters.values()]
         for server in ",".join([self.bootstrap_servers, *addresses]).split(","):
             _check_server(server.strip())
+        for topic in self.indexed_topics:
+            _check_topic(topic)
         return self
+
+    @property
+    def indexed_topics(self) -> list[str]:
+        """The names in `index_topics`, each once, ascending."""
+        return sorted({name.strip() for name in self.index_topics.split(",")} - {""})
 
 
 def load_settings(**given: Any) -> Settings:
@@ -220,6 +231,14 @@ def _check_server(server: str) -> None:
         raise ConfigError(
             f"bootstrap_servers holds {server!r}, which is not host:port",
             hint="for example 127.0.0.1:9092, several with commas between them",
+        )
+
+
+def _check_topic(topic: str) -> None:
+    if not is_topic_name(topic):
+        raise ConfigError(
+            f"index_topics holds {topic!r}, which no topic can be called",
+            hint="name topics with commas between them, for example orders,payments",
         )
 
 

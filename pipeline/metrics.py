@@ -67,6 +67,15 @@ to end of the data partition, the largest of the last probe |
 was read |
 | stilltide_snapshot_markers_trimmed_offset | gauge | offset | partition | up to where the writer \
 has trimmed the markers, 0 if it has not |
+| stilltide_aborted_index_fenced_total | counter | times | partition | another indexer of native \
+transactions took over |
+| stilltide_aborted_index_failed_total | counter | times | partition | the indexer began again \
+after an error |
+| stilltide_aborted_index_data_partitions | gauge | partitions | partition, state | indexed, or \
+resting because they cannot be |
+| stilltide_aborted_index_ranges | gauge | ranges | partition | of aborted batches |
+| stilltide_aborted_index_lag | gauge | offsets | partition | from what is indexed to the last \
+stable offset of a data partition, the largest |
 
 `trigger` is `records`, `bytes` or `delay` (a threshold was met), `idle` (no write was under way),
 `large` (a record of `bytes_max` or more), `unbatched` (batching is off) or `close` (the log was
@@ -93,6 +102,7 @@ from prometheus_client.registry import Collector
 
 from pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
 from pipeline.core.txn_buffer.stats import SnapshotStats
+from pipeline.index_metrics import IndexFamilies, IndexMetrics, IndexStats
 from pipeline.snapshot_metrics import SnapshotFamilies, SnapshotMetrics
 from schemas.acknowledgements import StoreStats
 from schemas.transactions import CoordinatorStats
@@ -153,6 +163,7 @@ class WorkerMetrics:
         self._coordinator = _OwnerFamilies("txn_log", "coordinator", "coordinator", registry)
         self._pending_ack = _OwnerFamilies("pending_ack", "pending_ack", "partition", registry)
         self._snapshots = SnapshotFamilies(registry)
+        self._index = IndexFamilies(registry)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
@@ -169,6 +180,10 @@ class WorkerMetrics:
         """Of one snapshot writer, likewise."""
         return self._snapshots.of(self._cluster, partition)
 
+    def aborted_index(self, partition: int) -> IndexMetrics:
+        """Of one indexer of native transactions, likewise."""
+        return self._index.of(self._cluster, partition)
+
     def watch_coordinators(self, stats: Callable[[], Mapping[int, CoordinatorStats]]) -> None:
         """Shows the figures of those that serve, read by `stats` whenever they are asked for."""
         self.registry.register(_Gauges(self._cluster, "coordinator", _OF_COORDINATORS, stats))
@@ -180,6 +195,10 @@ class WorkerMetrics:
     def watch_snapshots(self, stats: Callable[[], Mapping[int, SnapshotStats]]) -> None:
         """Shows the figures of the snapshot writers that serve, likewise."""
         self.registry.register(_Gauges(self._cluster, "partition", _OF_SNAPSHOTS, stats))
+
+    def watch_indexers(self, stats: Callable[[], Mapping[int, IndexStats]]) -> None:
+        """Shows the figures of the indexers that serve, likewise."""
+        self.registry.register(_Gauges(self._cluster, "partition", _OF_INDEXERS, stats))
 
 
 class _OwnerFamilies:
@@ -377,4 +396,19 @@ _OF_SNAPSHOTS: tuple[_Gauge[SnapshotStats], ...] = (
         lambda one: one.markers_trimmed_to,
     ),
     _Gauge("snapshot_recovery_seconds", _RECOVERY, lambda one: one.recovery_ms / 1000),
+)
+
+_OF_INDEXERS: tuple[_Gauge[IndexStats], ...] = (
+    _Gauge(
+        "aborted_index_data_partitions",
+        "Data partitions of the indexer.",
+        lambda one: {"indexed": one.data_partitions, "resting": one.resting},
+        "state",
+    ),
+    _Gauge("aborted_index_ranges", "Ranges of aborted batches.", lambda one: one.range_count),
+    _Gauge(
+        "aborted_index_lag",
+        "Offsets from what is indexed to the last stable offset; the largest.",
+        lambda one: one.lag,
+    ),
 )

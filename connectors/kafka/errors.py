@@ -35,6 +35,7 @@ _FENCED = frozenset(
 AWAY = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - as above
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001 - as above; it has left the metadata
         KafkaError._RESOLVE,  # noqa: SLF001 - as above
         KafkaError._TIMED_OUT,  # noqa: SLF001 - as above
         KafkaError._TRANSPORT,  # noqa: SLF001 - as above

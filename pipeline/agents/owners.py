@@ -1,26 +1,31 @@
-"""What a worker owns: coordinators, pending-ack stores, snapshot writers, replication controllers.
+"""What a worker owns: coordinators, stores, snapshot writers, indexers, replication controllers.
 
 *Source*: system.md, Process shapes 1; protocols.md A7 (batching is switched while they serve).
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import faust
 
-from connectors.base import Connector, LogAdmin, LogWriter
+from connectors.base import BatchReader, Connector, LogAdmin, LogWriter
 from connectors.clock import SystemClock
 from connectors.errors import RetriableError
 from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.agents.partition_owner import PartitionOwnerAgent
+from pipeline.agents.partition_owner import (
+    PartitionOwnerAgent,
+    PartitionOwners,
+)
 from pipeline.agents.probes import Finding
 from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.core.native_transactions.indexer import IndexLimits
 from pipeline.core.txn_buffer.writer import SnapshotLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.owned_index import IndexOwner, IndexParts
 from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
 from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
@@ -42,6 +47,7 @@ class Shared(NamedTuple):
     """What all owners of a worker use together."""
 
     connector: Connector
+    batches: BatchReader
     admin: LogAdmin
     writer: LogWriter
     marker_writer: LogWriter
@@ -85,20 +91,21 @@ class Owners:
         self.snapshots = PartitionOwnerAgent(
             app, "snapshots", SNAPSHOT_REQUESTS, self._snapshot_writer, failed
         )
-        replication = _replication_parts(shared)
-        # Data partitions are hashed to partitions as for snapshots: one worker has both.
-        self.replication = (
-            PartitionOwnerAgent(
+        self._owners: dict[str, PartitionOwners[Any]] = {
+            "coordinators": self.coordinators,
+            "pending-ack stores": self.pending_acks,
+            "snapshot writers": self.snapshots,
+        }
+        if shared.settings.clusters:
+            replication = _replication_parts(shared)
+            # Data partitions are hashed to partitions as for snapshots: one worker has both.
+            self._owners["replication controllers"] = PartitionOwners(
                 app,
                 "replication",
                 SNAPSHOT_REQUESTS,
                 lambda partition: ReplicationDriver(partition, replication),
                 failed,
-                receives=False,
             )
-            if shared.settings.clusters
-            else None
-        )
         coordinators, stores, writers = self.coordinators, self.pending_acks, self.snapshots
         shared.metrics.watch_coordinators(
             lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
@@ -109,6 +116,8 @@ class Owners:
         shared.metrics.watch_snapshots(
             lambda: {it: one.stats() for it, one in writers.drivers.items() if one.serving}
         )
+        if shared.settings.indexed_topics:
+            self._own_index(app, failed)
 
     @property
     def serving(self) -> bool:
@@ -119,14 +128,7 @@ class Owners:
     def finding(self) -> Finding:
         """Whether the group has assigned partitions, be it none, and those are recovered."""
         said: list[str] = []
-        for name, agent in (
-            ("coordinators", self.coordinators),
-            ("pending-ack stores", self.pending_acks),
-            ("snapshot writers", self.snapshots),
-            ("replication controllers", self.replication),
-        ):
-            if agent is None:
-                continue
+        for name, agent in self._owners.items():
             if not agent.joined:
                 return Finding(passed=False, text="the group has assigned none yet")
             recovering = sorted(it for it, owner in agent.drivers.items() if not owner.serving)
@@ -137,8 +139,7 @@ class Owners:
 
     async def stop(self) -> None:
         """Stops every owner; what is in flight is not acknowledged."""
-        agents = (self.coordinators, self.pending_acks, self.snapshots, self.replication)
-        await asyncio.gather(*(agent.stop() for agent in agents if agent is not None))
+        await asyncio.gather(*(it.stop() for it in self._owners.values()))
 
     def settings_changed(self) -> None:
         """A dynamic setting has another value."""
@@ -174,6 +175,22 @@ class Owners:
     def _snapshot_writer(self, partition: int) -> SnapshotDriver:
         metrics = self._shared.metrics.snapshots(partition)
         return SnapshotDriver(partition, self._snapshot_parts, metrics=metrics)
+
+    def _own_index(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
+        """Indexes wherever the snapshots of the same partition are written.
+
+        Nobody asks indexers, so they have no requests topic to be assigned by.
+        """
+        metrics, parts = self._shared.metrics, _index_parts(self._shared)
+
+        def indexer(partition: int) -> IndexOwner:
+            return IndexOwner(partition, parts, metrics=metrics.aborted_index(partition))
+
+        indexers = PartitionOwners(app, "aborted-index", SNAPSHOT_REQUESTS, indexer, failed)
+        self._owners["indexers"] = indexers
+        metrics.watch_indexers(
+            lambda: {it: one.stats() for it, one in indexers.drivers.items() if one.serving}
+        )
 
 
 def _txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
@@ -217,6 +234,19 @@ def _snapshot_parts(shared: Shared) -> SnapshotParts:
         coordinator_count=settings.coordinators,
         partition_count=settings.partitions,
         broker_away_s_max=settings.broker_away_s_max,
+    )
+
+
+def _index_parts(shared: Shared) -> IndexParts:
+    """What indexers use."""
+    return IndexParts(
+        shared.connector,
+        shared.admin,
+        shared.batches,
+        SystemClock(),
+        shared.settings.indexed_topics,
+        shared.settings.partitions,
+        IndexLimits(),
     )
 
 

@@ -1,7 +1,7 @@
-"""The agent of a requests topic: requests of assigned partitions go to their owners.
+"""Owners of assigned partitions, and the agent of a requests topic that feeds them.
 
 *Source*: system.md, Process shapes; protocols.md B (ownership is the Faust assignment, safety is
-the fence's), C, E, G. An assignment that comes straight back after a rebalance keeps its owner.
+the fence's), C, E, F3, G. An assignment that comes straight back after a rebalance keeps its owner.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionDriver(Protocol):
-    """What is run for one partition of a requests topic.
+    """What is run for one assigned partition.
 
     Attributes:
         assigned: the partition is this worker's; else it may end once another one has it.
@@ -35,24 +35,28 @@ class PartitionDriver(Protocol):
         """Serves until cancelled, or replaced and not assigned any more."""
         ...
 
+
+class RequestsDriver(PartitionDriver, Protocol):
+    """What is run for one partition of a requests topic."""
+
     def requests_received(self, value: bytes | None) -> None:
         """One value of the requests topic; raises `DecodeError`."""
         ...
 
 
 D = TypeVar("D", bound=PartitionDriver)
+R = TypeVar("R", bound=RequestsDriver)
 
 
-class PartitionOwnerAgent(Generic[D]):
-    """Runs a driver for each assigned partition of a requests topic.
+class PartitionOwners(Generic[D]):
+    """Runs a driver for each assigned partition of a topic that some agent reads.
 
     Args:
         app: the App on the cluster.
-        name: of the agent, and of an owner in logs.
-        topic: the requests topic.
+        name: of an owner in logs.
+        topic: whose partitions are followed.
         make_driver: makes the driver of one partition.
         failed: called with what an owner failed with; the worker cannot go on.
-        receives: False: only the assignment counts; another agent reads the topic.
 
     Attributes:
         joined: the group has said which partitions are this worker's.
@@ -65,8 +69,6 @@ class PartitionOwnerAgent(Generic[D]):
         topic: str,
         make_driver: Callable[[int], D],
         failed: Callable[[BaseException], None],
-        *,
-        receives: bool = True,
     ) -> None:
         self.joined = False
         self._name = name
@@ -75,9 +77,6 @@ class PartitionOwnerAgent(Generic[D]):
         self._failed = failed
         self._drivers: dict[int, D] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        if receives:
-            source = app.topic(topic, key_type=bytes, value_type=bytes, value_serializer="raw")
-            app.agent(source, name=name, concurrency=1)(self._receive)
         app.on_partitions_assigned.connect(self._assigned, weak=False)
         app.on_partitions_revoked.connect(self._revoked, weak=False)
 
@@ -89,19 +88,6 @@ class PartitionOwnerAgent(Generic[D]):
     async def stop(self) -> None:
         """Stops every owner; what is in flight is not acknowledged."""
         await self._keep(set())
-
-    async def _receive(self, stream: Any) -> None:
-        # Faust acknowledges an event whose agent fails, and would pass it over after a restart.
-        async for event in stream.noack().events():
-            message = event.message
-            driver = self._drivers.get(message.partition)
-            if driver is not None:  # else revoked: its new owner serves it, clients ask again
-                try:
-                    driver.requests_received(event.value)
-                except DecodeError as error:
-                    self._failed(error.at(message.topic, message.partition, message.offset))
-                    await asyncio.get_running_loop().create_future()
-            await stream.ack(event)
 
     async def _assigned(self, _app: Any, assigned: Any, *_: Any, **__: Any) -> None:
         owned = {data.partition for data in assigned if data.topic == self._topic}
@@ -139,3 +125,36 @@ class PartitionOwnerAgent(Generic[D]):
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._failed(error)
+
+
+class PartitionOwnerAgent(PartitionOwners[R]):
+    """Runs a driver for each assigned partition of a requests topic, and hands it the requests.
+
+    Args:
+        As of `PartitionOwners`; `name` is also that of the agent, `topic` the requests topic.
+    """
+
+    def __init__(
+        self,
+        app: faust.App,
+        name: str,
+        topic: str,
+        make_driver: Callable[[int], R],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        source = app.topic(topic, key_type=bytes, value_type=bytes, value_serializer="raw")
+        app.agent(source, name=name, concurrency=1)(self._receive)
+        super().__init__(app, name, topic, make_driver, failed)
+
+    async def _receive(self, stream: Any) -> None:
+        # Faust acknowledges an event whose agent fails, and would pass it over after a restart.
+        async for event in stream.noack().events():
+            message = event.message
+            driver = self._drivers.get(message.partition)
+            if driver is not None:  # else revoked: its new owner serves it, clients ask again
+                try:
+                    driver.requests_received(event.value)
+                except DecodeError as error:
+                    self._failed(error.at(message.topic, message.partition, message.offset))
+                    await asyncio.get_running_loop().create_future()
+            await stream.ack(event)

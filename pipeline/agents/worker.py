@@ -15,7 +15,7 @@ import faust
 import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from connectors.base import Connector, LogAdmin, LogWriter
+from connectors.base import BatchReader, Connector, LogAdmin, LogWriter
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
@@ -104,14 +104,16 @@ class Worker:
         dynamic = DynamicSettings(
             connector, changed=self._settings_changed, patience_s=settings.broker_away_s_max
         )
+        batches = connector.batch_reader("worker")
         try:
             self._web = await probes.start(settings.web_host, settings.web_port)
             log.info("web_listening", address=self._web)
             await admin.ensure_topics(specs)
             await dynamic.open()
             with tempfile.TemporaryDirectory(prefix="stilltide-worker-") as data_dir:
-                await self._serve(connector, admin, dynamic, Path(data_dir))
+                await self._serve(connector, batches, admin, dynamic, Path(data_dir))
         finally:
+            await batches.close()
             await dynamic.close()
             await probes.close()
             await admin.close()
@@ -125,7 +127,12 @@ class Worker:
         self._stop.set()
 
     async def _serve(
-        self, connector: Connector, admin: LogAdmin, dynamic: DynamicSettings, data_dir: Path
+        self,
+        connector: Connector,
+        batches: BatchReader,
+        admin: LogAdmin,
+        dynamic: DynamicSettings,
+        data_dir: Path,
     ) -> None:
         settings = self._settings
         ends = EndOffsets(admin)
@@ -145,6 +152,7 @@ class Worker:
 
         shared = Shared(
             connector,
+            batches,
             admin,
             writer,
             marker_writer,

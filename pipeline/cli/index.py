@@ -9,9 +9,11 @@ import click
 from connectors.clock import SystemClock
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
-from pipeline.cli.output import output_option, print_rows, say
+from pipeline.cli.asking import bootstrap_option, cluster_connector
+from pipeline.cli.output import Row, output_option, print_rows, say
 from pipeline.config import load_settings
 from pipeline.drivers.aborted_indexing import AbortedIndexing
+from pipeline.drivers.index_scan import IndexedPartition, indexed_partitions
 
 T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -81,6 +83,50 @@ def once(
         for data, position in sorted(positions.items())
     ]
     print_rows(rows, output)
+
+
+@index.command(
+    "list",
+    epilog="""\b
+Examples:
+  stilltide index list
+  stilltide index list -o json
+""",
+)
+@bootstrap_option
+@output_option
+def list_(bootstrap_servers: str | None, output: str) -> None:
+    """List how far the index goes in each partition; beyond, what aborted is unknown.
+
+    `lag` are the offsets from there to the last stable offset; `problem` says why an index is of no
+    use.
+    """
+    connector = cluster_connector(bootstrap_servers)
+
+    async def work() -> list[IndexedPartition]:
+        admin = connector.admin()
+        try:
+            return await indexed_partitions(connector, admin)
+        finally:
+            await admin.close()
+
+    print_rows([indexed_row(one) for one in asyncio.run(work())], output)
+
+
+def indexed_row(one: IndexedPartition) -> Row:
+    """The index of a partition."""
+    coverage, stable = one.coverage, one.last_stable_offset
+    return {
+        "topic": one.data.topic,
+        "partition": one.data.partition,
+        "covered_from": coverage.covered_from,
+        "covered_to": coverage.covered_to,
+        "last_stable_offset": stable,
+        "lag": None if stable is None else max(0, stable - coverage.covered_to),
+        "runs": coverage.run_count,
+        "ranges": coverage.range_count,
+        "problem": one.problem or None,
+    }
 
 
 @index.command(

@@ -13,6 +13,7 @@ from connectors.base import LogAdmin, NativeTransactions
 from connectors.clock import SystemClock
 from connectors.kafka.connector import KafkaConnector
 from pipeline.cli.asking import bootstrap_option, cluster_connector
+from pipeline.cli.native_look import aborted_ranges, watch
 from pipeline.cli.native_rows import described_row, listed_row, open_row, producer_rows
 from pipeline.cli.output import output_option, print_columns, print_rows, say
 from pipeline.drivers.named_partitions import named_partitions
@@ -274,3 +275,7 @@ def _unknown(transactional_id: str) -> RefusedError:
         hint="`stilltide native list` shows those there are; an id that nobody used for 7 days is "
         "forgotten",
     )
+
+
+for command in (aborted_ranges, watch):
+    native.add_command(command)

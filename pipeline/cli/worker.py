@@ -15,6 +15,7 @@ Examples:
   stilltide worker --bootstrap-servers 127.0.0.1:9092
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --instance-id worker-1
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --web-port 0
+  stilltide worker --index-topics orders,payments
 """
 )
 @click.option("--cluster", help="Name of the cluster.  [default: a]")
@@ -25,6 +26,9 @@ Examples:
     help="A stable name: a worker started again under it takes over at once.",
 )
 @click.option("--coordinators", type=int, help="Coordinators of the cluster.  [default: 4]")
+@click.option(
+    "--index-topics", help="Index aborted native transactions of these, with commas between."
+)
 @click.option(
     "--session-timeout-s",
     type=float,

@@ -9,23 +9,18 @@ Ranges and coverage land together or not at all.
 A fetch at a time, and a write before the next one: memory is bounded by one fetch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from connectors.base import (
-    BatchReader,
-    Clock,
-    Connector,
-    EndReached,
-    NewRecord,
-    Record,
-)
+from connectors.base import BatchReader, Clock, Connector, NewRecord
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from pipeline.core.native_transactions.index_table import IndexTable
 from pipeline.core.native_transactions.indexer import IndexLimits, PartitionIndexer, WriteIndex
-from pipeline.drivers.system_topics import missing_topic
-from schemas.errors import DecodeError
+from pipeline.drivers.index_scan import read_index_table
+from pipeline.errors import AbortedIndexError
+from pipeline.index_metrics import IndexStats
+from schemas.errors import StilltideError
 from schemas.topics import ABORTED_INDEX
 from schemas.values import EndOffset, Offset, TopicPartition
 
@@ -43,6 +38,8 @@ class AbortedIndexer:
         clock: for the delay of writes.
         partition: of aborted-index.
         limits: when to write.
+        failed: called with what a data partition cannot be indexed for, which then rests until the
+            next `open`; without it such an error is raised.
     """
 
     def __init__(
@@ -52,7 +49,10 @@ class AbortedIndexer:
         clock: Clock,
         partition: int,
         limits: IndexLimits,
+        *,
+        failed: Callable[[TopicPartition, StilltideError], None] | None = None,
     ) -> None:
+        self._failed = failed
         self._index = TopicPartition(ABORTED_INDEX, partition)
         self._batches = batches
         self._clock = clock
@@ -80,11 +80,16 @@ class AbortedIndexer:
         starts = await self._admin.start_offsets(data)
         for one in data:
             if one not in starts:
-                raise FatalError(f"{one} does not exist", hint="name topics that exist")
+                absent = FatalError(f"{one} does not exist", hint="name topics that exist")
+                self._give_up(one, absent)
+                continue
             topic_id = topic_ids[one.topic]
-            self._indexers[one] = PartitionIndexer(
-                one, topic_id, table.index(one), starts[one], self._limits
-            )
+            try:
+                self._indexers[one] = PartitionIndexer(
+                    one, topic_id, table.index(one), starts[one], self._limits
+                )
+            except AbortedIndexError as error:
+                self._give_up(one, error)
 
     async def advance(self) -> bool:
         """One fetch of each partition that has something new; whether any had.
@@ -97,12 +102,18 @@ class AbortedIndexer:
         """
         starts, ends = await self._extents()
         moved = False
-        for data, indexer in self._indexers.items():
-            if indexer.position < ends[data]:
-                moved = True
-                await self._write(data, await self._fetch(data, indexer))
-            else:
+        for data, indexer in list(self._indexers.items()):
+            if indexer.position == ends[data]:
                 await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
+                continue
+            # Also where the log ends below: its leader is late, or it has lost its end.
+            moved = moved or indexer.position < ends[data]
+            try:
+                effects = await self._fetch(data, indexer)
+            except (AbortedIndexError, FatalError) as error:
+                self._give_up(data, error)
+            else:
+                await self._write(data, effects)
         return moved
 
     async def catch_up(self) -> None:
@@ -113,6 +124,8 @@ class AbortedIndexer:
         """
         starts, ends = await self._extents()
         for data, indexer in self._indexers.items():
+            if indexer.position > ends[data]:
+                await self._write(data, await self._fetch(data, indexer))
             while indexer.position < ends[data]:
                 await self._write(data, await self._fetch(data, indexer))
             await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
@@ -129,6 +142,15 @@ class AbortedIndexer:
         await self._writer.write([NewRecord(self._index, key, None) for key in keys])
         return len(keys)
 
+    def stats(self) -> IndexStats:
+        """Figures of the partition of the index; some us for each data partition."""
+        indexers = self._indexers
+        return IndexStats(
+            data_partitions=len(indexers),
+            range_count=sum(one.range_count for one in indexers.values()),
+            lag=max((one.lag for one in indexers.values()), default=0),
+        )
+
     def positions(self) -> dict[TopicPartition, EndOffset]:
         """What is indexed, written or not."""
         return {data: EndOffset(one.position) for data, one in self._indexers.items()}
@@ -141,24 +163,9 @@ class AbortedIndexer:
     async def _take_over(self) -> IndexTable:
         """Fences whoever wrote before, then reads what is there."""
         await self._writer.fence()
-        starts = await self._admin.start_offsets([self._index])
-        ends = await self._admin.end_offsets([self._index])
-        if self._index not in starts:
-            raise missing_topic(ABORTED_INDEX)
-        table = IndexTable(keep_ranges=False)
-        reader = self._connector.reader(f"{ABORTED_INDEX}-{self._index.partition}")
-        try:
-            await reader.assign({self._index: starts[self._index]})
-            position = EndOffset(starts[self._index])
-            while position < ends[self._index]:
-                for item in await reader.read():
-                    if isinstance(item, EndReached):
-                        position = item.end_offset
-                    else:
-                        _take(table, item)
-        finally:
-            await reader.close()
-        return table
+        return await read_index_table(
+            self._connector, self._admin, self._index.partition, keep_ranges=False
+        )
 
     async def _extents(
         self,
@@ -169,8 +176,17 @@ class AbortedIndexer:
         ends = await self._admin.end_offsets(data, committed=True)
         for one in data:
             if one not in starts or one not in ends:
-                raise FatalError(f"{one} is gone", hint="leave out topics that were deleted")
+                self._give_up(
+                    one, FatalError(f"{one} is gone", hint="leave out topics that were deleted")
+                )
         return starts, ends
+
+    def _give_up(self, data: TopicPartition, error: AbortedIndexError | FatalError) -> None:
+        """Indexes the partition no further, if others are to go on."""
+        if self._failed is None:
+            raise error
+        self._indexers.pop(data, None)
+        self._failed(data, error)
 
     def _at_rest(
         self, indexer: PartitionIndexer, log_start: Offset, last_stable_offset: EndOffset
@@ -208,10 +224,3 @@ class AbortedIndexer:
         found = (await self._admin.describe_topics([topic])).get(topic)
         if found is None or found.topic_id != self._topic_ids[topic]:
             raise RetriableError(f"topic {topic} was deleted or created anew", hint="begin again")
-
-
-def _take(table: IndexTable, record: Record) -> None:
-    try:
-        table.record_read(record.key, record.value)
-    except DecodeError as error:
-        raise error.at(record.topic, record.partition, record.offset) from error

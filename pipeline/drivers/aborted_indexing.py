@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from connectors.base import BatchReader, Clock, Connector, TopicDescription
 from connectors.errors import ConnectorError, FatalError
@@ -19,6 +19,23 @@ IDLE_S = 0.5
 """Between two looks at partitions that have nothing new."""
 
 _RETRY_S = 0.5
+
+
+def placed_partitions(
+    topics: Iterable[TopicDescription], partition_count: int
+) -> dict[int, list[TopicPartition]]:
+    """The partitions of topics, by the partition of aborted-index they belong to.
+
+    Args:
+        topics: as they are now.
+        partition_count: of aborted-index.
+    """
+    found: dict[int, list[TopicPartition]] = {}
+    for topic in topics:
+        for number in range(topic.partition_count):
+            data = TopicPartition(topic.name, number)
+            found.setdefault(system_partition(data, partition_count), []).append(data)
+    return found
 
 
 class AbortedIndexing:
@@ -117,13 +134,7 @@ class AbortedIndexing:
         """The partitions of the topics, by the partition of aborted-index they belong to."""
         specs = system_topics(coordinators=1, partitions=self._partition_count)
         await self._admin.ensure_topics([spec for spec in specs if spec.name == ABORTED_INDEX])
-        found: dict[int, list[TopicPartition]] = {}
-        for topic in (await self._described()).values():
-            for number in range(topic.partition_count):
-                data = TopicPartition(topic.name, number)
-                partition = system_partition(data, self._partition_count)
-                found.setdefault(partition, []).append(data)
-        return found
+        return placed_partitions((await self._described()).values(), self._partition_count)
 
     async def _described(self) -> Mapping[str, TopicDescription]:
         found = await self._admin.describe_topics(self._topics)

@@ -98,6 +98,7 @@ def native_batches(
     connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap_servers))
     evidence = run_blocking(gather_native(connector, topics))
     positions = _positions(evidence, progress)
+    topic_ids = {**progress.topic_ids, **evidence.topic_ids}
     left = _left(evidence, positions)
     while left:
         share = max(1, offsets_max // len(left))
@@ -105,7 +106,7 @@ def native_batches(
         positions |= {read.data: Offset(read.end) for read in reads}
         with spark_errors(bootstrap_servers):
             frame = native_committed(spark, bootstrap_servers, evidence, reads, headers=headers)
-        yield NativeBatch(frame, reads, Progress(evidence.topic_ids, dict(positions)))
+        yield NativeBatch(frame, reads, Progress(topic_ids, dict(positions)))
         left = _left(evidence, positions)
 
 

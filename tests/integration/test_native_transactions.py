@@ -1,6 +1,7 @@
 """`stilltide native` on a real broker: open, ended and hanging transactions (KIP-664)."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,9 +12,17 @@ from connectors.base import LogAdmin, NativeTransactions
 from connectors.errors import FatalError, FencedError
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
+from pipeline.drivers.named_partitions import named_partitions
+from pipeline.drivers.native_transactions import (
+    abort_hanging,
+    open_transactions,
+)
+from pipeline.errors import RefusedError
+from schemas.native_transactions import TransactionState
 from schemas.topics import TopicSpec
-from schemas.values import TopicPartition
+from schemas.values import Offset, TopicPartition
 from tests.support.hanging import write_hanging
+from tests.support.native_topics import until_stable
 from tests.support.operator import Operator
 
 WAIT_S = 30
@@ -65,30 +74,31 @@ def begin(bootstrap: str, name: str, *partitions: TopicPartition) -> Producer:
     return producer
 
 
-async def until_stable(admin: LogAdmin, data: TopicPartition, end: int) -> None:
-    """Waits for the last marker, which no answer waits for."""
-    async with asyncio.timeout(WAIT_S):
-        while (await admin.end_offsets([data], committed=True))[data] < end:
-            """Each look takes a round trip."""
-
-
 async def test_an_open_transaction_is_seen_and_fenced(
-    bootstrap: str, data: TopicPartition, operator: Operator, admin: LogAdmin
+    bootstrap: str,
+    data: TopicPartition,
+    native: NativeTransactions,
+    operator: Operator,
+    admin: LogAdmin,
 ):
-    """List, describe, producers; it does not hang, is not aborted by a marker, but as a whole."""
+    """Listed, described, held against its partitions; no marker aborts it, a fence does."""
     other = TopicPartition(data.topic, 1)
     producer = await asyncio.to_thread(begin, bootstrap, data.topic, data, other)
-    listed = await operator.ask("native list --state ongoing")
-    (mine,) = [it for it in listed if it["transactional_id"] == data.topic]
-    assert mine["state"] == "Ongoing"
-    assert await operator.ask("native list --state ongoing --older-than 3600") == []
+    (mine,) = [it for it in await native.list_transactions() if it.transactional_id == data.topic]
+    assert mine.state == TransactionState.ONGOING
+    assert mine in await native.list_transactions(
+        states=[TransactionState.ONGOING], producer_ids=[mine.producer_id], older_than_ms=0
+    )
+    assert mine not in await native.list_transactions(states=[TransactionState.EMPTY])
+    assert mine not in await native.list_transactions(older_than_ms=3_600_000)
     (described,) = await operator.ask(f"native describe {data.topic}")
     assert described["partitions"] == [str(data), str(other)]
-    assert described["producer_id"] == mine["producer_id"]
-    assert described["age_s"] < 120
-    (seen,) = await operator.ask(f"native producers {data.topic} --partition 0")
-    assert (seen["producer_id"], seen["open_from"]) == (mine["producer_id"], 0)
-    assert await operator.ask(f"native hanging {data.topic}") == []
+    assert described["producer_id"] == mine.producer_id
+    found = await open_transactions(native, [data, other])
+    assert [(it.data, it.open_from, it.hanging) for it in found] == [
+        (data, 0, False),
+        (other, 0, False),
+    ]
     refused = await operator.run(f"native abort {data.topic} 0 0 --yes", code=1)
     assert refused.stderr.startswith(f"error: {data.topic}/0@0: the transaction of {data.topic} is")
     await operator.run(f"native fence {data.topic}")
@@ -98,12 +108,15 @@ async def test_an_open_transaction_is_seen_and_fenced(
         await until_stable(admin, one, 2)
     with pytest.raises(KafkaException):
         await asyncio.to_thread(producer.commit_transaction, WAIT_S)
-    (described,) = await operator.ask(f"native describe {data.topic}")
-    assert (described["partitions"], described["started_at"]) == ([], None)
+    assert await open_transactions(native, [data, other]) == []
 
 
 async def test_a_hanging_transaction_is_found_and_ended(
-    bootstrap: str, data: TopicPartition, operator: Operator, admin: LogAdmin
+    bootstrap: str,
+    data: TopicPartition,
+    native: NativeTransactions,
+    operator: Operator,
+    admin: LogAdmin,
 ):
     """Beside a live one, which is not taken for it; the marker lets readers pass."""
     producer_id, open_from = await write_hanging(bootstrap, data, 3)
@@ -111,16 +124,22 @@ async def test_a_hanging_transaction_is_found_and_ended(
     (found,) = await operator.ask(f"native hanging {data.topic}", code=3)
     assert (found["partition"], found["open_from"]) == (0, open_from)
     assert (found["producer_id"], found["transactional_id"]) == (producer_id, None)
-    assert await operator.ask(f"native hanging {data.topic} --idle-for 9999999999") == []
+    watched = await operator.run(f"native watch {data.topic} --looks 1 -o json")
+    held, free = json.loads(watched.stdout)
+    assert (held["last_stable_offset"], held["open"], held["state"]) == (open_from, 2, "hanging")
+    assert (free["partition"], free["open"], free["held_by"]) == (1, 0, None)
+    with pytest.raises(RefusedError) as caught:
+        await abort_hanging(native, data, Offset(open_from + 1))
+    assert caught.value.detail.endswith(f"{open_from}, {open_from + 3}")
     await operator.run(f"native abort {data.topic} 0 {open_from}")
     assert (await admin.end_offsets([data], committed=True))[data] == open_from
-    wrong = await operator.run(f"native abort {data.topic} 0 {open_from + 1} --yes", code=1)
-    assert f"first offsets of open ones: {open_from}, {open_from + 3}" in wrong.stderr
     await operator.run(f"native abort {data.topic} 0 {open_from} --yes")
     await until_stable(admin, data, open_from + 3)
-    assert await operator.ask(f"native hanging {data.topic}") == []
+    assert [it.hanging for it in await open_transactions(native, [data])] == [False]
     await asyncio.to_thread(live.commit_transaction, WAIT_S)
     await until_stable(admin, data, open_from + 6)
+    ranges = await operator.ask(f"native aborted-ranges {data.topic} 0 --source log")
+    assert [(it["first"], it["end"]) for it in ranges] == [(open_from, open_from + 3)]
 
 
 async def test_a_marker_of_an_old_epoch_is_refused(
@@ -136,17 +155,16 @@ async def test_a_marker_of_an_old_epoch_is_refused(
 
 
 async def test_what_is_not_there_is_said(
-    data: TopicPartition, operator: Operator, native: NativeTransactions
+    data: TopicPartition, operator: Operator, admin: LogAdmin, native: NativeTransactions
 ):
     """Topics, partitions and ids, each with its name."""
     missing = f"{data.topic}-absent"
-    for command in (f"producers {missing}", f"hanging {missing}", f"abort {missing} 0 0"):
-        done = await operator.run(f"native {command}", code=1)
-        assert f"error: {missing}: the topic does not exist" in done.stderr
-    done = await operator.run(f"native producers {data.topic} --partition 2", code=1)
-    assert "there is no partition 2" in done.stderr
-    for command in (f"describe {missing}", f"fence {missing} --yes"):
-        done = await operator.run(f"native {command}", code=1)
-        assert f"no coordinator knows the transactional id {missing}" in done.stderr
-    with pytest.raises(FatalError):
+    with pytest.raises(FatalError, match="does not exist"):
+        await named_partitions(admin, missing)
+    with pytest.raises(RefusedError, match="there is no partition 2"):
+        await named_partitions(admin, data.topic, [2])
+    with pytest.raises(FatalError, match=missing):
         await native.producers([TopicPartition(missing, 0)])
+    assert await native.describe_transaction(missing) is None
+    done = await operator.run(f"native describe {missing}", code=1)
+    assert f"no coordinator knows the transactional id {missing}" in done.stderr

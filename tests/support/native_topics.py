@@ -9,8 +9,11 @@ from connectors.base import LogAdmin
 from connectors.clock import SystemClock
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
+from pipeline.core.native_transactions.index_table import StoredIndex
 from pipeline.core.native_transactions.indexer import IndexLimits
 from pipeline.drivers.aborted_indexing import AbortedIndexing
+from pipeline.drivers.index_scan import read_index_table
+from schemas.placement import system_partition
 from schemas.values import TopicPartition
 
 INDEX_PARTITIONS = 4
@@ -69,3 +72,17 @@ async def index_topics(bootstrap: str, *topics: str) -> None:
         await indexing.once()
     finally:
         await indexing.close()
+
+
+async def read_index(
+    bootstrap: str, data: TopicPartition, partitions: int = INDEX_PARTITIONS
+) -> StoredIndex | None:
+    """What aborted-index, of so many partitions, holds about a partition."""
+    connector = KafkaConnector(KafkaConfig(bootstrap))
+    admin = connector.admin()
+    try:
+        where = system_partition(data, partitions)
+        table = await read_index_table(connector, admin, where, keep_ranges=True)
+    finally:
+        await admin.close()
+    return table.index(data)

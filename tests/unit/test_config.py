@@ -158,3 +158,11 @@ def test_clusters_that_cannot_be_understood_are_refused(text: str, named: str):
     """With what is wrong."""
     with pytest.raises(ConfigError, match=re.escape(named)):
         load_settings(clusters=text)
+
+
+def test_topics_to_index_are_named_with_commas():
+    """Each once, ascending, blanks apart; a name that no topic can have is refused."""
+    assert load_settings().indexed_topics == []
+    assert load_settings(index_topics=" b, a,b,").indexed_topics == ["a", "b"]
+    with pytest.raises(ConfigError, match="index_topics holds 'a b'"):
+        load_settings(index_topics="c,a b")

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 import pipeline.metrics
 from pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
 from pipeline.core.txn_buffer.stats import SnapshotStats
+from pipeline.index_metrics import IndexStats
 from pipeline.metrics import WorkerMetrics
 from schemas.snapshots import STAR_KEY, end_key, part_key
 from schemas.values import Offset, TopicPartition
@@ -39,9 +40,11 @@ def metrics() -> WorkerMetrics:
     made.coordinator(2)
     made.pending_ack(1)
     made.snapshots(1)
+    made.aborted_index(1)
     made.watch_coordinators(lambda: {2: STATS})
     made.watch_pending_acks(lambda: {1: STORE_STATS})
     made.watch_snapshots(lambda: {1: SNAPSHOT_STATS})
+    made.watch_indexers(lambda: {1: IndexStats(3, 1, 7, 5)})
     return made
 
 

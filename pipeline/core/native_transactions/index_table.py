@@ -97,6 +97,18 @@ class IndexTable:
         keys = [run_key(data, first) for first in self._runs.get(data, ())]
         return [*keys, coverage_key(data)] if data in self._coverages else keys
 
+    def claimed(self, data: TopicPartition) -> tuple[Coverage, str]:
+        """What the index of a data partition says of itself, and why that is not so, or nothing.
+
+        Raises:
+            KeyError: there is none.
+        """
+        try:
+            self.index(data)
+        except AbortedIndexError as error:
+            return self._coverages[data], error.detail
+        return self._coverages[data], ""
+
     def index(self, data: TopicPartition) -> StoredIndex | None:
         """The index of a data partition, None when there is none.
 

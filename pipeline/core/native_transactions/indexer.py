@@ -105,6 +105,18 @@ class PartitionIndexer:
         self._seen: tuple[Offset, Offset, EndOffset] = (self.position, log_start, EndOffset(-1))
 
     @property
+    def lag(self) -> int:
+        """Offsets from the position to the last stable offset that was last seen."""
+        return max(0, self._seen[2] - self.position)
+
+    @property
+    def range_count(self) -> int:
+        """How many ranges there are, written or not."""
+        full = sum(extent.range_count for extent, _ in self._full)
+        written = sum(extent.range_count for extent in self._extents)
+        return written + full + len(self._open_run())
+
+    @property
     def deadline_ms(self) -> int | None:
         """When `tick` is needed next; None: not before something is fetched."""
         return None if self._changed_ms is None else self._changed_ms + self._limits.delay_ms_max

@@ -1,5 +1,6 @@
 """Whether a worker is ready: its owners on the memory broker, assigned as Faust would."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
 
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.fetch import KafkaBatchReader
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.agents.apps import cluster_app, writer_app
@@ -28,7 +31,7 @@ from schemas.topics import (
     system_topics,
 )
 from schemas.values import TopicPartition
-from tests.support.worker_memory import until
+from tests.support.worker_memory import WAIT_S, until
 
 SETTINGS = Settings(coordinators=1, partitions=2)
 ASSIGNED = {
@@ -42,12 +45,13 @@ ASSIGNED = {
 class Site:
     """A worker's owners and its probes; `assign` is what the group does."""
 
-    def __init__(self, broker: MemoryBroker, data_dir: Path) -> None:
+    def __init__(self, broker: MemoryBroker, data_dir: Path, settings: Settings = SETTINGS) -> None:
         connector = MemoryConnector(broker)
         self.metrics = WorkerMetrics("a", CollectorRegistry())
         self._writer, self._admin = connector.writer("worker"), connector.admin()
         shared = Shared(
             connector,
+            KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),
             self._admin,
             self._writer,
             self._writer,
@@ -70,12 +74,12 @@ class Site:
                 request_timeout_s=10,
                 resend_s=1,
             ),
-            BufferedWriter(writer_app(SETTINGS, data_dir)),
-            SETTINGS,
+            BufferedWriter(writer_app(settings, data_dir)),
+            settings,
             DynamicSettings(connector, changed=lambda _: None, patience_s=10),
             self.metrics,
         )
-        self._app = cluster_app(SETTINGS, data_dir)
+        self._app = cluster_app(settings, data_dir)
         self.owners = Owners(self._app, shared, self._failed)
         self._probes = Probes(self.metrics.registry, {"partitions": self._ready})
         self._address = ""
@@ -162,3 +166,30 @@ async def test_a_store_that_moved_away_leaves_no_gauge(site: Site):
     _, metrics = await site.get("/metrics")
     assert 'stilltide_pending_ack_subscriptions{cluster="a",partition="0"} 0.0' in metrics
     assert 'stilltide_pending_ack_subscriptions{cluster="a",partition="1"}' not in metrics
+
+
+async def test_indexers_are_waited_for_where_topics_are_indexed(
+    broker: MemoryBroker, tmp_path: Path
+):
+    """Those of the partitions whose snapshots are written here; a topic may be missing still."""
+    async with AsyncExitStack() as stack:
+        made = Site(broker, tmp_path, SETTINGS.model_copy(update={"index_topics": "later"}))
+        stack.push_async_callback(made.close)
+        await made.open()
+        await made.assign(ASSIGNED)
+        text = ""
+
+        async def ready() -> bool:
+            nonlocal text
+            status, text = await made.get("/readyz")
+            return status == 200
+
+        async with asyncio.timeout(WAIT_S):
+            while not await ready():
+                """Each look takes a round trip."""
+        assert text.endswith(", snapshot writers: [1], indexers: [1]\n")
+        _, metrics = await made.get("/metrics")
+        indexed = (
+            'stilltide_aborted_index_data_partitions{cluster="a",partition="1",state="indexed"}'
+        )
+        assert f"{indexed} 0.0" in metrics

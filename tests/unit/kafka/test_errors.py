@@ -17,6 +17,7 @@ from schemas.values import TopicPartition
     ("code", "kind"),
     [
         (KafkaError._TRANSPORT, RetriableError),
+        (KafkaError._DESTROY_BROKER, RetriableError),
         (KafkaError._ALL_BROKERS_DOWN, RetriableError),
         (KafkaError._TIMED_OUT, RetriableError),
         (KafkaError._MSG_TIMED_OUT, RetriableError),

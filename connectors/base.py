@@ -6,9 +6,9 @@ Two implementations keep the same promises and pass the same contract suite (`te
 Every method that waits does so on the caller's asyncio loop; callbacks run on that loop too.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from connectors.errors import ConnectorError
 from schemas.batches import AbortedTransaction, Batch
@@ -20,6 +20,9 @@ from schemas.native_transactions import (
 )
 from schemas.topics import TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+
+if TYPE_CHECKING:
+    from connectors.group_admin import GroupAdmin
 
 
 class Record(NamedTuple):
@@ -457,44 +460,6 @@ class LogAdmin(Protocol):
         ...
 
 
-class GroupAdmin(Protocol):
-    """Consumer groups seen from outside: what they have committed, and whether they have members.
-
-    A group whose consumers name their partitions themselves has no members while they commit.
-    """
-
-    async def committed(
-        self, groups: Collection[str], partitions: Collection[TopicPartition]
-    ) -> dict[str, dict[TopicPartition, Committed]]:
-        """What each of these groups has committed for these, as far as it has; none need exist.
-
-        Raises:
-            RetriableError: the broker is away.
-            FatalError: not authorised.
-        """
-        ...
-
-    async def active(self, groups: Collection[str]) -> set[str]:
-        """Those of them that have members; raises as `committed`."""
-        ...
-
-    async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
-        """Commits for a group without members; one that does not exist comes to be.
-
-        Neither direction nor the bounds of the log are checked.
-
-        Raises:
-            ActiveGroupError: it has members; nothing was committed.
-            FatalError: no such partition, not authorised, or metadata that is too long.
-            RetriableError: the broker is away; it may have been done.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Releases connections; safe to call twice."""
-        ...
-
-
 class Connector(Protocol):
     """Makes writers, readers and admins of one cluster."""
 
@@ -529,7 +494,7 @@ class Connector(Protocol):
         """An admin."""
         ...
 
-    def group_admin(self) -> GroupAdmin:
+    def group_admin(self) -> "GroupAdmin":
         """An admin of consumer groups."""
         ...
 

@@ -1,6 +1,6 @@
 """Consumer groups of the memory broker, seen from outside.
 
-*Source*: connectors.base, `GroupAdmin`.
+*Source*: connectors.group_admin, `GroupAdmin`.
 """
 
 from collections.abc import Collection, Mapping

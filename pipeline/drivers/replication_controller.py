@@ -16,8 +16,9 @@ from typing import Protocol
 
 import structlog
 
-from connectors.base import Clock, Committed, GroupAdmin, LogAdmin, LogWriter
+from connectors.base import Clock, Committed, LogAdmin, LogWriter
 from connectors.errors import ActiveGroupError, ConnectorError, RetriableError
+from connectors.group_admin import GroupAdmin
 from pipeline.core.replication.controller import ReplicationController
 from pipeline.core.replication.controller_effects import (
     ControllerEffect,

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import structlog
 
-from connectors.base import Committed, GroupAdmin, LogAdmin
+from connectors.base import Committed, LogAdmin
 from connectors.errors import ConnectorError, RetriableError
+from connectors.group_admin import GroupAdmin
 from pipeline.core.replication.frontier import LogView
 from pipeline.core.replication.group import GroupSeen
 from pipeline.drivers.decided_log import DecidedLog

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from connectors.base import Committed, GroupAdmin
+from connectors.base import Committed
 from connectors.errors import ActiveGroupError, FatalError, RetriableError
+from connectors.group_admin import GroupAdmin
 from schemas.values import Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Membership, Rig, write
 

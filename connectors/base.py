@@ -8,7 +8,7 @@ Every method that waits does so on the caller's asyncio loop; callbacks run on t
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from connectors.errors import ConnectorError
 from schemas.batches import AbortedTransaction, Batch
@@ -20,9 +20,6 @@ from schemas.native_transactions import (
 )
 from schemas.topics import TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
-
-if TYPE_CHECKING:
-    from connectors.group_admin import GroupAdmin
 
 
 class Record(NamedTuple):
@@ -492,10 +489,6 @@ class Connector(Protocol):
 
     def admin(self) -> LogAdmin:
         """An admin."""
-        ...
-
-    def group_admin(self) -> "GroupAdmin":
-        """An admin of consumer groups."""
         ...
 
 

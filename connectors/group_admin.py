@@ -1,13 +1,13 @@
 """Port: consumer groups seen from outside.
 
-*Source*: connectors.base, whose `Connector` makes it; the contract suite proves both
+*Source*: connectors.base, which says what a connector is; the contract suite proves both
 implementations.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from connectors.base import Committed
+from connectors.base import Committed, Connector
 from schemas.values import TopicPartition
 
 
@@ -46,4 +46,12 @@ class GroupAdmin(Protocol):
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
+        ...
+
+
+class GroupConnector(Connector, Protocol):
+    """A connector that also has an admin of consumer groups."""
+
+    def group_admin(self) -> GroupAdmin:
+        """An admin of consumer groups."""
         ...

@@ -1,6 +1,6 @@
 """Consumer groups of one cluster, seen from outside, over kafka-python's connections and messages.
 
-*Source*: connectors.group_admin, `GroupAdmin`; kafka.md 2 (moving the offsets of a group with members is
+*Source*: connectors.group_admin; kafka.md 2 (moving the offsets of a group with members is
 UNKNOWN_MEMBER_ID for each partition; bounds and direction are not checked). confluent-kafka asks
 for one group at a time, and crashes the process when a coordinator answers with an error.
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import faust
 
-from connectors.base import BatchReader, Connector, LogAdmin, LogWriter
+from connectors.base import BatchReader, LogAdmin, LogWriter
 from connectors.clock import SystemClock
 from connectors.errors import RetriableError
+from connectors.group_admin import GroupConnector
 from pipeline.agents.buffered_writer import BufferedWriter
 from pipeline.agents.partition_owner import (
     PartitionOwnerAgent,
@@ -46,7 +47,7 @@ SNAPSHOT_TIMEOUT_S = 10.0
 class Shared(NamedTuple):
     """What all owners of a worker use together."""
 
-    connector: Connector
+    connector: GroupConnector
     batches: BatchReader
     admin: LogAdmin
     writer: LogWriter

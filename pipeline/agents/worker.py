@@ -16,6 +16,7 @@ import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from connectors.base import BatchReader, Connector, LogAdmin, LogWriter
+from connectors.group_admin import GroupConnector
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
@@ -128,7 +129,7 @@ class Worker:
 
     async def _serve(
         self,
-        connector: Connector,
+        connector: GroupConnector,
         batches: BatchReader,
         admin: LogAdmin,
         dynamic: DynamicSettings,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from collections.abc import Mapping
 
 import click
 import structlog
@@ -126,7 +127,7 @@ class _Site:
 
 
 async def _run(
-    replication: Replication, line: dict[str, object], site: _Site | None, progress_s: float
+    replication: Replication, line: Mapping[str, object], site: _Site | None, progress_s: float
 ) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

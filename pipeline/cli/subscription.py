@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from connectors.base import Connector
 from connectors.clock import SystemClock
+from connectors.group_admin import GroupConnector
 from pipeline.cli.asking import EXIT_INCOMPLETE, clusters_option, connector_of
 from pipeline.cli.output import Row, output_option, print_columns, print_rows, say
 from pipeline.config import load_settings
@@ -43,7 +43,7 @@ def subscription() -> None:
     """See and control consumer groups that are replicated between clusters."""
 
 
-def connected(clusters: str | None) -> dict[ClusterName, Connector]:
+def connected(clusters: str | None) -> dict[ClusterName, GroupConnector]:
     """A connector for each cluster that the settings name.
 
     Raises:
@@ -68,7 +68,7 @@ def list_command(clusters: str | None, timeout_s: float, output: str) -> None:
     print_rows(asyncio.run(_listed(connectors, timeout_s)), output)
 
 
-async def _listed(connectors: Mapping[ClusterName, Connector], timeout_s: float) -> list[Row]:
+async def _listed(connectors: Mapping[ClusterName, GroupConnector], timeout_s: float) -> list[Row]:
     rows: list[Row] = []
     for cluster, connector in connectors.items():
         settings = DynamicSettings(connector, patience_s=timeout_s)

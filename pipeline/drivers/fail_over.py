@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from connectors.base import Connector
 from connectors.errors import ActiveGroupError, RetriableError
+from connectors.group_admin import GroupConnector
 from pipeline.clusters import unknown_cluster
 from pipeline.core.replication.group import Standing
 from pipeline.drivers.group_report import Standpoint, describe_group
@@ -40,7 +40,7 @@ class FailOver(NamedTuple):
 
 
 async def fail_over(
-    connectors: Mapping[ClusterName, Connector],
+    connectors: Mapping[ClusterName, GroupConnector],
     topic: str,
     group: str,
     target: ClusterName,
@@ -78,7 +78,7 @@ async def fail_over(
 
 
 async def _away(
-    connectors: Mapping[ClusterName, Connector], target: ClusterName
+    connectors: Mapping[ClusterName, GroupConnector], target: ClusterName
 ) -> list[ClusterName]:
     """Clusters that do not answer; that the target does is found out later."""
     away: list[ClusterName] = []

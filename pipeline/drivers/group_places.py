@@ -9,8 +9,9 @@ from collections.abc import Collection, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from connectors.base import Committed, Connector, Record, TopicDescription
+from connectors.base import Committed, Record, TopicDescription
 from connectors.errors import FatalError, RetriableError
+from connectors.group_admin import GroupConnector
 from pipeline.core.replication.frontier import LogRead, LogView, ReadLog, claims_below
 from pipeline.core.replication.group import GroupSeen, ReplicatedGroup, Standing
 from pipeline.core.replication.index import OffsetIndex
@@ -121,7 +122,7 @@ class GroupPlaces:
     def __init__(
         self,
         cluster: ClusterName,
-        connector: Connector,
+        connector: GroupConnector,
         sources: Collection[ClusterName],
         timeout_s: float,
     ) -> None:

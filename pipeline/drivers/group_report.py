@@ -8,7 +8,7 @@ the group is known to have read anywhere, and that a member here would be given.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from connectors.base import Connector
+from connectors.group_admin import GroupConnector
 from pipeline.core.replication import claims, intervals
 from pipeline.core.replication.frontier import LogView, read_again
 from pipeline.core.replication.group import GroupSeen, Standing
@@ -45,7 +45,7 @@ class Standpoint(NamedTuple):
 
 
 async def describe_group(
-    connectors: Mapping[ClusterName, Connector], topic: str, group: str, *, timeout_s: float
+    connectors: Mapping[ClusterName, GroupConnector], topic: str, group: str, *, timeout_s: float
 ) -> list[Standpoint]:
     """Where the group stands on each cluster that there is a connector for.
 

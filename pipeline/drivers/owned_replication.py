@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from connectors.base import Clock, Connector, EndReached, LogAdmin, LogReader, LogWriter, Record
+from connectors.base import Clock, EndReached, LogAdmin, LogReader, LogWriter, Record
 from connectors.errors import ConnectorError
+from connectors.group_admin import GroupConnector
 from pipeline.core.replication.controller import (
     ControllerLimits,
     ReplicationController,
@@ -85,7 +86,7 @@ class ReplicationParts:
         broker_away_s_max: how long the broker may be away before `run` gives up.
     """
 
-    connector: Connector
+    connector: GroupConnector
     admin: LogAdmin
     writer: LogWriter
     clock: Clock

@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from connectors.base import Committed, Connector
+from connectors.base import Committed
 from connectors.clock import SystemClock
+from connectors.group_admin import GroupConnector
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.replication.controller import ControllerLimits
@@ -144,7 +145,7 @@ class Sites:
         self.linking: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     @property
-    def connectors(self) -> dict[ClusterName, Connector]:
+    def connectors(self) -> dict[ClusterName, GroupConnector]:
         """By name."""
         return {ClusterName(name): site.connector for name, site in self.sites.items()}
 

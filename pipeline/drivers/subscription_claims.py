@@ -46,10 +46,8 @@ class ReadElsewhere:
         return [record for record in records if not claims.holds(self.claimed, self._of(record))]
 
     def _of(self, record: Record) -> Origin:
-        origin = origin_of(record.headers)
-        if origin is None or origin.incarnation not in self.claimed:
-            return Origin(self.here, record.offset)
-        return origin
+        """Where it was written first; what its header says is not claimed if it is no copy."""
+        return origin_of(record.headers) or Origin(self.here, record.offset)
 
 
 class GroupMarkers:

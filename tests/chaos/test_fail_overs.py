@@ -15,7 +15,7 @@ from pipeline.drivers.group_report import describe_group
 from schemas.values import EndOffset
 from tests.support.replicated_clusters import DATA, Site, Sites, replicated
 
-FAIL_OVERS = 100
+FAIL_OVERS = 50
 """Of each world; there are four."""
 
 

@@ -166,6 +166,20 @@ async def test_our_members_read_nothing_again_after_a_fail_over():
         assert await read(sites, "b", 1) == [NUMBERS[20]]
 
 
+async def test_a_copy_of_a_cluster_that_no_claim_names_is_not_skipped():
+    """I11: it is no local record, although claims of local ones may span its offset."""
+    async with replicated("abc", "g") as sites:
+        a, b, c = (sites[name] for name in "abc")
+        await sites.unlink("c", "a")
+        c.write(*NUMBERS[:3])
+        await sites.until(lambda: len(b.values()) == 3)
+        a.write(NUMBERS[3])
+        await sites.until(lambda: len(b.values()) == 4)
+        assert await read(sites, "a", 1) == [NUMBERS[3]]
+        await sites.until(lambda: b.committed("g") is not None)
+        assert await read(sites, "b", 3) == NUMBERS[:3]
+
+
 async def test_what_is_not_carried_over_yet_is_counted():
     """A cluster that has heard nothing: every record read elsewhere would be read again."""
     async with replicated("ab", "g") as sites:

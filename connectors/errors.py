@@ -24,3 +24,7 @@ class FatalError(ConnectorError):
 
 class OffsetOutOfRangeError(FatalError):
     """The log does not hold this offset: it was trimmed away, or never written."""
+
+
+class ActiveGroupError(FatalError):
+    """A consumer group has members, so nobody else can move its offsets."""

@@ -22,6 +22,25 @@ KINDS: Mapping[str, type[SettingValue]] = MappingProxyType(
 )
 """The dynamic settings there are, and what each holds; names are those of static settings."""
 
+_SUBSCRIPTION = "subscription/"
+"""Begins the names of settings that say whether a group is replicated: then topic and group."""
+
+
+def subscription_setting(topic: str, group: str) -> str:
+    """Name of the setting that says whether a group's position on a topic is replicated."""
+    return f"{_SUBSCRIPTION}{topic}/{group}"
+
+
+def subscription_of(name: str) -> tuple[str, str] | None:
+    """Topic and group of such a setting; None: it is another one."""
+    topic, slash, group = name.removeprefix(_SUBSCRIPTION).partition("/")
+    return (topic, group) if name.startswith(_SUBSCRIPTION) and slash and topic else None
+
+
+def kind_of(name: str) -> type[SettingValue] | None:
+    """What a setting holds; None: there is no such setting."""
+    return bool if subscription_of(name) else KINDS.get(name)
+
 
 def encode(name: str, value: SettingValue | None, *, at_ms: int) -> tuple[bytes, bytes | None]:
     """Key and value that set `name`; None restores the default."""

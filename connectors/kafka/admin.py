@@ -191,7 +191,7 @@ class KafkaAdmin:
 
     def _open(self) -> AdminClient:
         if self._client is None:
-            self._client = _make_client(self._config, self._note_error)
+            self._client = make_client(self._config, self._note_error)
         return self._client
 
     async def _create(self, specs: Sequence[TopicSpec]) -> None:
@@ -336,7 +336,7 @@ def log_bounds(
     if not partitions:
         return {}
     spec = EarliestSpec() if start else LatestSpec()
-    with _make_client(config, lambda _: None) as client:
+    with make_client(config, lambda _: None) as client:
         answers = _ask_offsets(
             client, config.request_timeout_s, partitions, spec, IsolationLevel.READ_COMMITTED
         )
@@ -346,7 +346,8 @@ def log_bounds(
         }
 
 
-def _make_client(config: KafkaConfig, note_error: Any) -> AdminClient:
+def make_client(config: KafkaConfig, note_error: Any) -> AdminClient:
+    """A client for admins; `note_error` is called with each error of a connection."""
     options = {**admin_options(config), "error_cb": note_error}
     try:
         return AdminClient(options, logger=ClientLog(str(options["client.id"])))

@@ -8,6 +8,7 @@ from connectors.kafka.columns import KafkaColumnReader
 from connectors.kafka.config import KafkaConfig, reader_options
 from connectors.kafka.copying import KafkaCopyWriter
 from connectors.kafka.fetch import KafkaBatchReader
+from connectors.kafka.group_admin import KafkaGroupAdmin
 from connectors.kafka.groups import KafkaGroupReader
 from connectors.kafka.native_transactions import KafkaNativeTransactions
 from connectors.kafka.reader import KafkaReader
@@ -66,3 +67,7 @@ class KafkaConnector:
     def admin(self) -> KafkaAdmin:
         """An admin."""
         return KafkaAdmin(self._config)
+
+    def group_admin(self) -> KafkaGroupAdmin:
+        """An admin of consumer groups."""
+        return KafkaGroupAdmin(self._config)

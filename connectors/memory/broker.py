@@ -3,8 +3,8 @@
 *Source*: architecture.md, The tree: a verified fake. What it does like Kafka is what the contract
 suite proves on both.
 
-*Invariants*: deterministic: no thread, no clock, no randomness; topic ids count from 1. Offsets
-never move and never come twice. A record that was reported without error stays until
+*Invariants*: deterministic: no thread, no clock, no randomness; topic ids tell of cluster and
+count. Offsets never move and never come twice. A record that was reported without error stays until
 `delete_records` or `compact` takes it.
 
 A native transaction of a `TransactionalWriter` is one step here; those of a `CopyWriter` are open
@@ -15,7 +15,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from operator import attrgetter
+from zlib import crc32
 
 from connectors.base import NewRecord, Record, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
@@ -101,7 +103,8 @@ class MemoryBroker:
         if spec.name in self._topics:
             raise FatalError(f"topic {spec.name} exists already")
         self._topics_made += 1
-        topic_id = 2 * self._topics_made.to_bytes(_TOPIC_ID_BYTES // 2)  # each half alone tells
+        incarnation = crc32(self.cluster_id.encode()) << 32 | self._topics_made
+        topic_id = incarnation.to_bytes(_TOPIC_ID_BYTES // 2) * 2
         self._topics[spec.name] = _Topic(spec, topic_id)
 
     def describe(self, name: str) -> tuple[TopicDescription, Mapping[str, str]] | None:
@@ -218,11 +221,14 @@ class MemoryBroker:
             )
         end = log.stable_end if committed else log.end
         first = bisect_left(log.records, position, key=attrgetter("offset"))
-        found = [it for it in log.records[first : first + _BATCH_RECORDS] if it.offset < end]
-        # Without records the rest of the log, if any, was compacted away.
+        readable = (
+            it
+            for it in islice(log.records, first, None)
+            if it.offset < end and not (committed and it.offset in log.aborted)
+        )
+        found = list(islice(readable, _BATCH_RECORDS))
+        # Without records the rest of the log, if any, was compacted away, or aborted.
         after = Offset(found[-1].offset + 1) if found else Offset(max(position, end))
-        if committed:
-            found = [it for it in found if it.offset not in log.aborted]
         return found, after
 
     def topics(self) -> list[str]:

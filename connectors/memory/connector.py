@@ -9,6 +9,7 @@ from connectors.base import TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
+from connectors.memory.group_admin import MemoryGroupAdmin
 from connectors.memory.reader import MemoryGroupReader, MemoryReader
 from connectors.memory.transactional import MemoryTransactionalWriter
 from connectors.memory.writer import MemoryWriter
@@ -67,6 +68,10 @@ class MemoryConnector:
     def admin(self) -> "MemoryAdmin":
         """An admin."""
         return MemoryAdmin(self._broker)
+
+    def group_admin(self) -> MemoryGroupAdmin:
+        """An admin of consumer groups."""
+        return MemoryGroupAdmin(self._broker)
 
 
 class MemoryAdmin:

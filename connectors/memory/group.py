@@ -37,6 +37,11 @@ class Group:
         self.committed: dict[TopicPartition, Committed] = {}
         self._members: list[Member] = []
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it has members."""
+        return bool(self._members)
+
     def join(self, member: Member) -> None:
         """Adds a member; the caller rebalances."""
         self._members.append(member)

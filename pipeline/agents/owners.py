@@ -1,4 +1,4 @@
-"""What a worker owns: coordinators, pending-ack stores, snapshot writers and indexers.
+"""What a worker owns: coordinators, stores, snapshot writers, indexers, replication controllers.
 
 *Source*: system.md, Process shapes 1; protocols.md A7 (batching is switched while they serve).
 """
@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import faust
 
-from connectors.base import BatchReader, Connector, LogAdmin, LogWriter
+from connectors.base import BatchReader, LogAdmin, LogWriter
 from connectors.clock import SystemClock
+from connectors.errors import RetriableError
+from connectors.group_admin import GroupConnector
 from pipeline.agents.buffered_writer import BufferedWriter
 from pipeline.agents.partition_owner import (
     PartitionOwnerAgent,
@@ -25,20 +27,27 @@ from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.owned_index import IndexOwner, IndexParts
+from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
 from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
 from pipeline.drivers.requests import AckRequests, CoordinatorRequests
+from pipeline.drivers.snapshot_line import connect_snapshots
 from pipeline.drivers.txn_snapshots import SnapshotDriver
+from pipeline.errors import RefusedError, RequestTimeoutError
 from pipeline.metrics import WorkerMetrics
 from schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
 from schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS
+from schemas.values import ClusterName, Offset, TopicPartition
+
+SNAPSHOT_TIMEOUT_S = 10.0
+"""For a snapshot to begin reading a data partition at; then the controllers begin again."""
 
 
 class Shared(NamedTuple):
     """What all owners of a worker use together."""
 
-    connector: Connector
+    connector: GroupConnector
     batches: BatchReader
     admin: LogAdmin
     writer: LogWriter
@@ -88,6 +97,16 @@ class Owners:
             "pending-ack stores": self.pending_acks,
             "snapshot writers": self.snapshots,
         }
+        if shared.settings.clusters:
+            replication = _replication_parts(shared)
+            # Data partitions are hashed to partitions as for snapshots: one worker has both.
+            self._owners["replication controllers"] = PartitionOwners(
+                app,
+                "replication",
+                SNAPSHOT_REQUESTS,
+                lambda partition: ReplicationDriver(partition, replication),
+                failed,
+            )
         coordinators, stores, writers = self.coordinators, self.pending_acks, self.snapshots
         shared.metrics.watch_coordinators(
             lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
@@ -229,4 +248,33 @@ def _index_parts(shared: Shared) -> IndexParts:
         shared.settings.indexed_topics,
         shared.settings.partitions,
         IndexLimits(),
+    )
+
+
+def _replication_parts(shared: Shared) -> ReplicationParts:
+    """What replication controllers use."""
+    settings = shared.settings
+
+    async def first(data: TopicPartition) -> Offset:
+        """Everything below the max read position of a snapshot taken now is decided (E1)."""
+        async with connect_snapshots(
+            shared.connector, "replication", timeout_s=SNAPSHOT_TIMEOUT_S
+        ) as line:
+            try:
+                return Offset((await line.take(data)).max_read_position)
+            except (RequestTimeoutError, RefusedError) as error:
+                raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
+
+    here = ClusterName(settings.cluster)
+    return ReplicationParts(
+        shared.connector,
+        shared.admin,
+        shared.writer,
+        SystemClock(),
+        here,
+        [ClusterName(name) for name in sorted(settings.clusters) if name != here],
+        Replicated(shared.dynamic.subscriptions),
+        first,
+        settings.partitions,
+        broker_away_s_max=settings.broker_away_s_max,
     )

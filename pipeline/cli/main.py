@@ -53,6 +53,11 @@ NOUNS = MappingProxyType(
         "snapshot": Noun(
             "pipeline.cli.snapshot:snapshot", "Take snapshots of aborted transactions."
         ),
+        "subscription": Noun(
+            "pipeline.cli.subscription:subscription",
+            "See and control replicated consumer groups.",
+        ),
+        "offset": Noun("pipeline.cli.offset:offset", "Translate offsets between clusters."),
         "txn": Noun("pipeline.cli.txn:txn", "See and abort transactions."),
         "txn-log": Noun(
             "pipeline.cli.txn_log:txn_log", "Switch and check the log of transactions."

@@ -55,6 +55,11 @@ class DynamicSettings:
         assert value is None or isinstance(value, bool), f"{name} is no switch"
         return value
 
+    def subscriptions(self) -> list[tuple[str, str, bool]]:
+        """Topics and groups that an operator named, and whether they are replicated."""
+        named = ((settings.subscription_of(name), on) for name, on in self._values.items())
+        return [(*of, bool(on)) for of, on in named if of is not None]
+
     async def open(self) -> None:
         """Reads the topic to its end, as of some moment after the call.
 
@@ -108,7 +113,7 @@ class DynamicSettings:
         return bool(unread)
 
     def _put(self, name: str, value: settings.SettingValue | None) -> None:
-        kind = settings.KINDS.get(name)
+        kind = settings.kind_of(name)
         if kind is None:
             log.warning("unknown_dynamic_setting", name=name, value=value)
         elif value is None:
@@ -129,7 +134,7 @@ async def write_setting(
         FatalError: there is no such topic.
         RetriableError: the broker is away; whether it was set is unknown.
     """
-    assert name in settings.KINDS, f"{name} is no dynamic setting"
+    assert settings.kind_of(name), f"{name} is no dynamic setting"
     key, data = settings.encode(name, value, at_ms=at_ms)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

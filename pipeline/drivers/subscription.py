@@ -11,16 +11,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Protocol, cast
@@ -42,11 +36,12 @@ from pipeline.core.read_committed.effects import (
 from pipeline.core.read_committed.machine import PartitionFilter
 from pipeline.drivers.subscription_asks import Blocked, SnapshotAsker
 from pipeline.drivers.subscription_buffer import DeliveredBuffer
+from pipeline.drivers.subscription_elsewhere import ElsewhereFilter, Opened
 from pipeline.drivers.subscription_evidence import Evidence
 from pipeline.drivers.subscription_outage import OutageGuard
 from pipeline.drivers.subscription_txns import txns_of
 from pipeline.drivers.system_topics import require_topics
-from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
+from schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPSHOTS
 from schemas.values import EndOffset, Offset, TopicPartition
 
 TURN_RECORDS = 256
@@ -140,6 +135,7 @@ class SubscriptionDriver:
         self._tailing: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self._elsewhere: ElsewhereFilter | None = None
         self.listener: AssignmentListener | None = None
         self.rebalanced_at = 0.0
         self.rebalance_count = 0
@@ -153,13 +149,19 @@ class SubscriptionDriver:
         """
         options = self._options
         names = [*options.topics, TXN_MARKERS, TXN_SNAPSHOTS]
-        found = await self._outages.call(lambda: self._admin.describe_topics(names))
+        asked = [*names, REPLICATION_MARKERS]
+        found = await self._outages.call(lambda: self._admin.describe_topics(asked))
         for name in options.topics:
             if name not in found:
                 raise FatalError(
                     "the topic does not exist", hint="create it, or correct its name", topic=name
                 )
         require_topics(names, found)
+        if REPLICATION_MARKERS in found:
+            topic_ids = {name: found[name].topic_id for name in options.topics}
+            self._elsewhere = ElsewhereFilter(
+                self._connector, self._admin, options.group, topic_ids
+            )
         self._evidence = Evidence(
             self._connector,
             self._admin,
@@ -267,7 +269,8 @@ class SubscriptionDriver:
                 rebalance_count != self.rebalance_count
             ):  # another member may have come further since
                 raise FencedError("a rebalance came before the commit", hint="commit again")
-            await reader.commit(cursors, metadata)
+            tell = self._elsewhere
+            await reader.commit(cursors, tell.metadata(cursors, metadata) if tell else metadata)
 
         await self._outages.call(attempt)
 
@@ -297,9 +300,9 @@ class SubscriptionDriver:
             read = assigned.machine.statistics
             position = self._buffer.position(data)
             assert position is not None
-            counts[data] = replace(
-                read, delivered=read.delivered - len(self._buffer.queue(data)), position=position
-            )
+            skipped, held = self._elsewhere.counts(data) if self._elsewhere else (0, 0)
+            delivered = read.delivered - len(self._buffer.queue(data)) - skipped - held
+            counts[data] = replace(read, delivered=delivered, skipped=skipped, position=position)
         return counts
 
     def blocked(self) -> dict[TopicPartition, Blocked]:
@@ -344,6 +347,10 @@ class SubscriptionDriver:
             self._committed[data] = EndOffset(position)
         self._evidence.add(positions)
         self._rebalanced()
+        if self._elsewhere is not None:
+            assert self._reader is not None
+            committed = {data: self._reader.committed(data) for data in positions}
+            self._beside(partial(self._learn, self._elsewhere, self._elsewhere.open(committed)))
         if self.listener is not None:
             assert self._reader is not None
             self.listener.assigned(
@@ -362,6 +369,8 @@ class SubscriptionDriver:
             del self._committed[data]
             self._standing.discard(data)
             self._paused.discard(data)
+            if self._elsewhere is not None:
+                self._elsewhere.drop(data)
         self._evidence.remove(partitions)
         self._rebalanced()
         if self.listener is not None:
@@ -410,9 +419,11 @@ class SubscriptionDriver:
     ) -> None:
         for effect in effects:
             match effect:
-                case Deliver(payloads, position):
-                    self._buffer.put(data, payloads, position)
-                    self._changed.set()
+                case Deliver():
+                    passed = self._elsewhere.passed(data, effect) if self._elsewhere else effect
+                    if passed is not None:
+                        self._buffer.put(data, passed.payloads, passed.position)
+                        self._changed.set()
                 case PauseFetching():
                     self._standing.add(data)
                 case ResumeFetching():
@@ -424,6 +435,21 @@ class SubscriptionDriver:
             assigned.undecided = undecided
             assigned.undecided_since = asyncio.get_running_loop().time()
             self._changed.set()
+
+    async def _learn(self, elsewhere: ElsewhereFilter, opened: Opened) -> None:
+        """Hands on what waited to learn what the group has read elsewhere (I11)."""
+        await self._outages.call(partial(elsewhere.learn, opened))
+        for data in opened:
+            for passed in elsewhere.release(data):
+                self._buffer.put(data, passed.payloads, passed.position)
+        self._apply_pauses()
+        self._changed.set()
+
+    def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does it beside; `close` ends it."""
+        task = asyncio.create_task(self._guarded(work))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def look(self) -> None:
         """Raises what went wrong, and fetches on when there is room."""
@@ -442,6 +468,8 @@ class SubscriptionDriver:
         if self._buffer.count >= self._options.buffer_records_max:
             self._full = True
         wanted = self._standing.union(self._assigned.keys() & set(self._withheld))
+        if self._elsewhere is not None:
+            wanted |= self._elsewhere.holding
         if self._full:
             wanted = set(self._assigned)
         if wanted == self._paused:

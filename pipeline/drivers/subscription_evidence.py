@@ -63,7 +63,7 @@ class Evidence:
             client_id=f"{client_id}-markers",
             partition_count=marker_partitions,
             marker_read=self._marker_read,
-            batch_read=self._markers_read,
+            batch_read=self._marker_batch_read,
         )
         self._snapshots = SnapshotTail(
             connector,
@@ -95,6 +95,19 @@ class Evidence:
         markers, snapshots = self._markers.caught_up_at(data), self._snapshots.caught_up_at(data)
         return None if markers is None or snapshots is None else max(markers, snapshots)
 
+    def sources(self, data: TopicPartition) -> tuple[TopicPartition, TopicPartition]:
+        """The partitions that have the markers and the snapshots of a data partition."""
+        return self._markers.source(data), self._snapshots.source(data)
+
+    def was_read(
+        self, data: TopicPartition, markers_end: EndOffset, snapshots_end: EndOffset
+    ) -> bool:
+        """Whether what decides a data partition was read up to these end offsets."""
+        markers, snapshots = self._markers.position(data), self._snapshots.position(data)
+        if markers is None or snapshots is None:
+            return False
+        return markers >= markers_end and snapshots >= snapshots_end
+
     async def run(self) -> None:
         """Reads until cancelled; raises what the two tails raise."""
         tails = [asyncio.create_task(it.run()) for it in (self._markers, self._snapshots)]
@@ -119,7 +132,7 @@ class Evidence:
         if effects:
             self._decided(marker.data, effects)
 
-    def _markers_read(self) -> None:
+    def _marker_batch_read(self) -> None:
         for data in list(self._marker_ends):
             self._give_up(data)
         self._batch_read()

@@ -19,7 +19,7 @@ from pipeline.errors import SnapshotPartError
 from schemas.placement import system_partition
 from schemas.snapshots import SnapshotEnd
 from schemas.topics import TXN_SNAPSHOTS
-from schemas.values import Offset, TopicPartition
+from schemas.values import EndOffset, Offset, TopicPartition
 
 
 class _Source:
@@ -69,6 +69,7 @@ class SnapshotTail:
         self._batch_read = batch_read
         self._assigned: set[TopicPartition] = set()
         self._caught_up_at: dict[TopicPartition, float] = {}
+        self._read_to: dict[TopicPartition, EndOffset] = {}
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Has the snapshots of these data partitions read."""
@@ -82,6 +83,14 @@ class SnapshotTail:
         """Loop time at which this run had read the snapshot of a data partition; None: not yet."""
         return self._caught_up_at.get(data)
 
+    def source(self, data: TopicPartition) -> TopicPartition:
+        """The partition that has the snapshots of a data partition."""
+        return TopicPartition(TXN_SNAPSHOTS, system_partition(data, self._partition_count))
+
+    def position(self, data: TopicPartition) -> EndOffset | None:
+        """What was there below it has been taken up; None: not in this run."""
+        return self._read_to.get(self.source(data))
+
     async def run(self) -> None:
         """Reads until cancelled.
 
@@ -92,12 +101,12 @@ class SnapshotTail:
             UnavailableError: the cluster stayed away.
         """
         self._caught_up_at.clear()
+        self._read_to.clear()
         if not self._assigned:
             return
         served: defaultdict[TopicPartition, set[TopicPartition]] = defaultdict(set)
         for data in self._assigned:
-            partition = system_partition(data, self._partition_count)
-            served[TopicPartition(TXN_SNAPSHOTS, partition)].add(data)
+            served[self.source(data)].add(data)
         sources = {place: _Source(place, data) for place, data in served.items()}
         names = sorted({data.topic for data in self._assigned})
         found = await self._outages.call(lambda: self._admin.describe_topics(names))
@@ -125,6 +134,7 @@ class SnapshotTail:
         for data in source.unread():
             if not await self._take(source, data, ids, item):
                 return
+        self._read_to[source.place] = item.end_offset
         for data in source.served:
             self._caught_up_at.setdefault(data, asyncio.get_running_loop().time())
 

@@ -84,6 +84,7 @@ class Statistics:
         outcomes: transactions whose outcome is held because no snapshot tells it.
         position: what `Deliver` said last.
         undecided: the record it stands at, None when it stands at none.
+        skipped: records that the group has read on another cluster (I11).
     """
 
     delivered: int
@@ -95,3 +96,4 @@ class Statistics:
     outcomes: int
     position: EndOffset
     undecided: Undecided | None
+    skipped: int = 0

@@ -20,7 +20,7 @@ or the snapshot.
 
 import struct
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from pipeline.core.read_committed.effects import (
@@ -96,6 +96,27 @@ class PartitionFilter(Generic[P]):
             self._waiting.extend(records[passed:])
         return self._effects(visible)
 
+    def read_again(
+        self, records: Iterable[tuple[int, bytes | None, P]]
+    ) -> tuple[list[P], EndOffset | None]:
+        """The visible ones among records below `position` that were read once more.
+
+        None of them may have left the log since. Stops at one that nothing decides any more, or
+        not yet, and returns its offset; else None.
+        """
+        visible: list[P] = []
+        for offset, txn, payload in records:
+            if txn is not None:
+                end_offset = self._outcomes.get(txn)
+                if end_offset is None:
+                    end_offset = self._unmarked(offset, txn)
+                if end_offset is None:
+                    return visible, EndOffset(offset)
+                if offset >= end_offset:
+                    continue
+            visible.append(payload)
+        return visible, None
+
     def end_reached(self, end_offset: EndOffset) -> list[Effect[P]]:
         """Takes note that no readable record lies below `end_offset` that was not fed."""
         if end_offset <= self._read_to:
@@ -161,6 +182,11 @@ class PartitionFilter(Generic[P]):
     def position(self) -> EndOffset:
         """Everything below it was delivered or is withheld for good; never past an undecided."""
         return EndOffset(self._waiting[0][0] if self._waiting else self._read_to)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `PauseFetching` stands."""
+        return self._paused
 
     @property
     def undecided(self) -> Undecided | None:

@@ -141,6 +141,11 @@ class SnapshotBuilder:
         return self._attempt.started_ms if self._attempt else None
 
     @property
+    def is_asked(self) -> bool:
+        """Whether a request of another cluster waits for its answer."""
+        return bool(self._requests)
+
+    @property
     def missing(self) -> frozenset[ClusterName]:
         """Clusters whose answer is awaited."""
         return frozenset(self._attempt.missing) if self._attempt else frozenset()

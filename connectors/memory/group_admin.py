@@ -1,0 +1,50 @@
+"""Consumer groups of the memory broker, seen from outside.
+
+*Source*: connectors.group_admin, `GroupAdmin`.
+"""
+
+from collections.abc import Collection, Mapping
+
+from connectors.base import Committed
+from connectors.commit_check import check_metadata
+from connectors.errors import ActiveGroupError, FatalError
+from connectors.memory.broker import MemoryBroker
+from schemas.values import TopicPartition
+
+
+class MemoryGroupAdmin:
+    """A `GroupAdmin`."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+
+    async def committed(
+        self, groups: Collection[str], partitions: Collection[TopicPartition]
+    ) -> dict[str, dict[TopicPartition, Committed]]:
+        """What groups have committed for these; see `GroupAdmin.committed`."""
+        self._broker.check_up()
+        held = {group: self._broker.group(group).committed for group in groups}
+        return {
+            group: {data: found[data] for data in partitions if data in found}
+            for group, found in held.items()
+        }
+
+    async def active(self, groups: Collection[str]) -> set[str]:
+        """Those of them that have members."""
+        self._broker.check_up()
+        return {group for group in groups if self._broker.group(group).is_active}
+
+    async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
+        """Commits for a group without members; see `GroupAdmin.move`."""
+        self._broker.check_up()
+        check_metadata({data: it.metadata for data, it in positions.items()})
+        for data in positions:
+            if self._broker.log(data) is None:
+                raise FatalError(f"{data} does not exist", hint="create the topic")
+        if self._broker.group(group).is_active:
+            raise ActiveGroupError(f"group {group} has members", hint="stop them, then try again")
+        self._broker.group(group).committed.update(positions)
+        self._broker.notify()
+
+    async def close(self) -> None:
+        """Nothing to release."""

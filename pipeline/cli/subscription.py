@@ -1,0 +1,250 @@
+"""`stilltide subscription`: consumer groups whose positions are carried over between clusters.
+
+*Source*: protocols.md I. What there is to say is read from topics and groups of every cluster; only
+`enable` and `disable` write anything, and `failover` waits for the workers.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from connectors.clock import SystemClock
+from connectors.group_admin import GroupConnector
+from pipeline.cli.asking import EXIT_INCOMPLETE, clusters_option, connector_of
+from pipeline.cli.output import Row, output_option, print_columns, print_rows, say
+from pipeline.config import load_settings
+from pipeline.drivers.dynamic_settings import DynamicSettings, write_setting
+from pipeline.drivers.fail_over import FailOver, fail_over
+from pipeline.drivers.group_report import Standpoint, describe_group
+from pipeline.errors import ConfigError
+from schemas.settings import subscription_setting
+from schemas.values import ClusterName
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done
+  1  it failed; the error names the next step
+  4  not everything is carried over; what is printed says what is left
+"""
+
+timeout_option = click.option(
+    "--timeout-s",
+    type=click.FloatRange(0.1, 600),
+    default=30.0,
+    show_default=True,
+    help="How long a cluster may be away, or an answer may take.",
+)
+
+
+@click.group()
+def subscription() -> None:
+    """See and control consumer groups that are replicated between clusters."""
+
+
+def connected(clusters: str | None) -> dict[ClusterName, GroupConnector]:
+    """A connector for each cluster that the settings name.
+
+    Raises:
+        ConfigError: they name none.
+    """
+    settings = load_settings(clusters=clusters)
+    if not settings.clusters:
+        raise ConfigError(
+            "no clusters are named",
+            hint="set STILLTIDE_CLUSTERS or --clusters, such as 'a=127.0.0.1:9092 b=...'",
+        )
+    return {ClusterName(name): connector_of(settings, name) for name in settings.clusters}
+
+
+@subscription.command("list", epilog=EXIT_CODES)
+@clusters_option
+@timeout_option
+@output_option
+def list_command(clusters: str | None, timeout_s: float, output: str) -> None:
+    """List the groups that an operator has named, and whether they are replicated."""
+    connectors = connected(clusters)
+    print_rows(asyncio.run(_listed(connectors, timeout_s)), output)
+
+
+async def _listed(connectors: Mapping[ClusterName, GroupConnector], timeout_s: float) -> list[Row]:
+    rows: list[Row] = []
+    for cluster, connector in connectors.items():
+        settings = DynamicSettings(connector, patience_s=timeout_s)
+        try:
+            await settings.open()
+            rows += [
+                {"topic": topic, "group": group, "cluster": cluster, "replicated": enabled}
+                for topic, group, enabled in sorted(settings.subscriptions())
+            ]
+        finally:
+            await settings.close()
+    return sorted(rows, key=lambda row: (row["topic"], row["group"]))
+
+
+def _switch(name: str, text: str, *, value: bool) -> click.Command:
+    @click.command(
+        name,
+        help=f"{text}\n\nWritten to every cluster; workers take it up within a moment.",
+        epilog=f"\b\nExamples:\n  stilltide subscription {name} orders billing\n",
+    )
+    @click.argument("topic")
+    @click.argument("group")
+    @clusters_option
+    def switch(topic: str, group: str, clusters: str | None) -> None:
+        connectors = connected(clusters)
+        setting, at_ms = subscription_setting(topic, group), SystemClock().now_ms()
+
+        async def write() -> None:
+            for connector in connectors.values():
+                await write_setting(connector, setting, value, at_ms=at_ms)
+
+        asyncio.run(write())
+        say(f"{group} on {topic}: {'replicated' if value else 'not replicated'}")
+
+    return switch
+
+
+@subscription.command("describe", epilog=EXIT_CODES)
+@click.argument("topic")
+@click.argument("group")
+@clusters_option
+@timeout_option
+@output_option
+def describe_command(
+    topic: str, group: str, clusters: str | None, timeout_s: float, output: str
+) -> None:
+    """Show where GROUP stands on TOPIC on every cluster, and why.
+
+    `read_again` is how many records a Subscription reads again if it begins on that cluster now;
+    `read_again_others` the same of any other consumer, at most.
+    """
+    found = asyncio.run(describe_group(connected(clusters), topic, group, timeout_s=timeout_s))
+    print_columns(described_rows(found, SystemClock().now_ms()), output)
+
+
+def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:
+    """A row for each cluster and partition."""
+    rows: list[Row] = []
+    for one in found:
+        snapshots = one.snapshots.snapshots if one.snapshots else ()
+        newest = snapshots[-1] if snapshots else None
+        rows.append(
+            {
+                "cluster": one.cluster,
+                "topic": one.data.topic,
+                "partition": one.data.partition,
+                "offset": one.seen.offset,
+                "log_start": one.view.log_start,
+                "decided_end": one.view.decided_end,
+                "active": one.seen.active,
+                "standing": one.standing.value,
+                "read_again": one.read_again,
+                "read_again_others": one.read_again_foreign,
+                "last_update": one.updated,
+                "generation": one.seen.generation,
+                "snapshots": len(snapshots),
+                "snapshot_age_ms": now_ms - newest.completed_ms if newest else None,
+                "snapshot_round_trip_ms": newest.completed_ms - newest.started_ms
+                if newest
+                else None,
+            }
+        )
+    return rows
+
+
+@subscription.command("sync-status", epilog=EXIT_CODES)
+@click.argument("topic")
+@click.argument("group")
+@clusters_option
+@timeout_option
+@output_option
+@click.pass_context
+def sync_status(
+    ctx: click.Context,
+    topic: str,
+    group: str,
+    *,
+    clusters: str | None,
+    timeout_s: float,
+    output: str,
+) -> None:
+    """Say whether each cluster knows everything that GROUP has read of TOPIC.
+
+    It does when a Subscription that begins there reads nothing again.
+    """
+    found = asyncio.run(describe_group(connected(clusters), topic, group, timeout_s=timeout_s))
+    rows = [
+        {
+            "cluster": one.cluster,
+            "partition": one.data.partition,
+            "in_sync": one.read_again == 0,
+            "read_again": one.read_again,
+            "standing": one.standing.value,
+        }
+        for one in found
+    ]
+    print_rows(rows, output)
+    ctx.exit(0 if all(row["in_sync"] for row in rows) else EXIT_INCOMPLETE)
+
+
+@subscription.command(
+    "failover",
+    epilog=EXIT_CODES
+    + """
+\b
+Examples:
+  stilltide subscription failover orders billing --to b --dry-run
+  stilltide subscription failover orders billing --to b
+""",
+)
+@click.argument("topic")
+@click.argument("group")
+@click.option("--to", "target", required=True, help="Name of the cluster to go on at.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would come to now.")
+@clusters_option
+@timeout_option
+@output_option
+@click.pass_context
+def failover_command(ctx: click.Context, topic: str, group: str, **given: Any) -> None:
+    """Wait until GROUP can go on at another cluster, and say what it will read again.
+
+    Stop its consumers first. Clusters that are away are left out: what they alone know is lost.
+    """
+    connectors = connected(given["clusters"])
+    done = asyncio.run(
+        fail_over(
+            connectors,
+            topic,
+            group,
+            ClusterName(given["target"]),
+            dry_run=given["dry_run"],
+            timeout_s=given["timeout_s"],
+        )
+    )
+    for cluster in done.away:
+        say(f"cluster {cluster} is away: what it alone knows is not carried over")
+    print_rows(_failed_over(done), given["output"])
+    ctx.exit(0 if done.complete else EXIT_INCOMPLETE)
+
+
+def _failed_over(done: FailOver) -> list[Row]:
+    return [
+        {
+            "cluster": one.cluster,
+            "partition": one.data.partition,
+            "offset": one.seen.offset,
+            "read_again": one.read_again,
+            "read_again_others": one.read_again_foreign,
+            "standing": one.standing.value,
+        }
+        for one in done.target
+    ]
+
+
+for command in (
+    _switch("enable", "Carry the position of GROUP on TOPIC over between clusters.", value=True),
+    _switch("disable", "Leave GROUP on TOPIC alone on every cluster.", value=False),
+):
+    subscription.add_command(command)

@@ -1,0 +1,110 @@
+"""What an operator is told of a replicated group: where it stands on each cluster, and why.
+
+*Source*: protocols.md I.
+*Invariants*: what is said to be read again is never less than what is: it counts every record that
+the group is known to have read anywhere, and that a member here would be given.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from connectors.group_admin import GroupConnector
+from pipeline.core.replication import claims, intervals
+from pipeline.core.replication.frontier import LogView, read_again
+from pipeline.core.replication.group import GroupSeen, Standing
+from pipeline.drivers.group_places import GroupPlace, GroupPlaces
+from schemas.replication import Claims
+from schemas.replication_markers import Snapshots
+from schemas.values import ClusterName, Offset, TopicPartition
+
+
+class Standpoint(NamedTuple):
+    """A group on one data partition of one cluster.
+
+    Attributes:
+        cluster: which one.
+        data: the data partition.
+        seen: the group.
+        standing: why it is where it is.
+        view: the log.
+        updated: committed offset in the last update of this cluster; None: none was written.
+        snapshots: of the data partition.
+        read_again: by a `Subscription` that begins here now.
+        read_again_foreign: by any other consumer, at most.
+    """
+
+    cluster: ClusterName
+    data: TopicPartition
+    seen: GroupSeen
+    standing: Standing
+    view: LogView
+    updated: Offset | None
+    snapshots: Snapshots | None
+    read_again: int
+    read_again_foreign: int
+
+
+async def describe_group(
+    connectors: Mapping[ClusterName, GroupConnector], topic: str, group: str, *, timeout_s: float
+) -> list[Standpoint]:
+    """Where the group stands on each cluster that there is a connector for.
+
+    Raises:
+        FatalError: the topic, or a system topic, does not exist on one of them.
+        UnavailableError, RetriableError: a cluster is away.
+        DecodeError: a marker, bucket or commit that cannot be understood.
+    """
+    readers = [
+        GroupPlaces(name, connector, connectors.keys() - {name}, timeout_s)
+        for name, connector in connectors.items()
+    ]
+    try:
+        places = [place for reader in readers for place in await reader.read(topic, group)]
+        known: dict[TopicPartition, Claims] = {}
+        for place in places:
+            generations = [one.markers.generation for one in places if one.data == place.data]
+            current = place.markers.generation == max(generations)
+            told = place.markers.claimed if current else {}
+            here = await place.read_here()
+            known[place.data] = claims.join(known.get(place.data, {}), told, here)
+        return [await _standpoint(place, places, known[place.data]) for place in places]
+    finally:
+        for reader in readers:
+            await reader.close()
+
+
+async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> Standpoint:
+    skips = place.markers.for_member(place.committed, place.topic_id).claimed
+    own = place.markers.updates.get(place.cluster)
+    return Standpoint(
+        place.cluster,
+        place.data,
+        place.seen,
+        await place.standing(),
+        place.view,
+        own.offset if own else None,
+        place.snapshots,
+        await _read_again(place, places, claims.minus(known, skips)),
+        await _read_again(place, places, known),
+    )
+
+
+async def _read_again(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> int:
+    """Known records at or above the group's offset, and those that will yet be copied here."""
+    offset = place.seen.offset
+    position = place.view.log_start if offset is None else offset
+    count = await place.run(read_again(place.view, place.index_list, known, position))
+    for source in places:
+        if source.data != place.data or source is place:
+            continue
+        newest = place.copied[source.cluster]
+        here = source.view.incarnation
+        copied = 0
+        if newest is not None and newest.source_incarnation == here.topic:
+            copied = newest.source_to
+        left = intervals.minus(known.get(here, ()), intervals.below(copied))
+        if left:
+            begin = Offset(max(copied, source.view.log_start))
+            reading = read_again(source.view, source.index_list, {here: left}, begin)
+            count += await source.run(reading)
+    return count

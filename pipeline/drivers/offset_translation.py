@@ -1,0 +1,174 @@
+"""Translates an offset of one cluster into one of another, by the index of the link between them.
+
+*Source*: protocols.md H3.
+*Invariants*: exact: what is returned is the place of the first copy of a record at or above the
+offset. It reads the index, and of the log one bucket at most for each that has no such copy.
+
+Refuses: an offset that was not copied yet, or whose copies have left the log.
+"""
+
+from typing import NamedTuple
+
+from connectors.base import Connector, LogAdmin
+from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from pipeline.core.replication.index import OffsetIndex
+from pipeline.drivers.log_scan import scan
+from pipeline.drivers.subscription_outage import OutageGuard
+from pipeline.errors import RefusedError
+from schemas import replication_positions
+from schemas.errors import DecodeError
+from schemas.placement import system_partition
+from schemas.replication import origin_of, topic_incarnation
+from schemas.topics import REPLICATION_POSITIONS
+from schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
+
+RETRY_S = 0.25
+
+
+class Translated(NamedTuple):
+    """Where a record lies.
+
+    Attributes:
+        offset: on the target: the first copy, or the end of what was copied.
+        origin_offset: of that record on the source; None: nothing at or above was copied, since
+            nothing visible lies there.
+    """
+
+    offset: Offset
+    origin_offset: Offset | None
+
+
+async def translate(
+    source: Connector,
+    target: Connector,
+    names: tuple[ClusterName, ClusterName],
+    data: TopicPartition,
+    offset: Offset,
+    *,
+    timeout_s: float,
+) -> Translated:
+    """The first copy on the target of a local record of the source at or above an offset.
+
+    Args:
+        source: the cluster that the offset is of.
+        target: the other one.
+        names: of both.
+        data: the data partition.
+        offset: on the source.
+        timeout_s: how long a cluster may be away.
+
+    Raises:
+        RefusedError: it was not copied yet, or has left the target's log.
+        FatalError: the topic does not exist on one of them, or no link has copied it.
+        UnavailableError, RetriableError: a cluster is away.
+    """
+    admins = source.admin(), target.admin()
+    try:
+        topics = (
+            await _topic(admins[0], data, names[0]),
+            await _topic(admins[1], data, names[1]),
+        )
+        guard = OutageGuard(admins[1], timeout_s=timeout_s, retry_delay_s=RETRY_S)
+        index = await guard.call(lambda: _index(target, admins[1], names, data))
+        return await _look_up(target, admins[1], index, topics, data=data, offset=offset)
+    finally:
+        for admin in admins:
+            await admin.close()
+
+
+async def _topic(admin: LogAdmin, data: TopicPartition, cluster: ClusterName) -> bytes:
+    found = (await admin.describe_topics([data.topic])).get(data.topic)
+    if found is None or data.partition >= found.partition_count:
+        raise FatalError(
+            f"the partition does not exist on cluster {cluster}",
+            topic=data.topic,
+            partition=data.partition,
+        )
+    return topic_incarnation(found.topic_id)
+
+
+async def _index(
+    target: Connector, admin: LogAdmin, names: tuple[ClusterName, ClusterName], data: TopicPartition
+) -> OffsetIndex:
+    found = (await admin.describe_topics([REPLICATION_POSITIONS])).get(REPLICATION_POSITIONS)
+    if found is None:
+        raise FatalError(f"no link copies to cluster {names[1]}", topic=REPLICATION_POSITIONS)
+    number = system_partition(data, found.partition_count)
+    log = TopicPartition(REPLICATION_POSITIONS, number)
+    starts = await admin.start_offsets([log])
+    ends = await admin.end_offsets([log], committed=True)
+    if log not in starts or log not in ends:
+        raise RetriableError("the positions have no offsets yet", topic=REPLICATION_POSITIONS)
+    index = OffsetIndex(names[0])
+    reader = target.reader("offset-translation")
+    try:
+        async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
+            for record in records:
+                try:
+                    key = replication_positions.decode_key(record.key)
+                    if (key.data, key.source, key.target) != (data, *names):
+                        continue
+                    value = record.value
+                    bucket = None if value is None else replication_positions.decode_bucket(value)
+                    index.bucket_read(key.number, bucket)
+                except DecodeError as error:
+                    raise error.at(record.topic, record.partition, record.offset) from None
+    finally:
+        await reader.close()
+    return index
+
+
+async def _look_up(
+    target: Connector,
+    admin: LogAdmin,
+    index: OffsetIndex,
+    topics: tuple[bytes, bytes],
+    *,
+    data: TopicPartition,
+    offset: Offset,
+) -> Translated:
+    bucket = index.from_source(*topics, offset)
+    if bucket is None:
+        newest = index.newest
+        detail = f"copied are those below {newest.source_to}" if newest else "no link has copied it"
+        raise RefusedError(
+            f"offset {offset} was not copied yet",
+            detail=detail,
+            hint="is the link running? `stilltide replicate` copies what is missing",
+            topic=data.topic,
+            partition=data.partition,
+            offset=offset,
+        )
+    starts = await admin.start_offsets([data])
+    reader = target.reader("offset-translation")
+    try:
+        for number in sorted(index.buckets):
+            one = index.buckets[number]
+            same = (one.source_incarnation, one.target_incarnation) == topics
+            if not same or one.source_to <= offset or one.target_from >= one.target_to:
+                continue
+            if one.target_from < starts.get(data, 0) and one.source_from <= offset:
+                raise _gone(data, offset)
+            read = OffsetRange(data, Offset(one.target_from), one.target_to)
+            try:
+                async for records in scan(reader, [read]):
+                    for record in records:
+                        origin = origin_of(record.headers)
+                        copy = origin is not None and index.is_copy(one, origin)
+                        if origin is not None and copy and origin.offset >= offset:
+                            return Translated(record.offset, origin.offset)
+            except OffsetOutOfRangeError:
+                raise _gone(data, offset) from None
+    finally:
+        await reader.close()
+    return Translated(Offset(index.copied_end(topics[1])), None)
+
+
+def _gone(data: TopicPartition, offset: Offset) -> RefusedError:
+    return RefusedError(
+        f"copies at offset {offset} have left the log",
+        hint="retention has deleted them; nothing below the log start can be read",
+        topic=data.topic,
+        partition=data.partition,
+        offset=offset,
+    )

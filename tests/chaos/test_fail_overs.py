@@ -1,0 +1,110 @@
+"""Fail-overs at random moments: nothing unread is skipped, and no more is read again than was said.
+
+Clusters in memory, with the links and controllers of production; some of them die meanwhile.
+Rules: protocols.md I.
+"""
+
+import asyncio
+import os
+from random import Random
+
+import pytest
+
+from pipeline.client import Subscription
+from pipeline.drivers.group_report import describe_group
+from schemas.values import EndOffset
+from tests.support.replicated_clusters import DATA, Site, Sites, replicated
+
+FAIL_OVERS = 50
+"""Of each world; there are four."""
+
+
+class Campaign:
+    """A group that goes from cluster to cluster."""
+
+    def __init__(self, sites: Sites, random: Random, *, ours: bool) -> None:
+        self.sites, self.random, self.ours = sites, random, ours
+        self.names = list(sites.sites)
+        self.at = self.names[0]
+        self.written = 0
+        self.read: set[bytes] = set()
+        self.again = 0
+
+    def write(self):
+        """Some records somewhere."""
+        for name in self.names:
+            count = self.random.choice((0, 0, 1, 5, 20))
+            self.sites[name].write(*(b"%d" % (self.written + n) for n in range(count)))
+            self.written += count
+
+    async def disturb(self):
+        """Time passes; a link or a controller may die."""
+        for _ in range(self.random.randrange(60)):
+            await asyncio.sleep(0)
+        match self.random.randrange(6):
+            case 0:
+                name = self.random.choice(self.names)
+                await self.sites[name].kill()
+                self.sites[name].start()
+            case 1:
+                source, target = self.random.sample(self.names, 2)
+                await self.sites.unlink(source, target)
+                self.sites.link(source, target)
+
+    async def consume(self, share: float) -> int:
+        """Reads a share of what there is; how many of them had been read before."""
+        site = self.sites[self.at]
+        end = site.stable_end()
+        begin = site.committed("g") or 0
+        until = begin + round((end - begin) * share)
+        found = await self._ours(site, until) if self.ours else self._foreign(site, until)
+        again = len([one for one in found if one in self.read])
+        self.read.update(found)
+        return again
+
+    async def _ours(self, site: Site, until: int) -> list[bytes]:
+        found: list[bytes] = []
+        async with Subscription([DATA.topic], group="g", connector=site.connector) as subscription:
+            async for message in subscription.read_to({DATA: EndOffset(until)}):
+                assert message.value is not None
+                found.append(message.value)
+            await subscription.commit()
+        return found
+
+    def _foreign(self, site: Site, until: int) -> list[bytes]:
+        """A consumer of any client that names its partition itself."""
+        found = site.visible(site.committed("g") or 0, until)
+        site.commit("g", until)
+        return found
+
+    async def fail_over(self):
+        """To another cluster, without waiting for anything."""
+        self.at = self.random.choice([one for one in self.names if one != self.at])
+        found = await describe_group(self.sites.connectors, DATA.topic, "g", timeout_s=20)
+        said = next(one for one in found if one.cluster == self.at)
+        most = said.read_again if self.ours else said.read_again_foreign
+        again = await self.consume(self.random.random())
+        assert again <= most, f"{again} read again on {self.at}, {most} said: {said}"
+        self.again += again
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("names", ["ab", "abc"])
+async def test_fail_overs(names: str, ours: bool):  # noqa: FBT001 - a parameter of the test
+    """Every measured re-read was announced, and at the end everything has been read."""
+    random = Random(f"{os.environ.get('SEED', '1')}-{names}-{ours}")
+    async with replicated(names, "g") as sites:
+        campaign = Campaign(sites, random, ours=ours)
+        for _ in range(FAIL_OVERS):
+            campaign.write()
+            await campaign.disturb()
+            await campaign.consume(random.random())
+            await campaign.disturb()
+            await campaign.fail_over()
+        everything = {b"%d" % number for number in range(campaign.written)}
+        last = sites[campaign.at]
+        await sites.until(lambda: set(last.values()) == everything)
+        await campaign.consume(1.0)
+        assert campaign.read == everything
+        print(f"{names} ours={ours}: {campaign.again} of {campaign.written} read again")  # noqa: T201

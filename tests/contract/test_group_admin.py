@@ -1,0 +1,112 @@
+"""`GroupAdmin`: promises of connectors.base, on every connector."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from connectors.base import Committed
+from connectors.errors import ActiveGroupError, FatalError, RetriableError
+from connectors.group_admin import GroupAdmin
+from schemas.values import Offset, TopicPartition
+from tests.contract.rig import WAIT_S, Membership, Rig, write
+
+
+@pytest.fixture
+async def groups(rig: Rig) -> AsyncIterator[GroupAdmin]:
+    """An admin of the connector under test."""
+    admin = rig.connector.group_admin()
+    yield admin
+    await admin.close()
+
+
+async def test_a_group_that_does_not_exist(groups: GroupAdmin, topic_name: str):
+    """It has committed nothing and has no members, which is no error."""
+    assert await groups.committed([topic_name], [TopicPartition(topic_name, 0)]) == {topic_name: {}}
+    assert await groups.committed([topic_name], []) == {topic_name: {}}
+    assert await groups.active([topic_name]) == set()
+    assert await groups.active([]) == set()
+
+
+async def test_a_move_makes_a_group_and_moves_it_anywhere(groups: GroupAdmin, log: TopicPartition):
+    """Offsets and metadata are those given, also backwards and past the end of the log."""
+    other, group = TopicPartition(log.topic, 1), log.topic
+    await groups.move(group, {log: Committed(Offset(9), "st1;g=1")})
+    assert await groups.committed([group], [log, other]) == {
+        group: {log: Committed(Offset(9), "st1;g=1")}
+    }
+    await groups.move(
+        group, {log: Committed(Offset(2), ""), other: Committed(Offset(0), "another's")}
+    )
+    moved = {log: Committed(Offset(2), ""), other: Committed(Offset(0), "another's")}
+    assert await groups.committed([group], [log, other]) == {group: moved}
+    await groups.move(group, {})
+    assert await groups.active([group]) == set()
+
+
+async def test_a_group_with_members_is_not_moved(rig: Rig, groups: GroupAdmin, log: TopicPartition):
+    """The error names the group, what it committed stays; once its members left it is moved."""
+    group = log.topic
+    await write(rig, log, b"a", b"b")
+    member = Membership(rig.connector.group_reader("m", group))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.records) == 2)
+    await member.reader.commit({log: Offset(1)}, {log: "st1;g=3"})
+    assert await groups.active([group, f"{group}-absent"]) == {group}
+    with pytest.raises(ActiveGroupError, match=group):
+        await groups.move(group, {log: Committed(Offset(2), "")})
+    assert await groups.committed([group], [log]) == {group: {log: Committed(Offset(1), "st1;g=3")}}
+    await member.leave()
+    async with asyncio.timeout(WAIT_S):
+        while await groups.active([group]):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+    await groups.move(group, {log: Committed(Offset(2), "")})
+    assert await groups.committed([group], [log]) == {group: {log: Committed(Offset(2), "")}}
+
+
+async def test_a_moved_group_begins_where_it_was_moved_to(
+    rig: Rig, groups: GroupAdmin, log: TopicPartition
+):
+    """A member is given the offset and the metadata."""
+    await write(rig, log, b"a", b"b", b"c")
+    await groups.move(log.topic, {log: Committed(Offset(2), "st1;g=0")})
+    member = Membership(rig.connector.group_reader("m", log.topic))
+    await member.join(log.topic)
+    await member.until(lambda: bool(member.records))
+    assert [record.value for record in member.records] == [b"c"]
+    assert member.reader.committed(log) == Committed(Offset(2), "st1;g=0")
+    await member.leave()
+
+
+@pytest.mark.parametrize("metadata", ["x" * 4096, "\N{SNOWMAN}"])
+async def test_metadata_that_no_broker_takes_is_refused(
+    groups: GroupAdmin, log: TopicPartition, metadata: str
+):
+    """Nothing is committed."""
+    with pytest.raises(FatalError, match="metadata"):
+        await groups.move(log.topic, {log: Committed(Offset(0), metadata)})
+    assert await groups.committed([log.topic], [log]) == {log.topic: {}}
+
+
+async def test_a_move_in_a_missing_partition_is_refused(groups: GroupAdmin, log: TopicPartition):
+    """Nothing is committed."""
+    absent = TopicPartition(log.topic, 7)
+    with pytest.raises(FatalError):
+        await groups.move(log.topic, {absent: Committed(Offset(0), "")})
+    assert await groups.committed([log.topic], [log]) == {log.topic: {}}
+
+
+async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
+    """Every question fails within the time-out and names the address."""
+    admin = rig.unreachable().group_admin()
+    data = TopicPartition("t", 0)
+    for ask in (
+        lambda: admin.committed(["g"], [data]),
+        lambda: admin.active(["g"]),
+        lambda: admin.move("g", {data: Committed(Offset(0), "")}),
+    ):
+        with pytest.raises(RetriableError, match=rig.address):
+            async with asyncio.timeout(10):
+                await ask()
+    await admin.close()
+    await admin.close()

@@ -1,0 +1,144 @@
+"""Replicated groups between real brokers: workers, links, operators, any client."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from connectors.local.cluster import LocalCluster
+from pipeline.client import Subscription
+from tests.support.link_process import Clusters, LinkProcess
+from tests.support.local import run_stilltide
+from tests.support.worker_process import WorkerProcess
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def clusters(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    """The shared broker, `a`, and another one."""
+    with LocalCluster("b", tmp_path_factory.mktemp("kafka-b"), fast_start=True) as other:
+        yield Clusters([kafka, other])
+
+
+class Operated:
+    """Both clusters as an operator has them."""
+
+    def __init__(self, clusters: Clusters, directory: Path) -> None:
+        self.clusters = clusters
+        self.named = " ".join(f"{name}={at}" for name, at in clusters.addresses.items())
+        self._directory = directory
+
+    async def run(self, *words: str, code: int = 0) -> str:
+        """What a command prints."""
+        command = [*words, "--clusters", self.named]
+        done = await asyncio.to_thread(run_stilltide, *command, cwd=self._directory)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    async def ask(self, *words: str, code: int = 0) -> Any:
+        """What it prints as JSON."""
+        return json.loads(await self.run(*words, "-o", "json", code=code))
+
+
+def produced(address: str, topic: str, first: int, end: int):
+    """Writes the numbers `[first, end)` to partition 0."""
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 5})
+    for number in range(first, end):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+
+
+def committed(address: str, topic: str, group: str) -> int:
+    """Offset of a group; -1001: none."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    try:
+        return consumer.committed([TopicPartition(topic, 0)], 30)[0].offset
+    finally:
+        consumer.close()
+
+
+def commit(address: str, topic: str, group: str, offset: int):
+    """What a foreign consumer does that names its partition itself."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    place = TopicPartition(topic, 0, offset)
+    consumer.assign([place])
+    consumer.commit(offsets=[place], asynchronous=False)
+    consumer.close()
+
+
+async def read(connector: Any, topic: str, group: str, count: int) -> list[int]:
+    """What a member of ours is given; it commits all of it."""
+    found: list[int] = []
+    async with (
+        asyncio.timeout(WAIT_S),
+        Subscription([topic], group=group, connector=connector) as subscription,
+    ):
+        while len(found) < count:
+            found.append(int((await anext(subscription)).value or b""))
+        await subscription.commit()
+    return found
+
+
+async def test_groups_fail_over_between_two_brokers(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+):
+    """A foreign group is moved exactly, and one of ours reads nothing twice and misses nothing."""
+    a, b = clusters.addresses["a"], clusters.addresses["b"]
+    operated = Operated(clusters, tmp_path)
+    foreign, ours = f"{topic_name}-foreign", f"{topic_name}-ours"
+    await clusters.create("a", topic_name)
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(
+                WorkerProcess(
+                    clusters.addresses[name],
+                    tmp_path / f"worker-{name}.log",
+                    "--cluster",
+                    name,
+                    clusters=operated.named,
+                )
+            )
+            for name in "ab"
+        ]
+        await asyncio.gather(*(worker.serving() for worker in workers))
+        for ends in ("ab", "ba"):
+            log = tmp_path / f"{ends}.log"
+            options = ("--topics", topic_name, "--merge")
+            link = LinkProcess(clusters.addresses, ends[0], ends[1], log, *options)
+            await stack.enter_async_context(link)
+            await link.serving()
+        for group in (foreign, ours):
+            await operated.run("subscription", "enable", topic_name, group)
+        produced(a, topic_name, 0, 500)
+        first = await read(clusters.connector("a"), topic_name, ours, 300)
+        commit(a, topic_name, foreign, 120)
+        produced(b, topic_name, 500, 600)
+
+        for group in (foreign, ours):
+            done = await operated.ask(
+                "subscription", "failover", topic_name, group, "--to", "b", "--timeout-s", "60"
+            )
+            assert [(one["read_again"], one["cluster"]) for one in done] == [(0, "b")]
+        assert committed(b, topic_name, foreign) == 120
+        rest = await read(clusters.connector("b"), topic_name, ours, 300)
+        assert sorted(first + rest) == list(range(600))
+
+        listed = await operated.ask("subscription", "list")
+        assert {"topic": topic_name, "group": ours, "cluster": "b", "replicated": True} in listed
+        described = await operated.ask("subscription", "describe", topic_name, foreign)
+        assert [one["cluster"] for one in described] == ["a", "b"]
+        assert described[1]["offset"] == 120
+        status = await operated.ask("subscription", "sync-status", topic_name, foreign)
+        assert all(one["in_sync"] for one in status)
+        (found,) = await operated.ask(
+            "offset", "translate", topic_name, "0", "77", "--from", "a", "--to", "b"
+        )
+        assert (found["translated"], found["record"]) == (77, 77)
+        await operated.run("subscription", "failover", topic_name, ours, "--to", "c", code=1)
+        await operated.run("subscription", "disable", topic_name, foreign)

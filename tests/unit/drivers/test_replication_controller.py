@@ -1,0 +1,241 @@
+"""Controllers on clusters in memory: claims out, positions in.
+
+Rules: protocols.md I.
+"""
+
+import asyncio
+
+import pytest
+
+from connectors.base import Committed
+from connectors.errors import ActiveGroupError, FatalError
+from pipeline.client import Subscription
+from pipeline.core.pending_ack.cursor import Cursor, encode
+from pipeline.drivers.fail_over import fail_over
+from pipeline.drivers.group_report import Standpoint, describe_group
+from pipeline.drivers.offset_translation import translate
+from pipeline.errors import ConfigError, RefusedError
+from schemas.acknowledgements import OffsetRange
+from schemas.replication import origin_of
+from schemas.replication_markers import Response, ResponseKey
+from schemas.values import ClusterName, EndOffset, Offset
+from tests.support.replicated_clusters import DATA, Sites, replicated
+
+NUMBERS = [b"%d" % number for number in range(30)]
+
+
+async def describe(sites: Sites, group: str = "g") -> dict[str, Standpoint]:
+    """By cluster."""
+    found = await describe_group(sites.connectors, DATA.topic, group, timeout_s=10)
+    return {one.cluster: one for one in found}
+
+
+async def read(sites: Sites, cluster: str, count: int, group: str = "g") -> list[bytes | None]:
+    """What a member of ours is given there; it commits all of it."""
+    found: list[bytes | None] = []
+    async with Subscription(
+        [DATA.topic], group=group, connector=sites[cluster].connector
+    ) as subscription:
+        while len(found) < count:
+            found.append((await anext(subscription)).value)
+        await subscription.commit()
+    return found
+
+
+async def test_a_group_is_carried_over():
+    """I6, I7: what a group has read here it need not read there."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        a.commit("g", 6)
+        await sites.until(lambda: b.committed("g") == 6)
+        a.commit("g", 10)
+        await sites.until(lambda: b.committed("g") == 11)  # behind the control record
+
+
+async def test_three_clusters_and_a_controller_that_dies():
+    """I7: a group advances everywhere; another controller goes on from the markers."""
+    async with replicated("abc", "g") as sites:
+        a, b, c = (sites[name] for name in "abc")
+        a.write(*NUMBERS[:5])
+        c.write(*NUMBERS[5:10])
+        await sites.until(lambda: len(b.values()) == 10)
+        b.commit("g", b.end())
+        await b.kill()
+        b.start()
+        await sites.until(lambda: a.committed("g") == a.end())
+        await sites.until(lambda: c.committed("g") == c.end())
+        await sites.unlink("a", "b")
+        a.write(*NUMBERS[10:20])
+        a.commit("g", a.end())
+        await c.kill()
+        await sites.until(lambda: len(c.values()) == 20)
+        sites.link("a", "b")
+        c.start()
+        await sites.until(lambda: c.committed("g") == c.end())
+        await sites.until(lambda: b.committed("g") == b.end())
+
+
+async def test_a_disabled_group_is_left_alone_until_it_is_enabled():
+    """Whatever other clusters say of it; then it is carried over as if it had always been."""
+    async with replicated("ab", "g", "h") as sites:
+        a, b = sites["a"], sites["b"]
+        b.named = {(DATA.topic, "g", False)}
+        a.write(*NUMBERS[:10])
+        a.commit("g", 7)
+        a.commit("h", 3)
+        await sites.until(lambda: b.committed("h") == 3)
+        assert b.committed("g") is None
+        b.named = {(DATA.topic, "g", True)}
+        await sites.until(lambda: b.committed("g") == 7)
+
+
+async def test_a_group_with_members_is_not_moved_until_they_leave():
+    """I7: an active group keeps its offset; nothing it has read is lost on the way."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        await sites.until(lambda: len(b.values()) == 10)
+        member = b.connector.group_reader("m", "g")
+        await member.subscribe([DATA.topic], assigned=lambda _: None, revoked=lambda _: None)
+        a.commit("g", 8)
+        await sites.until(lambda: any(key.source == "a" for key, _ in b.updates()))
+        assert b.committed("g") is None
+        with pytest.raises(ActiveGroupError, match="cluster b"):
+            await fail_over(
+                sites.connectors, DATA.topic, "g", ClusterName("b"), dry_run=True, timeout_s=5
+            )
+        await member.close()
+        await sites.until(lambda: b.committed("g") == 8)
+
+
+async def test_acknowledgements_above_the_offset_survive_a_move():
+    """G, I11: `a=` is kept as far as it lies above, and the generation stands beside it."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        await sites.until(lambda: len(b.values()) == 10)
+        ranges = (OffsetRange(Offset(1), EndOffset(3)), OffsetRange(Offset(6), EndOffset(8)))
+        b.commit("g", 0, encode(Cursor(Offset(0), ranges)))
+        a.commit("g", 4)
+        await sites.until(lambda: b.committed("g") == 4)
+        kept = encode(Cursor(Offset(4), ranges[1:], ("g=0",)))
+        assert b.broker.group("g").committed[DATA] == Committed(Offset(4), kept)
+
+
+async def test_an_answer_counts_what_was_written_before_its_request_was_read():
+    """I3: a decided end from before the request would miss records that a link has copied."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        for number in NUMBERS:
+            b.write(number)
+            end = b.end()
+            asked = len([1 for key, _ in b.markers() if isinstance(key, ResponseKey)])
+            a.write(number)
+
+            def answered(asked: int = asked, end: int = end) -> bool:
+                ends = [
+                    value.decided_end
+                    for key, value in b.markers()
+                    if isinstance(key, ResponseKey) and isinstance(value, Response)
+                    if key.source == "b"
+                ]
+                return len(ends) > asked // 2 and ends[-1] >= end
+
+            await sites.until(answered)
+
+
+async def test_our_members_read_nothing_again_after_a_fail_over():
+    """I11: exactly what was not read yet comes, although both clusters are written to."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        b.write(*NUMBERS[10:20])
+        await sites.until(lambda: len(a.values()) == len(b.values()) == 20)
+        first = await read(sites, "a", 13)
+        before = await describe(sites)
+        assert before["b"].read_again <= before["b"].read_again_foreign
+        done = await fail_over(
+            sites.connectors, DATA.topic, "g", ClusterName("b"), dry_run=False, timeout_s=20
+        )
+        assert done.complete
+        assert [one.read_again for one in done.target] == [0]
+        rest = await read(sites, "b", 7)
+        assert sorted(first + rest) == sorted(NUMBERS[:20])
+        a.write(NUMBERS[20])
+        assert await read(sites, "b", 1) == [NUMBERS[20]]
+
+
+async def test_a_copy_of_a_cluster_that_no_claim_names_is_not_skipped():
+    """I11: it is no local record, although claims of local ones may span its offset."""
+    async with replicated("abc", "g") as sites:
+        a, b, c = (sites[name] for name in "abc")
+        await sites.unlink("c", "a")
+        c.write(*NUMBERS[:3])
+        await sites.until(lambda: len(b.values()) == 3)
+        a.write(NUMBERS[3])
+        await sites.until(lambda: len(b.values()) == 4)
+        assert await read(sites, "a", 1) == [NUMBERS[3]]
+        await sites.until(lambda: b.committed("g") is not None)
+        assert await read(sites, "b", 3) == NUMBERS[:3]
+
+
+async def test_what_is_not_carried_over_yet_is_counted():
+    """A cluster that has heard nothing: every record read elsewhere would be read again."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        await sites.until(lambda: len(b.values()) == 10)
+        await a.kill()
+        a.commit("g", 6)
+        found = await describe(sites)
+        assert (found["b"].read_again, found["b"].read_again_foreign) == (6, 6)
+        assert found["a"].read_again == 0
+        await sites.unlink("a", "b")
+        a.write(*NUMBERS[10:14])
+        a.commit("g", 14)
+        assert (await describe(sites))["b"].read_again == 14
+        dry = await fail_over(
+            sites.connectors, DATA.topic, "g", ClusterName("b"), dry_run=True, timeout_s=20
+        )
+        assert not dry.complete
+        assert [one.read_again for one in dry.target] == [14]
+        a.start()
+        sites.link("a", "b")
+        await sites.until(lambda: b.committed("g") == b.end())
+        assert (await describe(sites))["b"].read_again == 0
+
+
+async def test_unknown_clusters_and_topics_are_refused():
+    """The error names what is missing, and where."""
+    async with replicated("ab", "g") as sites:
+        with pytest.raises(ConfigError, match="'c'"):
+            await fail_over(
+                sites.connectors, DATA.topic, "g", ClusterName("c"), dry_run=True, timeout_s=5
+            )
+        with pytest.raises(FatalError, match="cluster a"):
+            await describe_group(sites.connectors, "absent", "g", timeout_s=5)
+
+
+async def test_every_offset_is_translated_exactly():
+    """H3: to the first copy at or above, whatever lies between; refused where none is yet."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        for number in NUMBERS:
+            a.write(number)
+            b.write(number)
+            await asyncio.sleep(0)
+        await sites.until(lambda: len(a.values()) == len(b.values()) == 60)
+        copies = {
+            origin.offset: record.offset
+            for record in b.broker.records(DATA)
+            if (origin := origin_of(record.headers)) is not None
+        }
+        ends = sites.connectors[ClusterName("a")], sites.connectors[ClusterName("b")]
+        names = ClusterName("a"), ClusterName("b")
+        for offset in range(max(copies) + 1):
+            found = await translate(*ends, names, DATA, Offset(offset), timeout_s=10)
+            origin = min(one for one in copies if one >= offset)
+            assert found == (copies[origin], origin)
+        with pytest.raises(RefusedError, match="not copied yet"):
+            await translate(*ends, names, DATA, Offset(a.end() + 1), timeout_s=10)

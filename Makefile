@@ -8,7 +8,7 @@ SEED ?= 1
 ROUNDS ?= 2
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench chaos lock protos clean
+.PHONY: help setup demo test images test-containers check format bench chaos lock protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,16 @@ demo: setup ## Run the main job end to end on a real broker and check the result
 
 test: check ## Run every check and test, those on a real broker and Spark included (JOBS=2 ARGS="-k marker").
 	$(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
+	@if [ -n "$(ARGS)" ]; then :; \
+	elif timeout 10 docker version >/dev/null 2>&1; then $(MAKE) --no-print-directory test-containers; \
+	else echo "no Docker engine answers: tests/containers did not run"; fi
+
+images: ## Build the images stilltide (worker) and stilltide:spark.
+	docker build --quiet --tag stilltide .
+	docker build --quiet --tag stilltide:spark --target spark .
+
+test-containers: setup images ## Run the tests on images and the compose file; needs a Docker engine.
+	$(BIN)/pytest tests/containers $(ARGS)
 
 check: setup ## Lint, format, types and import contracts.
 	$(BIN)/ruff check $(CODE)
@@ -39,14 +49,18 @@ format: setup ## Rewrite the sources in the project's format.
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: setup ## Measure (all cases, or CASE=writer|transactions|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|batch_filter|replication); writes build/bench/<case>.json.
+bench: setup ## Measure (all cases, or CASE=writer|transactions|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|audit|batch_filter|replication); writes build/bench/<case>.json.
 	$(BIN)/python -m tests.bench $(CASE)
 
 chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS="-k broker").
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos $(ARGS)
 
-lock: setup ## Compile requirements.lock anew.
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade --group dev pyproject.toml -o requirements.lock
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
+
+lock: setup ## Compile requirements.lock anew, and of it what the images need.
+	$(COMPILE) --upgrade --group dev --extra spark -o requirements.lock
+	$(COMPILE) --no-annotate --constraint requirements.lock -o requirements.worker.lock
+	$(COMPILE) --no-annotate --constraint requirements.lock --extra spark -o requirements.spark.lock
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. schemas/v1/*.proto

@@ -1,5 +1,6 @@
 """Fixtures for tests on a real broker; without Java they fail, they never skip."""
 
+import os
 from collections.abc import Iterator
 from pathlib import PurePath
 from uuid import uuid4
@@ -15,6 +16,7 @@ _ON_SPARK = (
     "test_audit_run.py",
     "test_native_batches.py",
     "test_native_committed.py",
+    "test_secure_cluster.py",
     "test_snapshot_readers.py",
 )
 
@@ -42,9 +44,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="session")
-def bootstrap(kafka: LocalCluster) -> str:
-    """Address of the shared broker."""
-    return kafka.bootstrap
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """Address of the shared broker; TEST_BOOTSTRAP names one that runs already."""
+    return os.environ.get("TEST_BOOTSTRAP") or request.getfixturevalue("kafka").bootstrap
 
 
 @pytest.fixture

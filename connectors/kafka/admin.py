@@ -25,7 +25,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from connectors.base import TopicDescription
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, admin_options
-from connectors.kafka.errors import MISSING, STALE, error_of, translate
+from connectors.kafka.errors import MISSING, REFUSED, STALE, error_of, translate
 from connectors.kafka.logs import ClientLog
 from connectors.topic_check import check_specs, check_topic
 from schemas.topics import TopicSpec
@@ -54,7 +54,7 @@ class KafkaAdmin:
         self._config = config
         self._address = config.bootstrap_servers
         self._client: AdminClient | None = None
-        self._last_error = ""
+        self._last_error: KafkaError | None = None
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
@@ -311,10 +311,17 @@ class KafkaAdmin:
                 self._client.poll(0)
 
     def _failure(self, error: KafkaException, action: str) -> Exception:
-        return translate(error, self._address, action, detail=self._last_error)
+        last = self._last_error
+        if last is not None and last.code() in REFUSED:
+            # The call itself only timed out: the client goes on trying to connect.
+            return translate(last, self._address, action)
+        return translate(error, self._address, action, detail=last.str() if last else "")
 
     def _note_error(self, error: KafkaError) -> None:
-        self._last_error = error.str()
+        # "all brokers are down" follows upon every cause; the cause is the news.
+        down = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public name
+        if self._last_error is None or not down:
+            self._last_error = error
 
 
 def log_bounds(

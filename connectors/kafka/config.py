@@ -101,6 +101,15 @@ class KafkaConfig:
             )
 
 
+Cluster = str | KafkaConfig
+"""What reaches a cluster: its bootstrap servers, or with TLS, SASL and patience."""
+
+
+def config_of(cluster: Cluster) -> KafkaConfig:
+    """The same as a config."""
+    return KafkaConfig(cluster) if isinstance(cluster, str) else cluster
+
+
 def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> Options:
     """Options of a writer's producer: idempotent, acknowledged by all in-sync replicas."""
     return {

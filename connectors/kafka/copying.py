@@ -16,7 +16,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from connectors.base import NewRecord
-from connectors.copying import NewCopy, Span
+from connectors.copying import COPY_TIMEOUT_S, NewCopy, Span
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, copy_options
 from connectors.kafka.errors import translate
@@ -37,7 +37,7 @@ class KafkaCopyWriter:
         self._options = copy_options(config, transactional_id)
         self._address = config.bootstrap_servers
         self._request_timeout_s = config.request_timeout_s
-        self._timeout_s = config.delivery_timeout_s
+        self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._producer: Producer | None = None
         self._is_open = False
@@ -170,7 +170,9 @@ class KafkaCopyWriter:
         producer, self._producer = self._producer, None
         if producer is not None and len(producer):
             producer.purge()
-            producer.flush(self._request_timeout_s)
+            # One that was fenced raises for that, too.
+            with contextlib.suppress(KafkaException):
+                producer.flush(self._request_timeout_s)
         self._is_open = self._offset_unknown = False
         self._failed = None
 

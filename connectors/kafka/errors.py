@@ -106,22 +106,30 @@ _OUT_OF_RANGE = frozenset(
     }
 )
 
-_REFUSED = frozenset(
+REFUSED = frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
+        KafkaError._SSL,  # noqa: SLF001 - as above
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
+"""The broker does not trust us, or we not the broker: asking again changes nothing."""
 
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 _HINTS = [
     (MISSING, "create the topic, or correct the name or partition"),
     (_OUT_OF_RANGE, "the records were deleted, or never written: choose a position in the log"),
-    (_REFUSED, "check the credentials and what they are allowed"),
+    (
+        REFUSED,
+        (
+            "check security.protocol, sasl.username, sasl.password, ssl.ca.location and what the "
+            "user is allowed (stilltide config show --origin says where each comes from)"
+        ),
+    ),
     (_TOO_LARGE, "write smaller records, or raise max.message.bytes of the topic"),
     (_FENCED, "another owner has taken over: stop"),
     (_RETRIABLE, "check that the broker runs and that its address is right; then try again"),

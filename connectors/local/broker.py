@@ -13,7 +13,8 @@ import os
 import secrets
 import socket
 import subprocess
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +57,30 @@ class BrokerRecord:
     cluster_id: str
     formatted: bool = False
     pid: int = 0
+
+    @property
+    def bootstrap(self) -> str:
+        """Address for clients."""
+        return f"{HOST}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where a broker can be reached beside its plain address.
+
+    Attributes:
+        name: in capitals, such as `TLS`.
+        protocol: Kafka's, such as `SASL_SSL`.
+        port: of HOST; the caller's to choose.
+        properties: of the listener, without the prefix that names it.
+        scram_users: passwords by user, for SCRAM-SHA-256; made when the storage is formatted.
+    """
+
+    name: str
+    protocol: str
+    port: int
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+    scram_users: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def bootstrap(self) -> str:
@@ -129,7 +154,13 @@ class BrokerDir:
         fresh.replace(self._record_path)
 
     def prepare(
-        self, name: str, *, port: int | None, heap: str, jvm_flags: tuple[str, ...]
+        self,
+        name: str,
+        *,
+        port: int | None,
+        heap: str,
+        jvm_flags: tuple[str, ...],
+        listeners: Sequence[Listener] = (),
     ) -> Launch:
         """Makes the directory ready for a broker; the caller holds it.
 
@@ -138,6 +169,7 @@ class BrokerDir:
             port: for clients; None for the one it had, or a free one.
             heap: the JVM's, such as `256m`.
             jvm_flags: further JVM options.
+            listeners: beside the plain one.
 
         Raises:
             PortTakenError: a given or remembered port is in use.
@@ -148,7 +180,7 @@ class BrokerDir:
         record = self._choose_ports(name, port)
         self.write_record(record)
         properties, log4j = self.path / "server.properties", self.path / "log4j2.properties"
-        properties.write_text(server_properties(record, self.path / "kafka"))
+        properties.write_text(server_properties(record, self.path / "kafka", listeners))
         log4j.write_text(_LOG4J)
         java_on_kafka = [
             str(java),
@@ -160,7 +192,13 @@ class BrokerDir:
         ]
         if not record.formatted:
             storage_tool = ["kafka.tools.StorageTool", "format", "-g", "-t", record.cluster_id]
-            self._format([*java_on_kafka, *storage_tool, "-c", str(properties)])
+            users = [
+                argument
+                for listener in listeners
+                for user, password in listener.scram_users.items()
+                for argument in ("-S", f"SCRAM-SHA-256=[name={user},password={password}]")
+            ]
+            self._format([*java_on_kafka, *storage_tool, "-c", str(properties), *users])
             record = replace(record, formatted=True)
             self.write_record(record)
         return Launch(record, [*java_on_kafka, "kafka.Kafka", str(properties)], self.log_path)
@@ -212,18 +250,22 @@ class BrokerDir:
             )
 
 
-def server_properties(record: BrokerRecord, log_dir: Path) -> str:
+def server_properties(
+    record: BrokerRecord, log_dir: Path, listeners: Sequence[Listener] = ()
+) -> str:
     """The text of `server.properties`: one node, broker and controller, for development."""
     plain, control = f"{HOST}:{record.port}", f"{HOST}:{record.controller_port}"
+    more = "".join(f",{each.name}://{each.bootstrap}" for each in listeners)
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@{control}",
-        "listeners": f"PLAINTEXT://{plain},CONTROLLER://{control}",
-        "advertised.listeners": f"PLAINTEXT://{plain}",
+        "listeners": f"PLAINTEXT://{plain},CONTROLLER://{control}{more}",
+        "advertised.listeners": f"PLAINTEXT://{plain}{more}",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+        + "".join(f",{each.name}:{each.protocol}" for each in listeners),
         "log.dirs": str(log_dir),
         "auto.create.topics.enable": "false",
         # One node: every internal topic with one replica, and few partitions to start fast.
@@ -249,6 +291,9 @@ def server_properties(record: BrokerRecord, log_dir: Path) -> str:
         "log.cleaner.backoff.ms": "200",
         "log.initial.task.delay.ms": "500",
     }
+    for each in listeners:
+        prefix = f"listener.name.{each.name.lower()}"
+        properties |= {f"{prefix}.{key}": value for key, value in each.properties.items()}
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 

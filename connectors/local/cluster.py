@@ -12,13 +12,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from connectors.local import watchdog
-from connectors.local.broker import FAST_START, BrokerDir, Launch
+from connectors.local.broker import FAST_START, BrokerDir, Launch, Listener
 from connectors.local.errors import BrokerDownError
 from connectors.local.readiness import START_TIMEOUT_S, STOP_TIMEOUT_S, await_ready
 
@@ -41,6 +42,7 @@ class LocalCluster:
         port: int | None = None,
         heap: str = "256m",
         fast_start: bool = False,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         """Touches nothing yet.
 
@@ -50,12 +52,14 @@ class LocalCluster:
             port: for clients; by default the one it had before, or a free one.
             heap: the JVM's heap.
             fast_start: trade the broker's top speed for a quicker start.
+            listeners: with TLS or SASL, beside the plain one.
         """
         self.name = name
         self._dir = BrokerDir(data_dir)
         self.log_path = self._dir.log_path
         self._port = port
         self._heap = heap
+        self._listeners = listeners
         self._jvm_flags = FAST_START if fast_start else ()
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
@@ -96,7 +100,11 @@ class LocalCluster:
         held = self._dir.hold()
         try:
             launch = self._dir.prepare(
-                self.name, port=self._port, heap=self._heap, jvm_flags=self._jvm_flags
+                self.name,
+                port=self._port,
+                heap=self._heap,
+                jvm_flags=self._jvm_flags,
+                listeners=self._listeners,
             )
             log_begin = self._dir.log_size
             self._process = _spawn(launch, held)

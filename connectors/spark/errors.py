@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from connectors.errors import ConnectorError, FatalError, RetriableError
+from connectors.kafka.config import Cluster, config_of
 
 _DETAIL_CHARS_MAX = 600
 
@@ -30,12 +31,12 @@ _AWAY = (
 
 
 @contextmanager
-def spark_errors(bootstrap_servers: str) -> Generator[None]:
+def spark_errors(bootstrap_servers: Cluster) -> Generator[None]:
     """Turns what Spark raises inside into `RetriableError` or `FatalError`, cause chained."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise connector_error(str(error), bootstrap_servers) from error
+        raise connector_error(str(error), config_of(bootstrap_servers).bootstrap_servers) from error
 
 
 def connector_error(text: str, bootstrap_servers: str) -> ConnectorError:

@@ -17,6 +17,8 @@ from threading import Lock
 
 from pyspark.sql import DataFrame, SparkSession
 
+from connectors.kafka.config import Cluster, config_of
+from connectors.kafka.security import java_options
 from schemas.values import OffsetRange
 
 KAFKA_DDL = (
@@ -42,7 +44,7 @@ _setting_sources = Lock()
 
 def read_ranges(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Cluster,
     ranges: Sequence[OffsetRange],
     *,
     committed: bool = True,
@@ -52,7 +54,7 @@ def read_ranges(
 
     Args:
         spark: a session with the Kafka source's jars.
-        bootstrap_servers: the cluster.
+        bootstrap_servers: the cluster, with its config where it wants TLS or SASL.
         ranges: at least one; each partition once.
         committed: whether native transactions that are open or aborted are hidden; then no end
             may lie above the partition's last stable offset.
@@ -64,7 +66,7 @@ def read_ranges(
 
 
 def options_of(
-    bootstrap_servers: str, ranges: Sequence[OffsetRange], *, committed: bool, headers: bool
+    bootstrap_servers: Cluster, ranges: Sequence[OffsetRange], *, committed: bool, headers: bool
 ) -> dict[str, str]:
     """The options of Spark's Kafka source that `read_ranges` reads with."""
     assert ranges, "nothing to read"
@@ -72,8 +74,11 @@ def options_of(
     partitions: defaultdict[str, list[int]] = defaultdict(list)
     for read in ranges:
         partitions[read.data.topic].append(read.data.partition)
+    config = config_of(bootstrap_servers)
+    security = java_options(config.extra)
     return {
-        "kafka.bootstrap.servers": bootstrap_servers,
+        **{f"kafka.{name}": value for name, value in security.items()},
+        "kafka.bootstrap.servers": config.bootstrap_servers,
         "kafka.isolation.level": "read_committed" if committed else "read_uncommitted",
         "kafka.fetch.max.wait.ms": str(_FETCH_WAIT_MS),
         "kafka.max.poll.records": str(_POLL_RECORDS_MAX),

@@ -11,6 +11,7 @@ import faust
 from faust.app.base import BootStrategy
 from mode import CrashingSupervisor
 
+from connectors.kafka.security import tls_context
 from pipeline.agents.transport import PromptTransport
 from pipeline.config import Settings
 
@@ -57,6 +58,7 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
     return _ClusterApp(
         f"stilltide-{settings.cluster}",
         broker=servers,
+        broker_credentials=_credentials(settings),
         autodiscover=False,
         datadir=data_dir / "cluster",
         store="memory://",
@@ -78,3 +80,15 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=settings.worker_instance_id,
     )
+
+
+def _credentials(settings: Settings) -> faust.SSLCredentials | faust.SASLCredentials | None:
+    context = tls_context(settings.kafka_options)
+    if settings.sasl_password is not None:
+        return faust.SASLCredentials(
+            username=settings.sasl_username,
+            password=settings.sasl_password.get_secret_value(),
+            ssl_context=context,
+            mechanism=settings.sasl_mechanism,
+        )
+    return faust.SSLCredentials(context=context) if context else None

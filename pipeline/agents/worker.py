@@ -16,11 +16,10 @@ import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from connectors.base import BatchReader, Connector, LogAdmin, LogWriter
-from connectors.group_admin import GroupConnector
-from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.agents.apps import cluster_app, writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
+from pipeline.agents.links import links_agent
 from pipeline.agents.owners import Owners, Shared
 from pipeline.agents.probes import Finding, Probes, broker_check
 from pipeline.config import Settings
@@ -88,12 +87,7 @@ class Worker:
         tune()
         disable_created_metrics()  # a time stamp beside each sample tells nothing new
         settings = self._settings
-        connector = KafkaConnector(
-            KafkaConfig(
-                bootstrap_servers=settings.bootstrap_servers,
-                request_timeout_s=settings.request_timeout_s,
-            )
-        )
+        connector = KafkaConnector(settings.kafka)
         admin = connector.admin()
         specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
         loop = asyncio.get_running_loop()
@@ -129,7 +123,7 @@ class Worker:
 
     async def _serve(
         self,
-        connector: GroupConnector,
+        connector: KafkaConnector,
         batches: BatchReader,
         admin: LogAdmin,
         dynamic: DynamicSettings,
@@ -166,6 +160,7 @@ class Worker:
             self._metrics,
         )
         owners = self._owners = Owners(cluster, shared, self.fail)
+        links = links_agent(cluster, settings, connector, self.fail)
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
@@ -178,7 +173,7 @@ class Worker:
         try:
             await self._stop.wait()
         finally:
-            await owners.stop()
+            await asyncio.gather(owners.stop(), links.stop())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

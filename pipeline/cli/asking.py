@@ -94,8 +94,7 @@ def cluster_options(command: _Command) -> _Command:
 def cluster_connector(bootstrap_servers: str | None) -> KafkaConnector:
     """Of the cluster that the options of a command name."""
     settings = load_settings(bootstrap_servers=bootstrap_servers)
-    config = KafkaConfig(settings.bootstrap_servers, request_timeout_s=settings.request_timeout_s)
-    return KafkaConnector(config)
+    return KafkaConnector(settings.kafka)
 
 
 def target(bootstrap_servers: str | None, timeout_s: float = 10.0) -> Target:

@@ -70,7 +70,8 @@ Examples:
     "first",
     multiple=True,
     metavar="[TOPIC/PARTITION=]OFFSET",
-    help="Where to begin.  [default: the log starts]",
+    help="Where to begin; the counts of transactions that it cuts stay unknown.  "
+    "[default: the log starts]",
 )
 @click.option(
     "--to",
@@ -143,9 +144,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     )
     options = SparkOptions(jars=spark_jars(), master=master, driver_memory=driver_memory)
     with _progress() as progress:
-        result = run_audit(
-            settings.bootstrap_servers, plan, spark_options=options, progress=progress
-        )
+        result = run_audit(settings.kafka, plan, spark_options=options, progress=progress)
     try:
         write_report(result, report)
     except OSError as error:

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import click
 
 from connectors.clock import SystemClock
-from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.cli.asking import bootstrap_option, cluster_connector
 from pipeline.cli.output import Row, output_option, print_rows, say
@@ -36,8 +35,7 @@ def _index(
     work: Callable[[AbortedIndexing], Awaitable[T]],
 ) -> T:
     settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
-    config = KafkaConfig(settings.bootstrap_servers, request_timeout_s=settings.request_timeout_s)
-    connector = KafkaConnector(config)
+    connector = KafkaConnector(settings.kafka)
 
     async def run() -> T:
         indexing = AbortedIndexing(

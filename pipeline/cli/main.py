@@ -6,6 +6,7 @@ Only the module of the command that is run is imported: Faust alone costs more t
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -15,6 +16,7 @@ import click
 from google.protobuf.internal import api_implementation
 
 from pipeline.cli.output import print_error, say
+from pipeline.config_sources import CONFIG_VARIABLE
 from pipeline.errors import PipelineError
 from pipeline.logging import LEVELS, configure_logging
 from schemas.errors import StilltideError
@@ -33,6 +35,7 @@ class Noun(NamedTuple):
 NOUNS = MappingProxyType(
     {
         "audit": Noun("pipeline.cli.audit:audit", "Check with Spark what topics hold."),
+        "config": Noun("pipeline.cli.config:config", "See the settings in force."),
         "coordinator": Noun(
             "pipeline.cli.coordinator:coordinator", "See what the transaction coordinators hold."
         ),
@@ -106,9 +109,21 @@ Examples:
     show_default=True,
     help="How much to say on stderr.",
 )
-def cli(log_level: str) -> None:
-    """Transactions and read-committed subscriptions for plain Kafka topics."""
+@click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    help="Settings in TOML, as STILLTIDE_CONFIG names them.",
+)
+def cli(log_level: str, config_path: str | None) -> None:
+    """Transactions and read-committed subscriptions for plain Kafka topics.
+
+    Settings: options of a command, else variables STILLTIDE_*, else the file of settings, else the
+    defaults; `stilltide config show --origin` lists them.
+    """
     configure_logging(log_level)
+    if config_path is not None:
+        os.environ[CONFIG_VARIABLE] = config_path  # for the processes that a command starts, too
     require_upb(api_implementation.Type())
 
 

@@ -6,6 +6,7 @@ import json
 import click
 
 from pipeline.agents.worker import Worker
+from pipeline.cli.asking import clusters_option
 from pipeline.config import load_settings
 
 
@@ -16,10 +17,16 @@ Examples:
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --instance-id worker-1
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --web-port 0
   stilltide worker --index-topics orders,payments
+  stilltide worker --bootstrap-servers 127.0.0.1:9092 --clusters b=127.0.0.1:9192 --replicate-from b
 """
 )
 @click.option("--cluster", help="Name of the cluster.  [default: a]")
 @click.option("--bootstrap-servers", help="Its brokers, host:port[,host:port].")
+@clusters_option
+@click.option(
+    "--replicate-from",
+    help="Clusters to copy topics from, 'b c'; each must be among --clusters.  [default: none]",
+)
 @click.option(
     "--instance-id",
     "worker_instance_id",

@@ -35,9 +35,6 @@ T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
-STRICT_PATIENCE_S = 5.0
-"""A link back may have made a topic just now whose buckets do not show yet."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicationOptions:
@@ -50,6 +47,8 @@ class ReplicationOptions:
         patience_s: how long a cluster may be away, each time.
         look_interval_s: between two looks at the topics and the source's ends.
         retry_delay_s: before a driver that failed is followed by another.
+        refuse_after_s: how long topics must be wrong at the start: a link back may have made one
+            just now whose buckets do not show yet.
         stop_timeout_s: how long what is open may take to be committed at the end.
         limits: of transactions.
     """
@@ -58,8 +57,9 @@ class ReplicationOptions:
     throttle_bytes_per_s: float | None = None
     partition_count: int = 4
     patience_s: float = 60.0
-    look_interval_s: float = 2.0
+    look_interval_s: float = 5.0
     retry_delay_s: float = 0.5
+    refuse_after_s: float = 5.0
     stop_timeout_s: float = 5.0
     limits: LinkLimits = field(default_factory=LinkLimits)
 
@@ -120,6 +120,9 @@ class Replication:
             self._seen = await self._first_look(topics)
             serving(sorted({data.topic for data in self._seen}))
             await self._serve(parts, topics)
+        except UnavailableError:
+            if not self._stopping.is_set():
+                raise
         finally:
             await self._close()
 
@@ -152,14 +155,14 @@ class Replication:
 
     async def _first_look(self, topics: LinkedTopics) -> dict[TopicPartition, Topics]:
         now = asyncio.get_running_loop().time
-        deadline = now() + STRICT_PATIENCE_S
+        deadline = now() + self._options.refuse_after_s
         while True:
             try:
                 return await self._patient(lambda: topics.look(strict=True))
             except LinkError:
                 if now() >= deadline or self._stopping.is_set():
                     raise
-                await self._rest(0.5)
+                await self._rest(self._options.retry_delay_s)
 
     async def _serve(self, parts: LinkParts, topics: LinkedTopics) -> None:
         """Looks at the topics now and then; keeps a driver for each positions partition."""
@@ -255,7 +258,7 @@ class Replication:
             try:
                 return await attempt()
             except RetriableError as error:
-                if now() >= deadline:
+                if now() >= deadline or self._stopping.is_set():
                     raise UnavailableError(
                         f"a cluster was away for {self._options.patience_s:g} s",
                         detail=str(error),

@@ -26,13 +26,19 @@ class Throttle:
 
     def spend(self, size_bytes: int) -> None:
         """These were written."""
-        self._left -= size_bytes
+        if self._bytes_per_s is not None:
+            self._earn(self._bytes_per_s)
+            self._left -= size_bytes
 
     def delay_s(self) -> float:
         """How long to wait; 0 when more may be spent."""
         if self._bytes_per_s is None:
             return 0.0
-        now_s = self._now_s()
-        gained = (now_s - self._at_s) * self._bytes_per_s
-        self._left, self._at_s = min(self._left + gained, self._bytes_per_s), now_s
+        self._earn(self._bytes_per_s)
         return max(0.0, -self._left / self._bytes_per_s)
+
+    def _earn(self, bytes_per_s: float) -> None:
+        """What was not spent for more than a second is lost."""
+        now_s = self._now_s()
+        gained = (now_s - self._at_s) * bytes_per_s
+        self._left, self._at_s = min(self._left + gained, bytes_per_s), now_s

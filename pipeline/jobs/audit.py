@@ -17,7 +17,7 @@ compaction of a user topic removed from what was lost: there, `missing` is expec
 import time
 from collections.abc import Sequence
 
-from connectors.kafka.config import KafkaConfig
+from connectors.kafka.config import Cluster, config_of
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.jars import spark_jars
 from connectors.spark.errors import spark_errors
@@ -35,7 +35,7 @@ EVIDENCE_MAX = 20
 
 
 def audit(
-    bootstrap_servers: str,
+    bootstrap_servers: Cluster,
     topics: Sequence[str],
     *,
     spark_options: SparkOptions | None = None,
@@ -45,7 +45,7 @@ def audit(
     """Audits `topics` up to their last stable offsets as of the call; blocks.
 
     Args:
-        bootstrap_servers: the cluster.
+        bootstrap_servers: the cluster, with its config where it wants TLS or SASL.
         topics: at least one.
         spark_options: how to run Spark; by default on all cores, with the cached jars. Ignored
             when the process has an active session.
@@ -61,8 +61,8 @@ def audit(
     """
     assert topics, "nothing to audit"
     began_s = time.monotonic()
-    progress(f"resolving offsets on {bootstrap_servers}")
-    connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap_servers))
+    progress(f"resolving offsets on {config_of(bootstrap_servers).bootstrap_servers}")
+    connector = KafkaConnector(config_of(bootstrap_servers))
     evidence = run_blocking(gather_evidence(connector, topics, progress))
     progress("starting Spark")
     options = spark_options or SparkOptions(jars=spark_jars())

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.errors import FatalError, OffsetOutOfRangeError
-from connectors.kafka.config import KafkaConfig
+from connectors.kafka.config import Cluster, config_of
 from connectors.kafka.connector import KafkaConnector
 from connectors.spark.errors import spark_errors
 from pipeline.drivers.native_evidence import NativeEvidence, gather_native
@@ -69,7 +69,7 @@ NOTHING = Progress({}, {})
 
 def native_batches(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Cluster,
     topics: Sequence[str],
     progress: Progress = NOTHING,
     *,
@@ -95,7 +95,7 @@ def native_batches(
     """
     assert topics, "nothing to read"
     assert offsets_max >= 1
-    connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap_servers))
+    connector = KafkaConnector(config_of(bootstrap_servers))
     evidence = run_blocking(gather_native(connector, topics))
     positions = _positions(evidence, progress)
     topic_ids = {**progress.topic_ids, **evidence.topic_ids}
@@ -112,7 +112,7 @@ def native_batches(
 
 def append_native_committed(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Cluster,
     topics: Sequence[str],
     directory: Path,
     *,

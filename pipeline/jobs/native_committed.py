@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.kafka.config import KafkaConfig
+from connectors.kafka.config import Cluster, config_of
 from connectors.kafka.connector import KafkaConnector
 from connectors.spark.aborted_ranges import RangeColumns, without_aborted
 from connectors.spark.errors import spark_errors
@@ -26,7 +26,7 @@ from schemas.values import OffsetRange
 
 def read_native_committed(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Cluster,
     topics: Sequence[str],
     *,
     ranges: Sequence[OffsetRange] | None = None,
@@ -51,7 +51,7 @@ def read_native_committed(
         RetriableError: the broker is away, or a topic was created anew meanwhile.
     """
     assert topics, "nothing to read"
-    connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap_servers))
+    connector = KafkaConnector(config_of(bootstrap_servers))
     evidence = run_blocking(gather_native(connector, topics, ranges))
     evidence.check()
     with spark_errors(bootstrap_servers):
@@ -61,7 +61,7 @@ def read_native_committed(
 
 def native_committed(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Cluster,
     evidence: NativeEvidence,
     reads: Sequence[OffsetRange],
     *,

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from connectors.base import Connector
-from connectors.kafka.config import KafkaConfig
+from connectors.kafka.config import Cluster, config_of
 from connectors.kafka.connector import KafkaConnector
 from connectors.spark.errors import spark_errors
 from connectors.spark.read_committed import (
@@ -44,7 +44,7 @@ _Read = Callable[[Sequence[OffsetRange]], DataFrame]
 
 def read_committed(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Cluster,
     topics: Sequence[str],
     *,
     take_snapshot: bool = False,
@@ -58,7 +58,7 @@ def read_committed(
 
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).
-        bootstrap_servers: the cluster.
+        bootstrap_servers: the cluster, with its config where it wants TLS or SASL.
         topics: at least one.
         take_snapshot: whether to ask the cluster's workers for a snapshot of each partition first.
         snapshot_timeout_s: how long that may take.
@@ -73,7 +73,7 @@ def read_committed(
         RetriableError, UnavailableError: the broker is away.
     """
     assert topics, "nothing to read"
-    connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap_servers))
+    connector = KafkaConnector(config_of(bootstrap_servers))
     if take_snapshot:
         run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s))
     evidence = run_blocking(gather_evidence(connector, topics))

@@ -15,6 +15,7 @@ CASES = (
     "snapshots",
     "reader",
     "spark_filter",
+    "audit",
     "batch_filter",
     "replication",
 )

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,15 +89,16 @@ async def _rounds(pair: _Pair) -> dict[str, list[Run]]:
     results: dict[str, list[Run]] = {name: [] for name in (LINK, *MIRRORS)}
     admin = KafkaConnector(KafkaConfig(pair.b.bootstrap)).admin()
     for turn in range(ROUNDS):
-        topic = f"bench-{turn}"
-        await _fill(pair.a.bootstrap, topic)
         for name in rotated(list(results), turn):
-            say(f"round {turn + 1} of {ROUNDS}: {name}")
+            topic = f"bench-{turn}-{name}"
+            await _fill(pair.a.bootstrap, topic)
             if name == LINK:
                 copied = _link(pair, topic), topic
             else:
                 copied = _mirror(pair, topic, name), f"a.{topic}"
-            results[name].append(await _measured(admin, *copied))
+            found = await _measured(admin, pair.directory / "stderr", *copied)
+            say(f"round {turn + 1} of {ROUNDS}: {name}: {found.per_s:,.0f}/s, {found.extra}")
+            results[name].append(found)
     await admin.close()
     return results
 
@@ -149,8 +150,9 @@ def _mirror(pair: _Pair, topic: str, settings: str) -> list[str]:
 
 
 @contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def _running(command: list[str], log_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -158,14 +160,17 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-async def _measured(admin: LogAdmin, command: list[str], topic: str) -> Run:
+def _last_words(log_path: Path) -> str:
+    return log_path.read_text()[-4000:]
+
+
+async def _measured(admin: LogAdmin, log_path: Path, command: list[str], topic: str) -> Run:
     data = TopicPartition(topic, 0)
     first: tuple[float, int, float] | None = None
-    with _running(command) as process:
+    with _running(command, log_path) as process:
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:
-            assert process.poll() is None, f"{command[0]} ended by itself"
-            assert time.monotonic() < deadline_s, f"no end of {topic} within {TIMEOUT_S:g} s"
+            assert time.monotonic() < deadline_s, _last_words(log_path)
             end = (await admin.end_offsets([data], committed=True)).get(data, 0)
             now, used_s = time.perf_counter(), cpu_s(process.pid)
             if first is None and end:
@@ -173,7 +178,9 @@ async def _measured(admin: LogAdmin, command: list[str], topic: str) -> Run:
             # Control records count too, so that a target's end may come a little early.
             if first is not None and end >= RECORDS:
                 break
-            await asyncio.sleep(LOOK_S)
+            with suppress(subprocess.TimeoutExpired):
+                code = await asyncio.to_thread(process.wait, LOOK_S)
+                raise AssertionError(f"ended by itself: {code}: {_last_words(log_path)}")
         began, begin, used_before_s = first
         count = end - begin
         memory_mib = rss_mib(process.pid)

@@ -234,10 +234,10 @@ async def test_topics_are_listed_with_their_own_configs(admin: LogAdmin, topic_n
     assert names == sorted(names)
     assert not [name for name in names if name.startswith("__")]
     absent = f"{topic_name}-absent"
-    assert await admin.topic_configs([topic_name, absent]) == {
+    assert await admin.topic_overrides([topic_name, absent]) == {
         topic_name: {"retention.ms": "123000"}
     }
-    assert await admin.topic_configs([]) == {}
+    assert await admin.topic_overrides([]) == {}
 
 
 async def test_partitions_are_added_and_never_taken_away(admin: LogAdmin, topic_name: str):

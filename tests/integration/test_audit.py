@@ -1,4 +1,3 @@
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -7,10 +6,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from connectors.errors import FatalError, RetriableError
-from pipeline.cli.main import run
 from pipeline.jobs.audit import audit
 from pipeline.jobs.audit_result import AuditResult, Finding, FindingKind, PartitionAudit, Verdict
-from schemas.digest import content_digest
 from schemas.headers import TXN
 from schemas.values import TxnId
 from tests.support.spark import local_spark
@@ -251,47 +248,3 @@ def test_a_broker_that_is_away_is_a_typed_error(unused_tcp_port: int):
     address = f"127.0.0.1:{unused_tcp_port}"
     with pytest.raises(RetriableError, match=address):
         audit(address, ["orders"])
-
-
-@pytest.mark.parametrize(("fault", "code"), [("none", 0), ("missing", 3), ("undecided", 4)])
-def test_the_command_prints_json_and_exits_by_the_verdict(
-    fault: str, code: int, bootstrap: str, writer: HandWriter, capsys: pytest.CaptureFixture[str]
-):
-    """0 valid, 3 invalid, 4 unknown; stdout is one JSON document, talk is on stderr."""
-    txn = TxnId(0, 1)
-    kept = writer.of_txn(txn, 0, 3)
-    if fault != "undecided":
-        writer.commit(txn, 0, kept, count=4 if fault == "missing" else 0)
-    arguments = ["audit", "--bootstrap-servers", bootstrap, "--topic", writer.topic, "-o", "json"]
-    assert run(arguments) == code
-    printed = capsys.readouterr()
-    told = json.loads(printed.out)
-    assert told["verdict"] == {0: "valid", 3: "invalid", 4: "unknown"}[code]
-    visible = [] if fault == "undecided" else kept.content
-    assert told["partitions"][0]["digest"] == str(content_digest(visible))
-    assert "Spark" in printed.err
-
-
-def test_the_command_prints_tables(
-    bootstrap: str, writer: HandWriter, capsys: pytest.CaptureFixture[str]
-):
-    """Records, findings and the verdict are readable without JSON."""
-    writer.of_txn(TxnId(7, 1), 0, 3)
-    arguments = ["audit", "--bootstrap-servers", bootstrap, "--topic", writer.topic]
-    assert run(arguments) == 4
-    printed = capsys.readouterr().out
-    assert writer.topic in printed
-    assert "7:1" in printed
-    assert "unknown" in printed
-
-
-def test_the_command_reports_a_missing_topic_and_exits_1(
-    bootstrap: str, writer: HandWriter, capsys: pytest.CaptureFixture[str]
-):
-    """A failed audit is no verdict: exit code 1, nothing on stdout, cause and hint on stderr."""
-    arguments = ["audit", "--bootstrap-servers", bootstrap, "--topic", f"{writer.topic}-nowhere"]
-    assert run(arguments) == 1
-    printed = capsys.readouterr()
-    assert not printed.out
-    assert "does not exist" in printed.err
-    assert "hint" in printed.err

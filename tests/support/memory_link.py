@@ -34,6 +34,7 @@ OPTIONS = ReplicationOptions(
     partition_count=SYSTEM_PARTITIONS,
     look_interval_s=0.01,
     retry_delay_s=0.01,
+    refuse_after_s=0.05,
     limits=LinkLimits(linger_ms=20, records_max=7, position_interval_ms=20),
 )
 

@@ -80,7 +80,7 @@ def write_false_index(
     where = system_partition(data, INDEX_PARTITIONS)
     producer = transactional(bootstrap, f"{ABORTED_INDEX}-{where}")
     coverage = Coverage(
-        topic_id, Offset(0), EndOffset(end), EndOffset(end), bool(ranges), len(ranges)
+        topic_id, Offset(0), EndOffset(end), EndOffset(end), min(1, len(ranges)), len(ranges)
     )
     written = [(run_key(data, Offset(0)), None)]
     if ranges:

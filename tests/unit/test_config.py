@@ -1,10 +1,12 @@
 """Settings: read from the environment, bounded, never ignored."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from pipeline.config import BOUNDS, Settings, load_settings
+from connectors.kafka.security import SHARED
+from pipeline.config import BOUNDS, Settings, load_settings, load_with_origins
 from pipeline.errors import ConfigError
 
 
@@ -166,3 +168,152 @@ def test_topics_to_index_are_named_with_commas():
     assert load_settings(index_topics=" b, a,b,").indexed_topics == ["a", "b"]
     with pytest.raises(ConfigError, match="index_topics holds 'a b'"):
         load_settings(index_topics="c,a b")
+
+
+def test_what_is_replicated_from_must_be_known():
+    """And another cluster than the worker's own."""
+    clusters = "a=h:1 b=h:2"
+    assert load_settings(clusters=clusters, replicate_from="b").replicate_from == "b"
+    with pytest.raises(ConfigError, match="unknown cluster 'c'"):
+        load_settings(clusters=clusters, replicate_from="b c")
+    with pytest.raises(ConfigError, match="the worker's own cluster"):
+        load_settings(clusters=clusters, replicate_from="a")
+
+
+@pytest.fixture
+def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of settings; the test writes it."""
+    path = tmp_path / "stilltide.toml"
+    monkeypatch.setenv("STILLTIDE_CONFIG", str(path))
+    return path
+
+
+def test_file_loses_to_environment_and_options(
+    settings_file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Defaults < file < environment < options; every value says where it came from."""
+    settings_file.write_text("partitions = 5\ncoordinators = 5\nweb_port = 7000\n")
+    monkeypatch.setenv("STILLTIDE_COORDINATORS", "6")
+    monkeypatch.setenv("STILLTIDE_PARTITIONS", "6")
+    settings, origins = load_with_origins(partitions=7)
+    assert (settings.partitions, settings.coordinators, settings.web_port) == (7, 6, 7000)
+    assert origins["partitions"] == "option"
+    assert origins["coordinators"] == "STILLTIDE_COORDINATORS"
+    assert origins["web_port"] == str(settings_file)
+    assert origins["cluster"] == "default"
+
+
+def test_file_holds_the_names_of_librdkafka(settings_file: Path, tmp_path: Path):
+    """Options of TLS and SASL are written with dots, and reach clients under these names."""
+    ca = tmp_path / "ca.pem"
+    ca.write_text("")
+    settings_file.write_text(
+        'security.protocol = "SASL_SSL"\nsasl.mechanism = "PLAIN"\nsasl.username = "u"\n'
+        f'sasl.password = "p"\nssl.ca.location = "{ca}"\n'
+    )
+    settings = load_settings()
+    assert settings.kafka.extra == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+        "ssl.ca.location": str(ca),
+    }
+    assert "'p'" not in repr(settings)
+    assert settings.kafka.extra.keys() <= SHARED
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("coordinator = 3", "coordinator "), ("ssl.ca = 'x'", "ssl_ca "), ("a b", "is not TOML")],
+)
+def test_file_that_is_not_understood_is_refused(settings_file: Path, text: str, part: str):
+    """An unknown key or broken TOML names the file, and what to write instead."""
+    settings_file.write_text(text)
+    with pytest.raises(ConfigError, match=part) as caught:
+        load_settings()
+    assert str(settings_file) in caught.value.primary
+    assert caught.value.hint
+
+
+def test_missing_file_is_refused(settings_file: Path):
+    """A file that was named and is not there is no empty one."""
+    with pytest.raises(ConfigError, match="STILLTIDE_CONFIG") as caught:
+        load_settings()
+    assert str(settings_file) in caught.value.primary
+
+
+@pytest.fixture
+def scram(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of SCRAM but the password."""
+    monkeypatch.setenv("STILLTIDE_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
+    monkeypatch.setenv("STILLTIDE_SASL_MECHANISM", "SCRAM-SHA-256")
+    monkeypatch.setenv("STILLTIDE_SASL_USERNAME", "u")
+
+
+@pytest.mark.usefixtures("scram")
+def test_secret_is_read_from_the_file_a_variable_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """NAME_FILE names a file with the value of NAME, without its last line break."""
+    secret = tmp_path / "secret"
+    secret.write_text("hush\n")
+    monkeypatch.setenv("STILLTIDE_SASL_PASSWORD_FILE", str(secret))
+    settings, origins = load_with_origins()
+    assert settings.kafka_options["sasl.password"] == "hush"
+    assert origins["sasl_password"] == f"STILLTIDE_SASL_PASSWORD_FILE={secret}"
+
+
+@pytest.mark.usefixtures("scram")
+def test_secret_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Which of two is meant nobody can know."""
+    monkeypatch.setenv("STILLTIDE_SASL_PASSWORD", "hush")
+    monkeypatch.setenv("STILLTIDE_SASL_PASSWORD_FILE", str(tmp_path / "secret"))
+    (tmp_path / "secret").write_text("hush")
+    with pytest.raises(ConfigError, match="both STILLTIDE_SASL_PASSWORD and"):
+        load_settings()
+
+
+@pytest.mark.usefixtures("scram")
+def test_secret_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Neither a password that is not set nor one whose file is away is taken for an empty one."""
+    with pytest.raises(ConfigError, match="sasl_password is not set"):
+        load_settings()
+    monkeypatch.setenv("STILLTIDE_SASL_PASSWORD_FILE", str(tmp_path / "away"))
+    with pytest.raises(ConfigError, match=r"STILLTIDE_SASL_PASSWORD_FILE names .*away"):
+        load_settings()
+
+
+def test_missing_ca_file_names_key_and_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """One line says which setting, from where, and the file."""
+    monkeypatch.setenv("STILLTIDE_SECURITY_PROTOCOL", "SSL")
+    monkeypatch.setenv("STILLTIDE_SSL_CA_LOCATION", str(tmp_path / "ca.pem"))
+    with pytest.raises(ConfigError, match=r"ssl_ca_location names .*ca\.pem") as caught:
+        load_settings()
+    assert "STILLTIDE_SSL_CA_LOCATION" in caught.value.primary
+
+
+@pytest.mark.parametrize("name", ["sasl_username", "ssl_ca_location"])
+def test_security_that_would_not_be_used_is_refused(name: str):
+    """Whoever sets it means to be protected; without the protocol he would not be."""
+    with pytest.raises(ConfigError, match=f"{name} is set, but security_protocol is PLAINTEXT"):
+        load_settings(**{name: "x"})
+
+
+def test_certificate_without_its_key_is_refused():
+    """One of the two is of no use."""
+    with pytest.raises(ConfigError, match="one is set and the other is not"):
+        load_settings(security_protocol="SSL", ssl_certificate_location="x")
+
+
+def test_security_holds_for_named_clusters_without_options_of_their_own():
+    """One set of credentials serves all clusters; a cluster with options has those alone."""
+    clusters = {"b": "h:1", "c": {"bootstrap_servers": "h:2", "options": {"x": "y"}}}
+    settings = load_settings(
+        clusters=clusters,
+        security_protocol="SSL",
+        ssl_endpoint_identification_algorithm="none",
+    )
+    assert settings.address_of("b").options == settings.kafka_options
+    assert settings.address_of("b").options["security.protocol"] == "SSL"
+    assert settings.address_of("c").options == {"x": "y"}

@@ -9,14 +9,15 @@ do not count.
 Refuses: tables without those columns, as unknown.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
+from connectors.errors import ConnectorError
+from connectors.spark.errors import spark_errors
 from connectors.spark.read_committed import VISIBILITY, Visibility
 from pipeline.jobs.audit_result import Finding, FindingKind
 from pipeline.jobs.audits.report import Check, CheckResult, Findings
@@ -24,6 +25,7 @@ from schemas.values import OffsetRange
 
 _COLUMNS = {"topic": "string", "partition": "bigint", "offset": "bigint"}
 _KEYS = list(_COLUMNS)
+_NULLS = " or ".join(f"{name} is null" for name in _COLUMNS)
 _INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 _GONE = "gone"
 _OUTSIDE = "outside"
@@ -113,26 +115,31 @@ def _look_up(placed: DataFrame, audited: Audited, path: str, findings: Findings)
 
 def _table(spark: SparkSession, path: str, findings: Findings) -> DataFrame | None:
     """The records that a table names; None, and a finding, when it cannot say."""
+    table, problem = None, ""
     try:
-        table = spark.read.parquet(path)
-    except AnalysisException as error:
-        return _unreadable(findings, path, str(error).splitlines()[0])
-    types = {name: kind for name, kind in table.dtypes if name in _COLUMNS}
-    for name, wanted in _COLUMNS.items():
-        if name not in types:
-            return _unreadable(findings, path, f"there is no column {name}")
-        if types[name] != wanted and not (wanted != "string" and types[name] in _INTEGERS):
-            return _unreadable(findings, path, f"column {name} is {types[name]}, not {wanted}")
-    nulls = table.filter(" or ".join(f"{name} is null" for name in _COLUMNS)).count()
-    if nulls:
-        return _unreadable(findings, path, f"{nulls} rows do not name a record")
+        with spark_errors(path):
+            table = spark.read.parquet(path)
+            problem = _problem(dict(table.dtypes))
+            if not problem and (nulls := table.filter(_NULLS).count()):
+                problem = f"{nulls} rows do not name a record"
+    except ConnectorError as error:
+        problem = error.detail or error.primary
+    if problem or table is None:
+        detail = f"{path}: {problem}"
+        findings.add(Finding(FindingKind.UNREADABLE, None, None, None, None, None, None, detail))
+        return None
     return table.select(*(F.col(name).cast(kind) for name, kind in _COLUMNS.items()))
 
 
-def _unreadable(findings: Findings, path: str, why: str) -> None:
-    findings.add(
-        Finding(FindingKind.UNREADABLE, None, None, None, None, None, None, f"{path}: {why}")
-    )
+def _problem(types: Mapping[str, str]) -> str:
+    """What is wrong with the columns; empty when nothing is."""
+    for name, wanted in _COLUMNS.items():
+        found = types.get(name)
+        if found is None:
+            return f"there is no column {name}"
+        if found != wanted and (wanted == "string" or found not in _INTEGERS):
+            return f"column {name} is {found}, not {wanted}"
+    return ""
 
 
 def _ranges(spark: SparkSession, data: Sequence[OffsetRange]) -> DataFrame:

@@ -87,7 +87,7 @@ def _rates(on: Axes, shown: Sequence[PartitionFigures]) -> None:
             edges = [window.first for window in one.windows] + [one.windows[-1].end]
             values = [100 * _rate(window.aborted, window.visible) for window in one.windows]
             on.stairs(values, edges, label=_name(one))
-    on.set_ylim(0, 105)
+    on.set_ylim(bottom=0)
     on.set_xlabel("offset")
     on.set_ylabel("aborted, %")
     if shown:
@@ -113,7 +113,7 @@ def _lags(on: Axes, shown: Sequence[PartitionFigures]) -> None:
 
 def _label_rows(on: Axes, names: Sequence[str]) -> None:
     on.set_yticks(range(len(names)), names)
-    on.set_ylim(len(names) - 0.5, -0.5)
+    on.set_ylim(max(1, len(names)) - 0.5, -0.5)
 
 
 def _name(one: PartitionFigures) -> str:

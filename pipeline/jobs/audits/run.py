@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.clock import SystemClock
 from connectors.errors import FatalError
-from connectors.kafka.config import KafkaConfig
+from connectors.kafka.config import Cluster, config_of
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.jars import spark_jars
 from connectors.spark.errors import spark_errors
@@ -116,7 +116,7 @@ class _Known(NamedTuple):
 
 
 def run_audit(
-    bootstrap_servers: str,
+    bootstrap_servers: Cluster,
     plan: AuditPlan,
     *,
     spark_options: SparkOptions | None = None,
@@ -125,7 +125,7 @@ def run_audit(
     """Audits topics as of the call; blocks.
 
     Args:
-        bootstrap_servers: the cluster.
+        bootstrap_servers: the cluster, with its config where it wants TLS or SASL.
         plan: what to audit.
         spark_options: how to run Spark; by default on all cores, with the cached jars. Ignored
             when the process has an active session.
@@ -145,15 +145,15 @@ def run_audit(
 
 
 class _Run:
-    def __init__(self, address: str, plan: AuditPlan, progress: AuditProgress) -> None:
-        self._address = address
+    def __init__(self, cluster: Cluster, plan: AuditPlan, progress: AuditProgress) -> None:
+        self._config = config_of(cluster)
         self._plan = plan
         self._progress = progress
-        self._connector = KafkaConnector(KafkaConfig(bootstrap_servers=address))
+        self._connector = KafkaConnector(self._config)
 
     def run(self, options: SparkOptions | None) -> AuditReport:
         began_s, began_ms = time.monotonic(), SystemClock().now_ms()
-        self._progress.step(f"resolving offsets on {self._address}")
+        self._progress.step(f"resolving offsets on {self._config.bootstrap_servers}")
         known = run_blocking(self._gather())
         data = known.scope.evidence.data
         self._progress.step(f"walking the batches of {len(data)} partitions")
@@ -161,7 +161,7 @@ class _Run:
         self._progress.step("starting Spark")
         with (
             spark_session(options or SparkOptions(jars=spark_jars())) as spark,
-            spark_errors(self._address),
+            spark_errors(self._config),
         ):
             found, checks = self._spark_checks(spark, known, ledgers)
         run_blocking(self._check_unmoved(known.scope))
@@ -237,7 +237,7 @@ class _Run:
         decisions = decisions_of(spark, evidence)
         with ExitStack() as held:
             self._progress.step("reading what Kafka shows")
-            shown = read_ranges(spark, self._address, evidence.data)
+            shown = read_ranges(spark, self._config, evidence.data)
             groups = _held(held, committed_groups(shown, decisions, digest=plan.digest))
             groups.count()
             self._progress.step("judging coordinated transactions")
@@ -259,10 +259,10 @@ class _Run:
         why = {data: str(problem) for data, problem in native.problems.items()}
 
         def kept(reads: Sequence[OffsetRange]) -> DataFrame:
-            return native_committed(spark, self._address, native, reads, headers=False)
+            return native_committed(spark, self._config, native, reads, headers=False)
 
         def both(read: OffsetRange) -> tuple[DataFrame, DataFrame]:
-            return kept([read]), read_ranges(spark, self._address, [read], headers=False)
+            return kept([read]), read_ranges(spark, self._config, [read], headers=False)
 
         covered = [read for read in data if read.data not in native.problems]
         ours = bucket_sums(kept(covered)) if covered else None
@@ -271,7 +271,7 @@ class _Run:
 
     def _leaks(self, spark: SparkSession, scope: Scope, decisions: Decisions) -> CheckResult:
         data = scope.evidence.data
-        classified = classify(with_txn(read_ranges(spark, self._address, data)), decisions)
+        classified = classify(with_txn(read_ranges(spark, self._config, data)), decisions)
         return check_leaks(
             spark,
             self._plan.tables,

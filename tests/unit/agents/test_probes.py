@@ -1,5 +1,6 @@
 """The worker's web site on a loopback port, with a memory broker behind it."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 
@@ -11,6 +12,7 @@ from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.agents import probes as module
 from pipeline.agents.probes import Finding, Probes, broker_check
+from pipeline.config import load_settings
 from pipeline.errors import ConfigError
 
 HOST = "127.0.0.1"
@@ -102,3 +104,11 @@ async def test_a_port_that_is_taken_names_the_setting():
         with pytest.raises(ConfigError, match=f"web_port {port} of {HOST}") as caught:
             await site.probes.start(HOST, port)
     assert "STILLTIDE_WEB_PORT" in caught.value.hint
+
+
+async def test_nobody_else_reaches_it_unless_told(site: Site):
+    """Bound to the default host it answers at that address alone, not at every one of the host."""
+    assert load_settings().web_host == HOST
+    port = int(site.address.rpartition(":")[2])
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.2", port)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from connectors.clock import SystemClock
 from connectors.errors import FatalError
@@ -253,19 +254,13 @@ async def test_an_owner_of_another_worker_ends_when_fenced(
 
 
 async def test_an_index_that_cannot_be_read_stops_its_owner_alone(
-    broker: MemoryBroker, owner: IndexOwner, capsys: pytest.CaptureFixture[str]
+    broker: MemoryBroker, owner: IndexOwner
 ):
     """It does not serve, says why, and raises nothing that would end the worker."""
     broker.append(INDEX, b"no key of ours", b"v", None)
-    said = ""
-
-    def has_said() -> bool:
-        nonlocal said
-        said += capsys.readouterr().out
-        return "aborted_indexing_stopped" in said
-
-    async with running(owner) as task:
-        await until(has_said)
-        assert f"{ABORTED_INDEX}/0@0" in said
-        assert not owner.serving
-        assert not task.done()
+    with capture_logs() as said:
+        async with running(owner) as task:
+            await until(lambda: any(it["event"] == "aborted_indexing_stopped" for it in said))
+            assert f"{ABORTED_INDEX}/0@0" in str(said)
+            assert not owner.serving
+            assert not task.done()

@@ -223,6 +223,14 @@ async def test_a_cluster_without_outcomes_says_how_to_get_them(rig: EvidenceRig)
         await gather_evidence(rig.connector, ["orders"])
 
 
+async def test_outcomes_may_be_none_where_no_worker_ever_ran(rig: EvidenceRig):
+    """An audit of native transactions asks so: every range, no marker, no snapshot."""
+    rig.broker.delete_topic(TXN_MARKERS)
+    found = await gather_evidence(rig.connector, ["orders"], outcomes_required=False)
+    assert found.data == (OffsetRange(ORDERS, Offset(0), EndOffset(3)),)
+    assert (found.markers, found.snapshots) == ((), {})
+
+
 async def test_the_last_marker_of_a_key_counts(rig: EvidenceRig):
     """C4: twice is one; a tombstone hides what lies before it; barriers are no outcomes (E1)."""
     rig.mark(FIRST, count=2)

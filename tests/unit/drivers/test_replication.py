@@ -304,6 +304,23 @@ async def test_an_outage_that_lasts_ends_the_link(a: MemoryCluster, b: MemoryClu
     assert error.hint
 
 
+async def test_a_link_can_be_stopped_while_a_cluster_is_away(a: MemoryCluster, b: MemoryCluster):
+    """It ends without an error."""
+    b.broker.down()
+    async with linked(a, b):
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+async def test_a_record_too_large_for_the_target_ends_the_link(a: MemoryCluster, b: MemoryCluster):
+    """It says which topic; nothing behind it is copied."""
+    b.create("orders", max_message_bytes="100")
+    a.write(b"x" * 200, b"behind")
+    error = await failure(a, b)
+    assert "orders" in error.primary
+    assert b.values() == []
+
+
 async def test_a_throttle_holds_back(a: MemoryCluster, b: MemoryCluster):
     """H: beyond a second's worth it waits; everything comes in the end."""
     a.write(*[b"x" * 999] * 600)

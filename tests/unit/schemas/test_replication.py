@@ -153,6 +153,16 @@ def test_the_last_origin_header_counts():
     assert origin_of([("origin", value), ("origin", b"the moon")]) is None
 
 
+def test_many_copies_are_stamped_as_one_is():
+    """Those without headers too."""
+    mine = OriginStamp(ON_A)
+    headers = [None, [], [("txn", b"x"), ("own", b"1")], [("origin", mine.value(Offset(9)))]]
+    offsets = [Offset(number) for number in range(4)]
+    assert mine.stamped(headers, offsets) == [
+        mine.headers(one, offset) for one, offset in zip(headers, offsets, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("value", [None, b"", b"x" * 16, b"x" * 16 + b"\xff"])
 def test_an_origin_that_no_link_wrote_is_none(value: bytes | None):
     """H1: an application may have a header of that name; it is never an error."""

@@ -55,5 +55,6 @@ def test_the_dictionary_survives_json_without_losing_a_digit():
         "txn": "1:2",
         "expected": 3,
         "found": 2,
+        "detail": "",
     }
     assert told["elapsed_s"] == 1.235

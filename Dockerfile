@@ -1,0 +1,56 @@
+# Stilltide as images. Targets:
+#   worker (default)  workers, replicators and every command but the audit; no Java
+#   spark             the same with Java, PySpark and the jars it needs: nothing is fetched when it runs
+# A base image of one's own: --build-arg BASE=...; jars already at hand: --build-context jars=DIRECTORY.
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS dependencies
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_CACHE_DIR=/var/cache/pip
+RUN python -m venv --without-pip /opt/stilltide
+RUN --mount=type=bind,source=requirements.worker.lock,target=/tmp/lock \
+    --mount=type=cache,target=/var/cache/pip \
+    pip --python /opt/stilltide/bin/python install --require-hashes --only-binary :all: -r /tmp/lock
+
+FROM dependencies AS application
+WORKDIR /src
+COPY pyproject.toml README.md ./
+COPY schemas schemas
+COPY connectors connectors
+COPY pipeline pipeline
+RUN --mount=type=cache,target=/var/cache/pip \
+    pip --python /opt/stilltide/bin/python install --no-deps --target /opt/application .
+
+FROM ${BASE} AS worker
+RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin stilltide
+COPY --link --from=dependencies /opt/stilltide /opt/stilltide
+COPY --link --from=application /opt/application /opt/application
+ENV PATH=/opt/application/bin:/opt/stilltide/bin:$PATH PYTHONPATH=/opt/application \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001
+WORKDIR /tmp
+EXPOSE 6066
+ENTRYPOINT ["stilltide"]
+CMD ["worker"]
+
+FROM worker AS java
+USER root
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/*
+RUN --mount=type=bind,source=requirements.spark.lock,target=/tmp/lock \
+    --mount=type=cache,target=/var/cache/pip \
+    PIP_CACHE_DIR=/var/cache/pip pip --python /opt/stilltide/bin/python install \
+      --require-hashes --disable-pip-version-check --root-user-action ignore -r /tmp/lock
+
+FROM java AS fetch
+RUN STILLTIDE_CACHE_DIR=/opt/cache python -c "from connectors.local.jars import spark_jars; spark_jars()"
+
+FROM scratch AS jars
+COPY --from=fetch /opt/cache/jars/*.jar /
+
+FROM java AS spark
+COPY --link --from=jars /*.jar /opt/cache/jars/
+ENV STILLTIDE_CACHE_DIR=/opt/cache
+USER 10001
+
+FROM worker

@@ -1,0 +1,30 @@
+"""Fifty sound topics, each audited alone: an alarm that is false would make every other one idle.
+
+*Source*: protocols.md C6, D, F. `make chaos ARGS="-k sound"` runs it; `SEED=7` draws others.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.sound_topics import assert_sound
+from tests.support.spark import local_spark
+
+SEED = int(os.environ.get("SEED", "1"))
+RUNS = 50
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """The run's Spark session; audits find it by themselves."""
+    with local_spark() as session:
+        yield session
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(900)
+def test_sound_topics_raise_nothing(bootstrap: str, topic_name: str):
+    """Valid, and every figure is what was written."""
+    assert_sound(bootstrap, topic_name, range(SEED * RUNS, (SEED + 1) * RUNS))

@@ -1,0 +1,71 @@
+"""The images: small, without rights, and clear about what is wrong with their settings."""
+
+import json
+
+import pytest
+
+from tests.support.containers import SPARK_IMAGE, WORKER_IMAGE, docker, run_image
+
+WORKER_BYTES_MAX = 400 * 1000 * 1000
+
+
+def test_worker_image_is_small_and_has_no_java():
+    """At most 400 MB; Java comes with the image for Spark alone."""
+    image = json.loads(docker("image", "inspect", WORKER_IMAGE).stdout)[0]
+    assert image["Size"] <= WORKER_BYTES_MAX
+    assert image["Config"]["User"] not in ("", "0", "root")
+    looked = run_image(WORKER_IMAGE, "-c", "command -v java", options=("--entrypoint", "sh"))
+    assert looked.returncode != 0
+
+
+@pytest.mark.parametrize("image", [WORKER_IMAGE, SPARK_IMAGE])
+def test_images_run_without_rights_on_a_read_only_system(image: str):
+    """Not root, nothing to write but /tmp, no capability: the commands work."""
+    rights = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "none")  # noqa: S108 - the container's
+    shown = run_image(image, "config", "show", "-o", "json", options=rights)
+    assert shown.returncode == 0, shown.stderr
+    settings = {row["setting"]: row["value"] for row in json.loads(shown.stdout)}
+    assert settings["web_host"] == "127.0.0.1"
+
+
+def test_jars_of_spark_are_in_the_image():
+    """A container without a network has all that Spark's Kafka source needs."""
+    program = "from connectors.local.jars import spark_jars; print(len(spark_jars()))"
+    done = run_image(
+        SPARK_IMAGE, "-c", program, options=("--network", "none", "--entrypoint", "python")
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+    assert "fetching" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "parts"),
+    [
+        (
+            ["STILLTIDE_BOOTSTRAP_SERVER=kafka:9092"],
+            ["STILLTIDE_BOOTSTRAP_SERVER", "did you mean STILLTIDE_BOOTSTRAP_SERVERS"],
+        ),
+        (
+            ["STILLTIDE_SECURITY_PROTOCOL=SSL", "STILLTIDE_SSL_CA_LOCATION=/run/ca.pem"],
+            ["ssl_ca_location", "/run/ca.pem", "STILLTIDE_SSL_CA_LOCATION", "put the PEM file"],
+        ),
+        (
+            ["STILLTIDE_SASL_PASSWORD_FILE=/run/secrets/none"],
+            ["STILLTIDE_SASL_PASSWORD_FILE", "/run/secrets/none", "put the file there"],
+        ),
+        (
+            ["STILLTIDE_BOOTSTRAP_SERVERS=127.0.0.1:1", "STILLTIDE_REQUEST_TIMEOUT_S=2"],
+            ["127.0.0.1:1", "check that the broker runs"],
+        ),
+    ],
+    ids=["unknown key", "missing CA", "missing secret", "unreachable cluster"],
+)
+def test_worker_with_bad_settings_ends_and_says_why(variables: list[str], parts: list[str]):
+    """Exit code 1 and a message with key, origin and next step; it never loops in silence."""
+    options = tuple(word for variable in variables for word in ("--env", variable))
+    done = run_image(WORKER_IMAGE, options=options)
+    assert done.returncode == 1
+    for part in parts:
+        assert part in done.stderr
+    assert "Traceback" not in done.stderr

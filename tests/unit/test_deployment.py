@@ -1,0 +1,67 @@
+"""What is deployed fits what is built: metrics, ports, locks."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import pipeline.metrics
+import pipeline.replication_metrics
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+TABLES = f"{pipeline.metrics.__doc__}{pipeline.replication_metrics.__doc__}"
+FAMILIES = set(re.findall(r"^\| (stilltide_\w+) \|", TABLES, re.MULTILINE))
+PORT_MAX = 32_767
+"""Those above are given to outgoing connections."""
+
+
+def expressions() -> list[str]:
+    """Of the dashboard and the alert rules."""
+    dashboard = json.loads((DEPLOY / "grafana/dashboards/stilltide.json").read_text())
+    shown = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    alerts = (DEPLOY / "prometheus/alerts.yml").read_text()
+    return shown + re.findall(r"^ +expr: (.+)$", alerts, re.MULTILINE)
+
+
+def test_dashboard_and_alerts_ask_for_families_that_exist():
+    """A family that was renamed would leave a panel empty and an alert silent."""
+    assert len(expressions()) > 20
+    for expression in expressions():
+        names = re.findall(r"stilltide_\w+", expression)
+        known = {re.sub(r"_(?:sum|count|bucket)$", "", name) for name in names}
+        assert known <= FAMILIES, expression
+        assert names or re.search(r"\b(?:up|process_\w+)\{", expression), expression
+
+
+def test_every_alert_has_a_unit_test():
+    """No rule is trusted that was never seen to fire."""
+    alerts, tests = (
+        set(re.findall(r"alert(?:name)?: (\w+)", (DEPLOY / "prometheus" / name).read_text()))
+        for name in ("alerts.yml", "alerts_test.yml")
+    )
+    assert alerts == tests
+
+
+def test_published_ports_are_settable_and_on_loopback():
+    """Nobody outside of the host reaches a service, and a taken port can be exchanged."""
+    published = re.findall(r"^ +ports: \[(.+)\]$", COMPOSE, re.MULTILINE)
+    assert len(published) >= 8
+    for port in published:
+        found = re.fullmatch(r'"127\.0\.0\.1:\$\{[A-Z_]+_PORT:-(\d+)\}:\d+"', port)
+        assert found, port
+        assert int(found[1]) <= PORT_MAX
+
+
+@pytest.mark.parametrize("image", ["worker", "spark"])
+def test_images_get_what_is_tested(image: str):
+    """Their locks hold versions of the one lock that the tests run with, and no tool of ours."""
+    pinned, all_pinned = (
+        set(re.findall(r"^([\w.-]+==[^ ]+)", (ROOT / name).read_text(), re.MULTILINE))
+        for name in (f"requirements.{image}.lock", "requirements.lock")
+    )
+    assert pinned < all_pinned
+    assert any(pin.startswith("pyspark==") for pin in pinned) == (image == "spark")
+    assert not any(pin.startswith(("pytest==", "ruff==")) for pin in pinned)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from tests.support.coordinated import CoordinatedTopic
 from tests.support.link_process import Clusters, LinkProcess
 from tests.support.worker_process import WorkerProcess
 
-START_MS = 1_700_000_000_000
+START_MS = round(time.time() - 3600) * 1000
+"""Recent: retention deletes what is a week old."""
 
 Link = Callable[..., LinkProcess]
 

@@ -1,6 +1,7 @@
 """`ColumnReader`, `CopyWriter`: promises of connectors.copying, on every connector."""
 
 import asyncio
+import time
 from typing import cast
 
 import pytest
@@ -18,7 +19,11 @@ def _link(rig: Rig) -> LinkConnector:
     return cast("LinkConnector", rig.connector)
 
 
-def _copies(*values: bytes | None, at_ms: int = 1_700_000_000_000) -> list[NewCopy]:
+WRITTEN_MS = round(time.time() - 3600) * 1000
+"""Recent: retention deletes what is a week old."""
+
+
+def _copies(*values: bytes | None, at_ms: int = WRITTEN_MS) -> list[NewCopy]:
     return [(b"k", value, at_ms + number, HEADERS) for number, value in enumerate(values)]
 
 

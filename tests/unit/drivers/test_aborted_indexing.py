@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client import CollectorRegistry
-from structlog.testing import capture_logs
 
 from connectors.clock import SystemClock
 from connectors.errors import FatalError
@@ -31,6 +30,9 @@ from tests.support.worker_memory import until
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
 INDEX = TopicPartition(ABORTED_INDEX, 0)
 NOW = IndexLimits(delay_ms_max=0)
+
+
+FAILED = "stilltide_aborted_index_failed_total"
 
 
 @pytest.fixture
@@ -71,12 +73,20 @@ async def indexing(broker: MemoryBroker, batches: ModelBatches) -> AsyncIterator
 
 
 @pytest.fixture
-async def owner(broker: MemoryBroker, batches: ModelBatches) -> IndexOwner:
+def registry() -> CollectorRegistry:
+    """Where the indexer counts."""
+    return CollectorRegistry()
+
+
+@pytest.fixture
+async def owner(
+    broker: MemoryBroker, batches: ModelBatches, registry: CollectorRegistry
+) -> IndexOwner:
     """The indexer of both topics, as a worker has it; a third topic does not exist yet."""
     connector = MemoryConnector(broker)
     topics = ["later", "orders", "payments"]
     parts = IndexParts(connector, connector.admin(), batches, SystemClock(), topics, 1, NOW)
-    metrics = WorkerMetrics("a", CollectorRegistry()).aborted_index(0)
+    metrics = WorkerMetrics("a", registry).aborted_index(0)
     return IndexOwner(0, parts, metrics=metrics)
 
 
@@ -254,13 +264,16 @@ async def test_an_owner_of_another_worker_ends_when_fenced(
 
 
 async def test_an_index_that_cannot_be_read_stops_its_owner_alone(
-    broker: MemoryBroker, owner: IndexOwner
+    broker: MemoryBroker, owner: IndexOwner, registry: CollectorRegistry
 ):
-    """It does not serve, says why, and raises nothing that would end the worker."""
+    """It does not serve, counts it, and raises nothing that would end the worker."""
     broker.append(INDEX, b"no key of ours", b"v", None)
-    with capture_logs() as said:
-        async with running(owner) as task:
-            await until(lambda: any(it["event"] == "aborted_indexing_stopped" for it in said))
-            assert f"{ABORTED_INDEX}/0@0" in str(said)
-            assert not owner.serving
-            assert not task.done()
+
+    def failures() -> float | None:
+        return registry.get_sample_value(FAILED, {"cluster": "a", "partition": "0"})
+
+    assert failures() == 0
+    async with running(owner) as task:
+        await until(lambda: failures() == 1)
+        assert not owner.serving
+        assert not task.done()

@@ -2,53 +2,35 @@
 
 *Source*: protocols.md H2; connectors.copying, `CopyWriter`; kafka.md 3.
 
-*Invariants*: each `fence` makes a new producer, because librdkafka allows nothing after some
-errors; blocking calls run on one thread, in order. A copy that fails makes the client refuse to
-commit, so only the first and last copy of each call are reported by callback.
+*Invariants*: a copy that fails makes the client refuse to commit, so only the first and last copy
+of each call are reported by callback.
 """
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from connectors.base import NewRecord
 from connectors.copying import COPY_TIMEOUT_S, NewCopy, Span
-from connectors.errors import FatalError, RetriableError
+from connectors.errors import RetriableError
 from connectors.kafka.config import KafkaConfig, copy_options
 from connectors.kafka.errors import translate
-from connectors.kafka.logs import ClientLog
+from connectors.kafka.native_producer import NativeProducer
 from schemas.values import EndOffset, Offset, TopicPartition
 
 _ROOM_WAIT_S = 0.1
 _ABORT_S = 5.0
 
-T = TypeVar("T")
 
-
-class KafkaCopyWriter:
-    """A `CopyWriter`. Connects at `fence`."""
+class KafkaCopyWriter(NativeProducer):
+    """A `CopyWriter`."""
 
     def __init__(self, config: KafkaConfig, transactional_id: str) -> None:
-        self._id = transactional_id
-        self._options = copy_options(config, transactional_id)
-        self._address = config.bootstrap_servers
-        self._request_timeout_s = config.request_timeout_s
+        super().__init__(config, transactional_id, copy_options(config, transactional_id))
         self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
-        self._producer: Producer | None = None
         self._is_open = False
-        self._failed: KafkaError | None = None
         self._offset_unknown = False
-        self._last_error = ""
-        self._closed = False
-
-    async def fence(self) -> None:
-        """Takes the transactional id; see `CopyWriter.fence`."""
-        await self._call(self._fence, f"cannot take transactional id {self._id}")
 
     async def begin(self) -> None:
         """Begins a transaction; the client tells the broker later."""
@@ -84,42 +66,6 @@ class KafkaCopyWriter:
         """Writes these behind the copies and commits."""
         await self._call(lambda: self._commit(records), f"cannot commit a copy as {self._id}")
         self._is_open = False
-
-    async def close(self) -> None:
-        """Aborts the open transaction; safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._abort)
-        await asyncio.to_thread(self._thread.shutdown)
-
-    @contextlib.contextmanager
-    def _translated(self, action: str) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as error:
-            raise translate(error, self._address, action, detail=self._last_error) from error
-
-    def _fenced(self) -> Producer:
-        if self._closed:
-            raise FatalError(f"writer {self._id} is closed")
-        if self._producer is None:
-            raise FatalError(f"writer {self._id} has not been fenced", hint="call fence() first")
-        return self._producer
-
-    async def _call(self, call: Callable[[], T], action: str) -> T:
-        if self._closed:
-            raise FatalError(f"writer {self._id} is closed")
-        with self._translated(action):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-    def _fence(self) -> None:
-        self._drop()
-        options = {**self._options, "error_cb": self._note_error}
-        producer = Producer(options, logger=ClientLog(self._id))
-        producer.init_transactions(self._request_timeout_s)
-        self._producer = producer
 
     def _produce(self, data: TopicPartition, copies: Sequence[NewCopy], at: int, span: Span) -> int:
         """Queues copies from `at` on while there is room; returns how far it came."""
@@ -158,23 +104,10 @@ class KafkaCopyWriter:
             span.first = Offset(offset)
         span.end = EndOffset(offset + 1)
 
-    def _abort(self) -> None:
-        if self._is_open and self._producer is not None:
+    def _drop(self) -> None:
+        if self._is_open and self._producer is not None and self._closed:
             # Failing that, the broker aborts it when it times out.
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_ABORT_S)
-        self._drop()
-
-    def _drop(self) -> None:
-        """Gives the producer up; nothing of an unfinished transaction is sent any more."""
-        producer, self._producer = self._producer, None
-        if producer is not None and len(producer):
-            producer.purge()
-            # One that was fenced raises for that, too.
-            with contextlib.suppress(KafkaException):
-                producer.flush(self._request_timeout_s)
+        super()._drop()
         self._is_open = self._offset_unknown = False
-        self._failed = None
-
-    def _note_error(self, error: KafkaError) -> None:
-        self._last_error = error.str()

@@ -37,9 +37,9 @@ async def _walk(batches: BatchReader, read: OffsetRange, advanced: Advanced) -> 
         try:
             found = await batches.fetch(read.data, position)
         except OffsetOutOfRangeError as error:
-            raise _deleted(read, position) from error
+            raise deleted_meanwhile(read, position) from error
         if found.log_start > read.start or found.last_stable_offset < read.end:
-            raise _deleted(read, position)
+            raise deleted_meanwhile(read, position)
         if not found.batches:
             break
         kept = BatchFilter(position, found.aborted)
@@ -51,7 +51,8 @@ async def _walk(batches: BatchReader, read: OffsetRange, advanced: Advanced) -> 
     return ledger
 
 
-def _deleted(read: OffsetRange, position: Offset) -> FatalError:
+def deleted_meanwhile(read: OffsetRange, position: Offset) -> FatalError:
+    """What is said when the log no longer holds all of `read`, but begins at `position`."""
     return FatalError(
         "records were deleted while they were read",
         detail=f"the log no longer holds [{read.start}, {read.end})",

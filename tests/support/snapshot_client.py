@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from connectors.base import Connector, Record
@@ -37,10 +37,8 @@ async def read_all(connector: Connector, data: TopicPartition) -> list[Record]:
     """Every committed record of a partition that is there now."""
     async with asyncio.timeout(WAIT_S):
         while True:
-            try:
+            with suppress(OffsetOutOfRangeError):  # trimmed meanwhile: what is there begins later
                 return await _read_all(connector, data)
-            except OffsetOutOfRangeError:
-                """The log was trimmed meanwhile: what is there now begins later."""
 
 
 async def _read_all(connector: Connector, data: TopicPartition) -> list[Record]:

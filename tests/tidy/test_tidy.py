@@ -103,7 +103,6 @@ def sleeps(path: Path) -> Iterator[ast.AST]:
 SLEEPS_LEFT = {
     "tests/chaos/scenarios.py": 1,  # how long a fault lasts is the fault itself
     "tests/support/worker_memory.py": 1,
-    "tests/unit/drivers/test_coordinator_driver.py": 1,
     "tests/unit/drivers/owned_log/test_owned_log.py": 2,
     "tests/unit/drivers/test_requests.py": 1,
 }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from connectors.base import Connector, LogAdmin
 from connectors.errors import FatalError, OffsetOutOfRangeError
+from pipeline.drivers.batch_walk import deleted_meanwhile
 from pipeline.drivers.evidence import Evidence, Progress, gather_evidence
 from pipeline.errors import ConfigError
 from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -102,14 +103,7 @@ async def check_unmoved(admin: LogAdmin, scope: Scope) -> None:
             )
         start, end = starts.get(read.data, -1), ends.get(read.data, -1)
         if start > read.start or end < read.end:
-            raise FatalError(
-                "records were deleted while they were read",
-                detail=f"read were [{read.start}, {read.end}), the log holds [{start}, {end})",
-                hint="retention overtook the read: start it again, or raise the topic's retention",
-                topic=read.data.topic,
-                partition=read.data.partition,
-                offset=start,
-            )
+            raise deleted_meanwhile(read, Offset(start))
 
 
 def _check_named(bounds: Bounds, logs: Sequence[OffsetRange], what: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
@@ -460,7 +461,9 @@ async def test_a_full_queue_of_the_writer_delays_and_loses_nothing(
         number = client.send(aborting(0))
         while not client.answers(number):
             client.send(aborting(0), number=number)
-            await asyncio.sleep(0.05)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await until(lambda: client.answers(number))
         assert client.answers(number)[0] == Done()
     assert marker_of(broker, ORDERS, FIRST)
 

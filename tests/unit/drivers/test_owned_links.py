@@ -31,10 +31,11 @@ async def test_every_source_is_copied():
     other = TopicPartition("other", 0)
     a.write(b"1")
     c.write(b"2", data=other)
-    driver, _ = driver_of(a, c, target=b)
+    driver, begun = driver_of(a, c, target=b)
     running = asyncio.create_task(driver.run())
     await until(lambda: b.values() == [b"1"])
     await until(lambda: b.values(other) == [b"2"])
+    assert sorted(begun) == ["a", "c"]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -45,7 +46,9 @@ async def test_a_link_that_cannot_be_is_tried_again():
     a.write(b"1")
     driver, begun = driver_of(a, target=b)
     running = asyncio.create_task(driver.run())
-    await until(lambda: bool(begun))
+    await until(lambda: len(begun) > 1)
+    assert not running.done()
+    assert b.values() == []
     b.broker.delete_topic("orders")
     await until(lambda: b.values() == [b"1"])
     running.cancel()

@@ -200,7 +200,7 @@ async def test_a_frozen_broker_is_noticed(cluster: LocalCluster, topic_name: str
     """A broker that keeps its connections open and answers nothing is away too."""
     config = KafkaConfig(cluster.bootstrap, request_timeout_s=3, delivery_timeout_s=6)
     connector = KafkaConnector(config)
-    data = await _topic(connector, topic_name)
+    data = await _topic(KafkaConnector(KafkaConfig(cluster.bootstrap)), topic_name)
     writer, admin = connector.writer("w"), connector.admin()
     outcomes: asyncio.Queue[ConnectorError | None] = asyncio.Queue()
     writer.append(data, b"before", lambda error, _: outcomes.put_nowait(error))
@@ -225,7 +225,8 @@ async def test_a_set_is_whole_or_absent_after_an_outage(cluster: LocalCluster, t
     """
     config = KafkaConfig(cluster.bootstrap, request_timeout_s=2, delivery_timeout_s=3)
     connector = KafkaConnector(config)
-    data = await _topic(connector, topic_name)
+    # The broker may just have been awakened: with the patience of the other tests.
+    data = await _topic(KafkaConnector(KafkaConfig(cluster.bootstrap)), topic_name)
     writer = connector.transactional_writer("sets")
 
     def numbered(number: int) -> list[NewRecord]:

@@ -1,0 +1,64 @@
+"""Clients of confluent-kafka whose only broker is there and not there."""
+
+import asyncio
+import os
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from connectors.kafka.config import KafkaConfig, admin_options, producer_options, reader_options
+from tests.support.wavering_broker import TOPIC, WaveringBroker
+
+SEED = int(os.environ.get("SEED", "1"))
+ROUNDS = int(os.environ.get("ROUNDS", "2"))
+
+EACH = 10
+WAVERS_S = 5
+COMES_BACK_S = 60
+
+Client = Consumer | Producer | AdminClient
+
+
+def _clients(bootstrap: str) -> dict[str, Client]:
+    """Readers, writers and admins by client id; each has something to ask for."""
+    config = KafkaConfig(bootstrap)
+    often = {"topic.metadata.refresh.interval.ms": 300, "log_level": 0}
+    clients: dict[str, Client] = {}
+    for number in range(EACH):
+        name = f"reader-{number}"
+        reader = Consumer({**reader_options(config, name, committed=False), **often})
+        reader.assign([TopicPartition(TOPIC, 0, 0)])
+        clients[name] = reader
+        name = f"writer-{number}"
+        options = {**producer_options(config, name, 0), **often, "enable.idempotence": False}
+        clients[name] = Producer(options)
+        clients[name].produce(TOPIC, b"v")
+        name = f"admin-{number}"
+        clients[name] = AdminClient({**admin_options(config), **often, "client.id": name})
+    return clients
+
+
+async def _poll(clients: dict[str, Client]) -> None:
+    for client in clients.values():
+        client.poll(0)
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.timeout(ROUNDS * (WAVERS_S + COMES_BACK_S) + 60)
+async def test_every_client_looks_for_its_broker_again():
+    """An answer without brokers leaves no client offline (librdkafka's issues 5301 and 5511)."""
+    async with WaveringBroker(SEED) as broker:
+        clients = _clients(broker.bootstrap)
+        for _ in range(ROUNDS * 3):
+            broker.wavers = True
+            until_s = time.monotonic() + WAVERS_S
+            while time.monotonic() < until_s:
+                await _poll(clients)
+            broker.wavers = False
+            broker.heard.clear()
+            until_s = time.monotonic() + COMES_BACK_S
+            while (silent := clients.keys() - broker.heard) and time.monotonic() < until_s:
+                await _poll(clients)
+            assert not silent

@@ -1,0 +1,119 @@
+"""A listener that speaks as much of Kafka's protocol as a client needs to look for its brokers.
+
+While it wavers it does as a single broker does that starts or was frozen, only more so: it answers
+late, lists no brokers, or closes the connection. It holds no records and answers nothing else.
+"""
+
+import asyncio
+import random
+import struct
+from typing import Any, Self
+
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+TOPIC = "wavering"
+_METADATA_VERSION = 9
+_LATE_S = (0, 0, 0.01, 0.1, 0.5)
+_LEADER_NOT_AVAILABLE = 5
+
+
+class WaveringBroker:
+    """Serves while it is entered, on a loop of its caller's.
+
+    Attributes:
+        wavers: whether it does now.
+        heard: client ids that have asked for metadata; the caller may clear it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.wavers = False
+        self.heard: set[str] = set()
+        self._random = random.Random(seed)
+        self._server: asyncio.Server | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, asked: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await asked.readexactly(4))
+                answer = await self._answer(await asked.readexactly(size))
+                if answer is None:
+                    break
+                answers.write(answer)
+                await answers.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            answers.close()
+
+    async def _answer(self, request: bytes) -> bytes | None:
+        """Of a request as it came; none closes the connection."""
+        key, version, correlation_id, name_size = struct.unpack(">hhih", request[:10])
+        answer: Any
+        if key == ApiVersionsRequest.API_KEY:
+            # What it speaks; a client that speaks a later version of this request tries again.
+            known = 0 if version == 0 else _UNSUPPORTED_VERSION
+            answer = ApiVersionsResponse(version=0, error_code=known, api_keys=_API_KEYS)
+        elif key == MetadataRequest.API_KEY:
+            self.heard.add(request[10 : 10 + name_size].decode())
+            if self.wavers:
+                await asyncio.sleep(self._random.choice(_LATE_S))
+                if self._random.random() < 0.1:
+                    return None
+            answer = self._metadata(lists_brokers=not self.wavers or self._random.random() < 0.5)
+        else:
+            return None
+        answer.with_header(correlation_id=correlation_id)
+        return bytes(answer.encode(header=True, framed=True))
+
+    def _metadata(self, *, lists_brokers: bool) -> MetadataResponse:
+        broker = MetadataResponse.MetadataResponseBroker(
+            node_id=1, host="127.0.0.1", port=self._port, rack=None
+        )
+        topic = MetadataResponse.MetadataResponseTopic
+        partition = topic.MetadataResponsePartition(
+            error_code=0 if lists_brokers else _LEADER_NOT_AVAILABLE,
+            partition_index=0,
+            leader_id=1 if lists_brokers else -1,
+            leader_epoch=0,
+            replica_nodes=[1],
+            isr_nodes=[1],
+            offline_replicas=[],
+        )
+        return MetadataResponse(
+            version=_METADATA_VERSION,
+            brokers=[broker] if lists_brokers else [],
+            cluster_id="wavering",
+            controller_id=1 if lists_brokers else -1,
+            topics=[topic(error_code=0, name=TOPIC, is_internal=False, partitions=[partition])],
+        )
+
+
+_UNSUPPORTED_VERSION = 35
+_API_KEYS = [
+    ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
+    for key, low, high in (
+        (1, 4, 11),
+        (2, 1, 5),
+        (MetadataRequest.API_KEY, _METADATA_VERSION, _METADATA_VERSION),
+        (ApiVersionsRequest.API_KEY, 0, 0),
+    )
+]

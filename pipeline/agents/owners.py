@@ -31,11 +31,13 @@ from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, Re
 from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
+from pipeline.drivers.replication_controller import ControlledPartition
 from pipeline.drivers.requests import AckRequests, CoordinatorRequests
 from pipeline.drivers.snapshot_line import connect_snapshots
 from pipeline.drivers.txn_snapshots import SnapshotDriver
 from pipeline.errors import RefusedError, RequestTimeoutError
 from pipeline.metrics import WorkerMetrics
+from pipeline.subscription_metrics import SubscriptionMetrics
 from schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
 from schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS
 from schemas.values import ClusterName, Offset, TopicPartition
@@ -98,15 +100,7 @@ class Owners:
             "snapshot writers": self.snapshots,
         }
         if shared.settings.clusters:
-            replication = _replication_parts(shared)
-            # Data partitions are hashed to partitions as for snapshots: one worker has both.
-            self._owners["replication controllers"] = PartitionOwners(
-                app,
-                "replication",
-                SNAPSHOT_REQUESTS,
-                lambda partition: ReplicationDriver(partition, replication),
-                failed,
-            )
+            self._own_replication(app, failed)
         coordinators, stores, writers = self.coordinators, self.pending_acks, self.snapshots
         shared.metrics.watch_coordinators(
             lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
@@ -176,6 +170,27 @@ class Owners:
     def _snapshot_writer(self, partition: int) -> SnapshotDriver:
         metrics = self._shared.metrics.snapshots(partition)
         return SnapshotDriver(partition, self._snapshot_parts, metrics=metrics)
+
+    def _own_replication(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
+        """Controls groups wherever the snapshots of the same partition are written.
+
+        Data partitions are hashed to partitions as for snapshots: one worker has both.
+        """
+        shared = self._shared
+
+        def served() -> dict[TopicPartition, ControlledPartition]:
+            drivers = controllers.drivers.values()
+            return {data: one for driver in drivers for data, one in driver.served.items()}
+
+        metrics = SubscriptionMetrics(shared.settings.cluster, served, SystemClock())
+        parts = _replication_parts(shared, metrics)
+
+        def controller(partition: int) -> ReplicationDriver:
+            return ReplicationDriver(partition, parts)
+
+        controllers = PartitionOwners(app, "replication", SNAPSHOT_REQUESTS, controller, failed)
+        self._owners["replication controllers"] = controllers
+        shared.metrics.registry.register(metrics)
 
     def _own_index(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
         """Indexes wherever the snapshots of the same partition are written.
@@ -251,7 +266,7 @@ def _index_parts(shared: Shared) -> IndexParts:
     )
 
 
-def _replication_parts(shared: Shared) -> ReplicationParts:
+def _replication_parts(shared: Shared, metrics: SubscriptionMetrics) -> ReplicationParts:
     """What replication controllers use."""
     settings = shared.settings
 
@@ -276,5 +291,6 @@ def _replication_parts(shared: Shared) -> ReplicationParts:
         Replicated(shared.dynamic.subscriptions),
         first,
         settings.partitions,
+        snapshot_taken=metrics.snapshot_taken,
         broker_away_s_max=settings.broker_away_s_max,
     )

@@ -10,8 +10,9 @@ Tails each partition, from where everything below is decided, and keeps what was
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from connectors.base import Connector, EndReached, LogAdmin, LogReader, Record
 from connectors.errors import OffsetOutOfRangeError, RetriableError
@@ -24,6 +25,8 @@ from pipeline.drivers.subscription_outage import OutageGuard
 from pipeline.drivers.subscription_txns import txns_of
 from schemas.replication import origin_of
 from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+T = TypeVar("T")
 
 WAITING_MAX = 10_000
 """Records of a partition held behind an undecided one before its reading pauses."""
@@ -249,6 +252,18 @@ class DecidedLog:
             if isinstance(effect, Deliver):
                 self._tails[data].keep(effect.payloads)
                 self._moved(data)
+
+
+async def answered(
+    reading: Generator[ReadLog, LogRead, T], read: Callable[[ReadLog], Awaitable[LogRead]]
+) -> T:
+    """Carries out what it wants to read; raises what `read` raises."""
+    try:
+        wanted = next(reading)
+        while True:
+            wanted = reading.send(await read(wanted))
+    except StopIteration as done:
+        return done.value
 
 
 def _fed(records: Sequence[Record]) -> Iterable[tuple[int, bytes | None, VisibleRecord]]:

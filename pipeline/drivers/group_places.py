@@ -15,7 +15,7 @@ from connectors.group_admin import GroupConnector
 from pipeline.core.replication.frontier import LogRead, LogView, ReadLog, claims_below
 from pipeline.core.replication.group import GroupSeen, ReplicatedGroup, Standing
 from pipeline.core.replication.index import OffsetIndex
-from pipeline.drivers.decided_log import DecidedLog
+from pipeline.drivers.decided_log import DecidedLog, answered
 from pipeline.drivers.group_metadata import generation_of
 from pipeline.drivers.log_scan import scan
 from pipeline.drivers.subscription_claims import GroupMarkers
@@ -72,12 +72,7 @@ class GroupPlace:
 
     async def run(self, reading: Generator[ReadLog, LogRead, T]) -> T:
         """Carries out what it wants to read."""
-        try:
-            wanted = next(reading)
-            while True:
-                wanted = reading.send(await self.decided.visible(self.data, wanted))
-        except StopIteration as done:
-            return done.value
+        return await answered(reading, lambda wanted: self.decided.visible(self.data, wanted))
 
     async def read_here(self) -> Claims:
         """What lies below the group's offset."""

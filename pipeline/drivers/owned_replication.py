@@ -10,8 +10,10 @@ Refuses: markers and buckets that are none.
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 import structlog
 
@@ -45,6 +47,12 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 0.5
 """Between two looks at what is to be replicated."""
+
+MEASURE_S = 0.5
+"""Between two groups whose re-reads are counted: 10 ms of a processor where one lags far."""
+
+GROUPS_MAX = 1000
+"""Groups of a data partition whose figures are shown."""
 
 OUTAGE_RETRY_S = 0.25
 RESTART_DELAY_S_MAX = 1.0
@@ -83,6 +91,7 @@ class ReplicationParts:
         mode: how positions are carried over (I12).
         snapshot_limits: how often snapshots are attempted.
         controller_limits: how often groups are looked at.
+        snapshot_taken: called with how long each snapshot took, in s.
         broker_away_s_max: how long the broker may be away before `run` gives up.
     """
 
@@ -98,6 +107,7 @@ class ReplicationParts:
     mode: SyncMode = SyncMode.EXACT
     snapshot_limits: SnapshotLimits = field(default_factory=SnapshotLimits)
     controller_limits: ControllerLimits = field(default_factory=ControllerLimits)
+    snapshot_taken: Callable[[float], None] = lambda _s: None
     broker_away_s_max: float = 60.0
 
 
@@ -122,6 +132,11 @@ class OwnedReplication:
         self._positions = TopicPartition(REPLICATION_POSITIONS, partition)
         self._started: set[TopicPartition] = set()
         self._shared: ControllerParts | None = None
+
+    @property
+    def served(self) -> dict[TopicPartition, ControlledPartition]:
+        """Data partitions whose groups are looked after."""
+        return {data: self.partitions[data] for data in sorted(self._started)}
 
     async def run(self) -> None:
         """Serves until it fails; always ends with an exception.
@@ -157,6 +172,7 @@ class OwnedReplication:
             decided,
             polls,
             parts.replicated.groups,
+            parts.snapshot_taken,
         )
         reader = parts.connector.reader(f"replication-{self._partition}")
         try:
@@ -195,6 +211,7 @@ class OwnedReplication:
             if not self.serving and all(read_to[one] >= ends[one] for one in logs):
                 self.serving = True
                 tasks.create_task(self._look(tasks, decided))
+                tasks.create_task(self._measure())
             await asyncio.sleep(0)  # others of this worker have their turn in a long replay
 
     def _item_read(self, item: Record | EndReached) -> int:
@@ -253,8 +270,23 @@ class OwnedReplication:
                         tasks.create_task(self._of(data).run())
             await asyncio.sleep(LOOK_S)
 
+    async def _measure(self) -> None:
+        """Counts what groups would read again, one after the other; nobody waits for it."""
+        while True:
+            for one in self.served.values():
+                for group in shown_groups(one):
+                    with suppress(ConnectorError):
+                        await one.measure(group)
+                    await asyncio.sleep(MEASURE_S)
+            await asyncio.sleep(MEASURE_S)
+
     def _is_ours(self, data: TopicPartition) -> bool:
         return system_partition(data, self._parts.partition_count) == self._partition
+
+
+def shown_groups(partition: ControlledPartition) -> list[str]:
+    """Groups whose figures are shown: a bounded number, always the same ones."""
+    return nsmallest(GROUPS_MAX, partition.groups)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -283,6 +315,11 @@ class ReplicationDriver:
     def serving(self) -> bool:
         """Whether it has read its markers."""
         return self.owned is not None and self.owned.serving
+
+    @property
+    def served(self) -> Mapping[TopicPartition, ControlledPartition]:
+        """Data partitions whose groups are looked after."""
+        return self.owned.served if self.owned is not None and self.owned.serving else {}
 
     def requests_received(self, value: bytes | None) -> None:
         """Nobody asks anything: whatever there is to say is in the topics."""

@@ -34,7 +34,7 @@ from pipeline.core.replication.snapshot_effects import (
     WriteMarker,
 )
 from pipeline.core.replication.snapshots import SnapshotBuilder
-from pipeline.drivers.decided_log import DecidedLog
+from pipeline.drivers.decided_log import DecidedLog, answered
 from pipeline.drivers.group_metadata import moved
 from pipeline.drivers.replication_polls import GroupPolls, Polled
 from schemas.errors import DecodeError
@@ -64,6 +64,7 @@ class ControllerParts:
         decided: how far data partitions are decided.
         polls: looks at groups.
         replicated: groups of a topic that are replicated, of those that are known by name.
+        snapshot_taken: called with how long each snapshot took, in s.
     """
 
     admin: LogAdmin
@@ -74,6 +75,7 @@ class ControllerParts:
     decided: DecidedLog
     polls: GroupPolls
     replicated: Callable[[str, Collection[str]], Collection[str]]
+    snapshot_taken: Callable[[float], None] = lambda _s: None
 
 
 class _Machine(Protocol):
@@ -89,6 +91,8 @@ class ControlledPartition:
     Attributes:
         builder: of snapshots.
         machine: of groups.
+        read_again: records that come again if its consumers begin here now, at most; by group, as
+            of the last `measure`.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class ControlledPartition:
     ) -> None:
         self.builder = builder
         self.machine = machine
+        self.read_again: dict[str, int] = {}
         self._data = data
         self._parts = parts
         self._snapshots = _Lane(builder, parts.clock, self._carry_out)
@@ -111,12 +116,24 @@ class ControlledPartition:
         """Whether there is a group, or a request of another cluster, to look after."""
         return bool(self.machine.groups) or self.builder.is_asked
 
+    @property
+    def groups(self) -> Collection[str]:
+        """Those that are replicated."""
+        return self._parts.replicated(self._data.topic, self.machine.groups)
+
     def marker_read(self, key: MarkerKey, value: MarkerValue | None) -> None:
         """A marker of this cluster, in log order."""
         self.machine.marker_read(key, value)
         if value is not None:
-            self._snapshots.add(self.builder.marker_read(key, value, self._now_ms()))
+            self._snapshot_marker_read(key, value)
         self._groups.wake()
+
+    def _snapshot_marker_read(self, key: MarkerKey, value: MarkerValue) -> None:
+        builder, now_ms = self.builder, self._now_ms()
+        since_ms, completed = builder.pending_since_ms, builder.counts.completed
+        self._snapshots.add(builder.marker_read(key, value, now_ms))
+        if since_ms is not None and builder.counts.completed > completed:
+            self._parts.snapshot_taken((now_ms - since_ms) / 1000)
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """A record of the positions partition, in log order."""
@@ -137,6 +154,17 @@ class ControlledPartition:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._snapshots.run())
             tasks.create_task(self._groups.run())
+
+    async def measure(self, group: str) -> None:
+        """Counts what a group would read again here; reads a bounded stretch of the log.
+
+        Raises:
+            ConnectorError: of reading.
+        """
+        self.read_again.pop(group, None)
+        reading = self.machine.read_again(group)
+        if reading is not None:
+            self.read_again[group] = await answered(reading, self._visible)
 
     def _now_ms(self) -> int:
         return self._parts.clock.now_ms()

@@ -18,6 +18,7 @@ from pipeline.core.replication.snapshots import SnapshotLimits
 from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
 from pipeline.drivers.replication import Replication, ReplicationOptions
 from pipeline.drivers.replication_topics import TopicChoice
+from pipeline.subscription_metrics import SubscriptionMetrics
 from schemas import replication_markers
 from schemas.replication_markers import MarkerKey, MarkerValue, UpdateKey
 from schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
@@ -53,6 +54,9 @@ class Site:
         self.named: set[tuple[str, str, bool]] = set()
         self.task: asyncio.Task[None] | None = None
         self.driver: ReplicationDriver | None = None
+        self.metrics = SubscriptionMetrics(
+            name, lambda: self.driver.served if self.driver else {}, SystemClock()
+        )
         for spec in system_topics(coordinators=1, partitions=1):
             self.broker.create_topic(spec)
         self.broker.create_topic(TopicSpec(DATA.topic, 1))
@@ -71,6 +75,7 @@ class Site:
             1,
             snapshot_limits=SnapshotLimits(interval_ms=50),
             controller_limits=ControllerLimits(poll_interval_ms=10, publish_interval_ms=10),
+            snapshot_taken=self.metrics.snapshot_taken,
         )
         self.driver = ReplicationDriver(0, parts)
         self.task = asyncio.create_task(self.driver.run())

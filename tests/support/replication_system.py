@@ -14,6 +14,7 @@ from pipeline.core.replication.controller import (
 from pipeline.core.replication.controller_effects import MoveGroup, Poll, ReadRecords
 from pipeline.core.replication.frontier import LogRead, VisibleRecord, read_again
 from pipeline.core.replication.group import GroupSeen
+from pipeline.core.replication.lag import read_again_at_most
 from pipeline.core.replication.snapshot_effects import ReadDecidedEnd, ReadEnd, WriteMarker
 from pipeline.core.replication.snapshots import SnapshotBuilder, SnapshotLimits
 from schemas.replication_markers import Snapshots, Update, UpdateKey
@@ -273,7 +274,10 @@ class System:
                 ]
                 wanted = reading.send(LogRead(found, wanted.end))
         except StopIteration as done:
-            return done.value
+            count: int = done.value
+        at_most = read_again_at_most(view, indexes, claimed, Offset(position))
+        assert count <= at_most, f"I7 {group} on {cluster.name}: the bound is none"
+        return count
 
     def settle(self):
         """Everything runs until nothing is written any more (R5)."""

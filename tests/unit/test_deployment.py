@@ -8,11 +8,15 @@ import pytest
 
 import pipeline.metrics
 import pipeline.replication_metrics
+import pipeline.subscription_metrics
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
-TABLES = f"{pipeline.metrics.__doc__}{pipeline.replication_metrics.__doc__}"
+TABLES = "".join(
+    str(module.__doc__)
+    for module in (pipeline.metrics, pipeline.replication_metrics, pipeline.subscription_metrics)
+)
 FAMILIES = set(re.findall(r"^\| (stilltide_\w+) \|", TABLES, re.MULTILINE))
 PORT_MAX = 32_767
 """Those above are given to outgoing connections."""

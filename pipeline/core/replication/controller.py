@@ -18,7 +18,7 @@ from pipeline.core.replication.controller_effects import (
     Poll,
     ReadRecords,
 )
-from pipeline.core.replication.frontier import LogRead, LogView, ReadLog
+from pipeline.core.replication.frontier import LogRead, LogView, Reading, ReadLog
 from pipeline.core.replication.group import (
     Decision,
     Evaluation,
@@ -30,6 +30,7 @@ from pipeline.core.replication.group import (
     Standing,
 )
 from pipeline.core.replication.index import OffsetIndex
+from pipeline.core.replication.lag import GroupLag, read_again_bounded
 from pipeline.core.replication.log_window import LogWindow
 from pipeline.core.replication.snapshot_effects import WriteMarker
 from pipeline.core.replication.snapshot_mode import evaluate_by_snapshots
@@ -74,10 +75,16 @@ class _Group:
     looked_at: object = None  # what the last evaluation was made of
     published_ms: int | None = None
     since_ms: int = 0  # its offset has been the same since
+    untold_since_ms: int | None = None  # it has passed what the markers tell of, since then
     unread: dict[MarkerKey, MarkerValue] = field(default_factory=dict[MarkerKey, MarkerValue])
     written_ms: int = 0
     move: Move | None = None  # on its way
     reset_to: Offset | None = None  # wanted by an operator
+
+    def untold(self, view: LogView) -> int:
+        """Offsets it has passed that no marker of this cluster tells of."""
+        offset = self.seen.offset if self.seen else None
+        return max(0, (offset or 0) - max(0, self.state.reached(view.incarnation.topic)))
 
 
 @dataclass(slots=True)
@@ -124,8 +131,7 @@ class ReplicationController:
         self._caught_up = False
         self._positions_read_to = EndOffset(0)
         self._window = LogWindow()
-        self._window_of: bytes | None = None
-        self._log_start = Offset(0)
+        self._view: LogView | None = None  # the last one
         self._number = 0
         self._round: _Round | None = None
         self._next_ms = 0
@@ -139,6 +145,27 @@ class ReplicationController:
         """Why a group is where it is."""
         held = self.groups.get(group)
         return held.standing if held else Standing.NOTHING_CLAIMED
+
+    def lag(self, group: str, now_ms: int) -> GroupLag | None:
+        """How far a group trails, as of the last look; None: there was none."""
+        held, view = self.groups.get(group), self._view
+        if held is None or held.seen is None or view is None:
+            return None
+        untold, since_ms = held.untold(view), held.untold_since_ms
+        untold_ms = now_ms - since_ms if untold and since_ms is not None else 0
+        return GroupLag(held.standing, untold, untold_ms)
+
+    def read_again(self, group: str) -> Reading[int] | None:
+        """Records that a consumer without claims reads again if it begins here now, at most.
+
+        As far as is known here; None: nobody has looked at the group yet.
+        """
+        held, view = self.groups.get(group), self._view
+        if held is None or held.seen is None or view is None:
+            return None
+        offset = view.log_start if held.seen.offset is None else held.seen.offset
+        indexes = list(self.indexes.values())
+        return read_again_bounded(view, indexes, held.state.read_anywhere(), offset)
 
     # -- what is read all the time
 
@@ -167,7 +194,10 @@ class ReplicationController:
             self._read_back(key, value)
 
     def _read_back(self, key: UpdateKey | AppliedKey, value: MarkerValue | None) -> None:
-        unread = self._group(key.group).unread
+        group = self._group(key.group)
+        unread = group.unread
+        if key.source == self._here:
+            group.untold_since_ms = None  # until the next look
         if key in unread and unread[key] == value:
             del unread[key]
             if isinstance(value, Applied) and value.applied_offset is not None:
@@ -226,14 +256,18 @@ class ReplicationController:
         round_ = self._round
         if round_ is None or round_.number != number or round_.view is not None:
             return []
-        if (self._window_of, self._log_start) != (view.incarnation.topic, view.log_start):
+        before, self._view = self._view, view
+        if before is None or before[:2] != view[:2]:
             self._window = LogWindow()
-            self._window_of, self._log_start = view.incarnation.topic, view.log_start
         for name, seen in groups.items():
             group = self._group(name)
             if group.seen is None or group.seen.offset != seen.offset:
                 group.since_ms = now_ms
             group.seen = seen
+            if not group.untold(view):
+                group.untold_since_ms = None
+            elif group.untold_since_ms is None:
+                group.untold_since_ms = now_ms
         round_.view, round_.positions_end, round_.left = view, positions_end, list(groups)
         return self._go_on(now_ms)
 

@@ -130,6 +130,20 @@ class ReplicatedGroup:
         """The one that was applied here; another one is adopted first."""
         return self.applied.generation if self.applied else 0
 
+    def own(self, topic: bytes) -> Update | None:
+        """The update of this cluster, if it is of this generation and incarnation."""
+        own = self.updates.get(self._here)
+        return own if own is not None and own[:2] == (self.generation, topic) else None
+
+    def noted(self, topic: bytes) -> Applied | None:
+        """What was last done here with this incarnation."""
+        noted = self.applied
+        return noted if noted is not None and noted.incarnation == topic else None
+
+    def reached(self, topic: bytes) -> int:
+        """The highest offset here that the markers tell of; -1: none."""
+        return _highest(self.own(topic), self.noted(topic))
+
     def read_anywhere(self) -> Claims:
         """J: what the group has read according to the newest updates of its generation."""
         generation = self.generation
@@ -170,9 +184,14 @@ class ReplicatedGroup:
             may_publish: enough time has passed since the last update.
             commit_again: its offset would soon expire if it stays where it is (I8).
         """
-        look = _Look(self, view, indexes, seen, self._here)
+        look = _Look(self, view, indexes, seen)
         look.may_publish, look.commit_again = may_publish, commit_again
         return (yield from look.evaluate())
+
+
+def _highest(own: Update | None, applied: Applied | None) -> int:
+    told = [one.offset for one in (own, applied) if one is not None]
+    return max((one for one in told if one is not None), default=-1)
 
 
 class _Look:
@@ -184,7 +203,6 @@ class _Look:
         view: LogView,
         indexes: Sequence[OffsetIndex],
         seen: GroupSeen,
-        here: ClusterName,
     ) -> None:
         topic = view.incarnation.topic
         self.view = view
@@ -196,11 +214,8 @@ class _Look:
         self.applied_generation = group.applied_generation
         self.adopting = self.applied_generation < self.generation
         self.claimed = group.read_anywhere()
-        own, applied = group.updates.get(here), group.applied
-        current = own is not None and own[:2] == (self.generation, topic)
-        self.own: Update | None = own if current else None
-        noted = applied is not None and applied.incarnation == topic
-        self.applied: Applied | None = applied if noted else None
+        self.own: Update | None = group.own(topic)
+        self.applied: Applied | None = group.noted(topic)
         self.lost = self.applied.lost if self.applied else NO_CLAIMS
         self.own_claims: Claims | None = None  # of the committed offset
         self.may_publish = self.commit_again = False
@@ -240,9 +255,7 @@ class _Look:
         return self.applied._replace(offset=offset, applied_offset=kept, lost=self.lost)
 
     def _reached(self) -> int:
-        """The highest offset here that the markers tell of; -1: none."""
-        told = [one.offset for one in (self.own, self.applied) if one is not None]
-        return max((one for one in told if one is not None), default=-1)
+        return _highest(self.own, self.applied)
 
     def _set_back(self, offset: Offset) -> bool:
         """I10: whether the group is to be left alone since somebody moved it back."""

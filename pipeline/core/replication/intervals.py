@@ -1,4 +1,4 @@
-"""Sets of offsets as few intervals: union, difference, membership.
+"""Sets of offsets as few intervals: union, difference, size, membership.
 
 *Source*: protocols.md I (claims). *Invariants*: intervals `[first, end)` ascend, none is empty, no
 two touch, so that equal sets are equal values. Each operation costs a walk, membership a bisection.
@@ -48,6 +48,11 @@ def minus(intervals: Intervals, taken: Intervals) -> Intervals:
             at = taken_end
         found += interval(at, end)
     return tuple(found)
+
+
+def size(intervals: Intervals) -> int:
+    """How many offsets are in the set."""
+    return sum(end - first for first, end in intervals)
 
 
 def holds(intervals: Intervals, offset: int) -> bool:

@@ -14,6 +14,7 @@ from pipeline.core.replication.controller_effects import (
 )
 from pipeline.core.replication.frontier import LogRead, LogView, VisibleRecord
 from pipeline.core.replication.group import GroupSeen, Standing
+from pipeline.core.replication.lag import GroupLag
 from pipeline.core.replication.snapshot_effects import WriteMarker
 from schemas.replication import Claims, Incarnation, Origin
 from schemas.replication_markers import Applied, AppliedKey, Update, UpdateKey
@@ -182,6 +183,26 @@ def test_updates_of_a_group_come_at_intervals():
     assert second.value == Update(
         0, ON_B.topic, Offset(4), {ON_A: intervals.below(4), ON_B: intervals.below(5)}
     )
+
+
+def test_what_no_update_tells_yet_is_said():
+    """I6: how much of what the group has read here is on its way to nobody, and since when."""
+    made = begun()
+    assert made.lag("g", 0) is None, "nobody has looked"
+    active = GroupSeen(Offset(3), 0, active=True)
+    polled(made, active, now_ms=50)
+    assert made.lag("h", 0) is None
+    assert made.lag("g", 90) == GroupLag(Standing.NOTHING_CLAIMED, 3, 40)
+    (write,) = made.log_read(1, read(3, 4), 60)
+    assert isinstance(write, WriteMarker)
+    assert made.lag("g", 90) == GroupLag(Standing.ACTIVE, 3, 40), "written is not durable"
+    made.marker_read(write.key, write.value)
+    assert made.lag("g", 90) == GroupLag(Standing.ACTIVE, 0, 0)
+    made.tick(200)
+    polled(made, active._replace(offset=Offset(4)), number=2, now_ms=200)
+    lag = made.lag("g", 260)
+    assert lag is not None
+    assert (lag.untold, lag.untold_ms) == (1, 60)
 
 
 def test_an_operator_s_reset_is_done_in_the_next_round():

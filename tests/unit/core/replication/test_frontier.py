@@ -7,9 +7,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from pipeline.core.replication import claims, frontier, intervals
+from pipeline.core.replication import claims, frontier, intervals, lag
 from pipeline.core.replication.frontier import ReadLog
 from pipeline.core.replication.index import OffsetIndex
+from pipeline.core.replication.lag import read_again_at_most, read_again_bounded
 from schemas.replication import Origin
 from schemas.values import EndOffset, Offset
 from tests.support.replication_log import HERE, SPAN_MAX, FilledLog
@@ -105,6 +106,53 @@ def test_a_prefix_ends_at_the_first_record_that_is_not_claimed(
     log.decided = data.draw(st.none() | st.integers(base, len(log.entries)))
     found = log.run(frontier.prefix(log.view, log.indexes, claimed, base))
     assert found == log.unclaimed_from(claimed, base)
+
+
+@MANY
+@given(HISTORIES, st.integers(0, 100), st.integers(0, 100), st.integers(0, 9), st.data())
+def test_more_than_the_bound_is_never_read_again(
+    steps: list[Step], start: int, pick: int, walk_max: int, data: st.DataObject
+):
+    """I: of what is in the log and of what will be copied yet; holes never will be."""
+    log = filled(steps)
+    log.trim(start % (len(log.entries) + 1))
+    ahead = data.draw(st.integers(0, 5))
+    position = Offset(pick % (len(log.entries) + 1))
+    seen = [one for one in log.entries if one is not None]
+    read = data.draw(st.lists(st.sampled_from(seen), unique=True)) if seen else []
+    read += seen[: data.draw(st.integers(0, len(seen)))]
+    claimed = claims.join(
+        *({one.incarnation: intervals.interval(one.offset, one.offset + 1)} for one in read),
+        *(
+            {one.source: intervals.interval(one.position, one.position + ahead)}
+            for one in log.copiers
+        ),
+    )
+    exact = log.run(frontier.read_again(log.view, log.indexes, claimed, position))
+    coming = ahead * len(log.copiers)
+    at_most = read_again_at_most(log.view, log.indexes, claimed, position)
+    assert exact + coming <= at_most
+    assert at_most <= len(log.entries) - max(log.log_start, position) + coming
+    bounded = log.run(read_again_bounded(log.view, log.indexes, claimed, position))
+    assert bounded == exact + coming, "all of it is near"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lag, "WALK_MAX", walk_max)
+        bounded = log.run(read_again_bounded(log.view, log.indexes, claimed, position))
+    assert exact + coming <= bounded <= at_most
+
+
+def test_the_bound_is_exact_where_everything_was_read():
+    """I: copies of one source, wherever in a bucket the group stands; nothing is read."""
+    log = FilledLog(1)
+    for _ in range(4):
+        log.copy(0, [0] * SPAN_MAX)
+    source, copied = log.copiers[0].source, log.copiers[0].position
+    for offset in range(len(log.entries) + 1):
+        left = sum(one is not None for one in log.entries[offset:])
+        for coming in (0, 3):
+            claimed = {source: intervals.below(copied + coming)}
+            found = read_again_at_most(log.view, log.indexes, claimed, Offset(offset))
+            assert found == left + coming
 
 
 def test_an_index_tells_where_to_look():

@@ -1,4 +1,4 @@
-"""What a link shows, as Prometheus families.
+"""What links show, as Prometheus families.
 
 *Source*: protocols.md H. Each sample has the labels `source`, `target`, `topic` and `partition`.
 
@@ -17,7 +17,7 @@ behind it, else 0 |
 *Invariants*: nothing is done for a record; everything is read from the link when it is asked for.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -35,17 +35,18 @@ _COUNTERS: tuple[tuple[str, str, Callable[[PartitionProgress], float]], ...] = (
 
 
 class LinkMetrics(Collector):
-    """Of one link.
+    """Of the links into one cluster that this process runs.
 
     Args:
-        source: name of the cluster that is copied from.
-        target: of the one that is copied to.
-        progress: of the link.
+        target: name of the cluster.
+        progress: of each link, by the name of the cluster that it copies from.
         clock: wall clock.
     """
 
-    def __init__(self, source: str, target: str, progress: LinkProgress, clock: Clock) -> None:
-        self._link = (source, target)
+    def __init__(
+        self, target: str, progress: Callable[[], Mapping[str, LinkProgress]], clock: Clock
+    ) -> None:
+        self._target = target
         self._progress = progress
         self._clock = clock
 
@@ -53,8 +54,9 @@ class LinkMetrics(Collector):
         """The families as they are now."""
         now_ms = self._clock.now_ms()
         found = [
-            ((*self._link, data.topic, str(data.partition)), one)
-            for data, one in sorted(self._progress.partitions.items())
+            ((source, self._target, data.topic, str(data.partition)), one)
+            for source, link in sorted(self._progress().items())
+            for data, one in sorted(link.partitions.items())
         ]
         for name, text, value in _COUNTERS:
             counter = CounterMetricFamily(f"stilltide_link_{name}", text, labels=_LABELS)

@@ -7,6 +7,7 @@ is the transactional id's).
 from collections.abc import Callable
 
 import faust
+from prometheus_client import CollectorRegistry
 
 from connectors.clock import SystemClock
 from connectors.copying import LinkConnector
@@ -16,7 +17,9 @@ from pipeline.agents.partition_owner import PartitionOwners
 from pipeline.config import Settings
 from pipeline.drivers.owned_links import LinksDriver
 from pipeline.drivers.replication import Replication, ReplicationOptions
+from pipeline.drivers.replication_progress import LinkProgress
 from pipeline.drivers.replication_topics import TopicChoice
+from pipeline.replication_metrics import LinkMetrics
 from schemas.topics import SNAPSHOT_REQUESTS
 from schemas.values import ClusterName
 
@@ -25,9 +28,13 @@ def links_agent(
     app: faust.App,
     settings: Settings,
     target: LinkConnector,
+    registry: CollectorRegistry,
     failed: Callable[[BaseException], None],
 ) -> PartitionOwners[LinksDriver]:
-    """What runs the links that the settings name, where the first partition is assigned."""
+    """What runs the links that the settings name, where the first partition is assigned.
+
+    Their figures are shown in `registry`.
+    """
     options = ReplicationOptions(
         TopicChoice(settings.replicate_topics.split()),
         partition_count=settings.partitions,
@@ -53,4 +60,11 @@ def links_agent(
     def make(partition: int) -> LinksDriver:
         return LinksDriver(sources if partition == 0 else [], link)
 
-    return PartitionOwners(app, "links", SNAPSHOT_REQUESTS, make, failed)
+    owners = PartitionOwners(app, "links", SNAPSHOT_REQUESTS, make, failed)
+
+    def progress() -> dict[str, LinkProgress]:
+        running = (driver.links for driver in owners.drivers.values())
+        return {source: link.progress for links in running for source, link in links.items()}
+
+    registry.register(LinkMetrics(settings.cluster, progress, SystemClock()))
+    return owners

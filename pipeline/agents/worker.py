@@ -160,7 +160,7 @@ class Worker:
             self._metrics,
         )
         owners = self._owners = Owners(cluster, shared, self.fail)
-        links = links_agent(cluster, settings, connector, self.fail)
+        links = links_agent(cluster, settings, connector, self._metrics.registry, self.fail)
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),

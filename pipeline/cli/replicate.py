@@ -101,7 +101,9 @@ def replicate(
     site = None
     if web_port is not None:
         registry = CollectorRegistry()
-        registry.register(LinkMetrics(source, target, replication.progress, SystemClock()))
+        registry.register(
+            LinkMetrics(target, lambda: {source: replication.progress}, SystemClock())
+        )
         site = _Site(registry, settings.web_host, web_port)
     asyncio.run(_run(replication, line, site, progress_s))
 

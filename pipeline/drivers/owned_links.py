@@ -30,6 +30,9 @@ class LinksDriver:
         sources: names of the clusters that are copied from.
         link: makes the link from one of them.
         again_s: how long a link that ended rests before the next, up to twice as long.
+
+    Attributes:
+        links: those that run, by source.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class LinksDriver:
         again_s: float = AGAIN_S,
     ) -> None:
         self.assigned = True
+        self.links: dict[str, Replication] = {}
         self._sources = sources
         self._link = link
         self._again_s = again_s
@@ -67,12 +71,15 @@ class LinksDriver:
 
     async def _keep(self, source: str) -> None:
         while True:
+            link = self.links[source] = self._link(source)
             try:
-                await self._link(source).run()
+                await link.run()
             except FencedError as error:
                 _log.warning("another link has taken over", source=source, reason=str(error))
                 if not self.assigned:
                     return
             except (ConnectorError, PipelineError) as error:
                 _log.error("a link ended; it begins again", source=source, reason=str(error))
+            finally:
+                del self.links[source]
             await asyncio.sleep(random.uniform(1, 2) * self._again_s)  # noqa: S311 - no secret

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from connectors.local.cluster import LocalCluster
@@ -85,6 +86,12 @@ async def read(connector: Any, topic: str, group: str, count: int) -> list[int]:
     return found
 
 
+async def metrics(worker: WorkerProcess) -> list[str]:
+    """What it shows, line by line."""
+    async with ClientSession() as session, session.get(f"{worker.web}/metrics") as response:
+        return (await response.text()).splitlines()
+
+
 async def test_groups_fail_over_between_two_brokers(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ):
@@ -134,6 +141,11 @@ async def test_groups_fail_over_between_two_brokers(
         described = await operated.ask("subscription", "describe", topic_name, foreign)
         assert [one["cluster"] for one in described] == ["a", "b"]
         assert described[1]["offset"] == 120
+        labels = f'cluster="b",group="{foreign}",partition="0",topic="{topic_name}"'
+        sample = f"stilltide_subscription_read_again_records{{{labels}}} 0.0"
+        async with asyncio.timeout(WAIT_S):
+            while sample not in await metrics(workers[1]):
+                """Each look takes a round trip."""
         status = await operated.ask("subscription", "sync-status", topic_name, foreign)
         assert all(one["in_sync"] for one in status)
         (found,) = await operated.ask(

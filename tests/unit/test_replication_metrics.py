@@ -22,7 +22,7 @@ def registry() -> CollectorRegistry:
     progress.ends_seen({DATA: EndOffset(7)})
     progress.lost(DATA, 2)
     made = CollectorRegistry()
-    made.register(LinkMetrics("a", "b", progress, MemoryClock(10_000)))
+    made.register(LinkMetrics("b", lambda: {"a": progress}, MemoryClock(10_000)))
     return made
 
 

@@ -36,8 +36,10 @@ async def test_every_source_is_copied():
     await until(lambda: b.values() == [b"1"])
     await until(lambda: b.values(other) == [b"2"])
     assert sorted(begun) == ["a", "c"]
+    assert {name: one.progress.records for name, one in driver.links.items()} == {"a": 1, "c": 1}
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+    assert not driver.links, "what has ended shows nothing"
 
 
 async def test_a_link_that_cannot_be_is_tried_again():

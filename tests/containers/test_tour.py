@@ -93,6 +93,8 @@ async def run_tour(compose: Compose, topics: tuple[str, str]) -> Load:
     """A load on cluster a, while its worker and then its broker are killed and come again."""
     bootstrap = compose.bootstrap("a")
     await create_topics(bootstrap, *topics)
+    enable = ("run", "--rm", "-T", "cli", "subscription", "enable", topics[0], "tour")
+    await asyncio.to_thread(compose, "--profile", "tools", *enable)
     load = Load(topics, 1_000_000)
     tour = Tour(load)
     connector = KafkaConnector(KafkaConfig(bootstrap, delivery_timeout_s=60))

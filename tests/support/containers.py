@@ -57,6 +57,7 @@ class Compose:
     def __call__(self, *arguments: str, check: bool = True) -> Completed:
         """Runs `docker compose` on it."""
         environment = os.environ | {name: str(port) for name, port in self.ports.items()}
+        environment["STILLTIDE_INDEX_TOPICS"] = "orders,payments"
         done = subprocess.run(
             ["docker", "compose", "--project-name", "stilltide-test", *arguments],
             cwd=ROOT,

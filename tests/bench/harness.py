@@ -89,6 +89,24 @@ def rss_mib(pid: int) -> float:
     return int(line) / 1024
 
 
+def rss_peak_mib(pid: int) -> float:
+    """The most memory a process has held so far."""
+    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) / 1024
+
+
+def size(name: str, default: int) -> int:
+    """A size that `make bench CASE=... NAME=...` may set; what was set is named in the report."""
+    given = os.environ.get(name)
+    if given is None:
+        return default
+    _SIZES[name] = int(given)
+    return int(given)
+
+
+_SIZES: dict[str, int] = {}
+
+
 def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:
     """Prints the table and writes `build/bench/<case>.json`."""
     rounded = [
@@ -102,7 +120,9 @@ def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:
     result = {
         "case": case,
         "machine": machine,
-        "command": f"make bench CASE={case}",
+        "command": " ".join(
+            [f"make bench CASE={case}", *(f"{name}={value}" for name, value in _SIZES.items())]
+        ),
         "rows": rounded,
         **more,
     }
@@ -119,10 +139,3 @@ def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:
             )
         )
     Console(width=200).print(table)
-
-
-def _rounded(value: Any) -> Any:
-    """Three digits after the point at most; whole numbers from a hundred on."""
-    if not isinstance(value, float):
-        return value
-    return round(value) if value >= 100 else round(value, 3)

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -64,6 +64,23 @@ def summary(latencies: list[float], elapsed_s: float, **extra: float) -> Run:
         operations=count,
         extra=extra,
     )
+
+
+async def looks(every_s: float, *, wait_s: float = 120.0) -> AsyncIterator[float]:
+    """Comes round every `every_s` seconds, or as soon as the caller is back; seconds so far.
+
+    Raises:
+        TimeoutError: after `wait_s`; whoever looks has not seen what was to come.
+    """
+    loop = asyncio.get_running_loop()
+    began = due = loop.time()
+    while (now := loop.time()) - began < wait_s:
+        yield now - began
+        due = max(due + every_s, loop.time())
+        turn = asyncio.Event()
+        loop.call_at(due, turn.set)
+        await turn.wait()
+    raise TimeoutError(f"nothing was seen in {wait_s:g} s")
 
 
 def rotated(names: list[str], by: int) -> list[str]:

@@ -21,7 +21,6 @@ from pipeline.cli.output import say
 from schemas.values import TopicPartition
 from tests.bench.copiers import (
     NO_SETTINGS,
-    WAIT_S,
     Pair,
     create,
     fill,
@@ -30,7 +29,7 @@ from tests.bench.copiers import (
     running,
     running_pair,
 )
-from tests.bench.harness import Run, cpu_s, middle, report, rotated, rss_peak_mib, size
+from tests.bench.harness import Run, cpu_s, looks, middle, report, rotated, rss_peak_mib, size
 
 LOOK_S = 0.02
 LINK = "link"
@@ -77,10 +76,10 @@ async def _measured(
 ) -> Run:
     data = TopicPartition(topic, 0)
     first: tuple[float, int, float] | None = None
+    now, end, used_s = 0.0, 0, 0.0
     with running(command, pair.directory / f"{topic}.log") as copier:
-        deadline_s = time.monotonic() + WAIT_S
-        while True:
-            copier.check(deadline_s)
+        async for _ in looks(LOOK_S):
+            copier.check()
             end = (await admin.end_offsets([data], committed=True)).get(data, 0)
             now, used_s = time.perf_counter(), cpu_s(copier.pid)
             if first is None and end >= records // 10:
@@ -88,7 +87,7 @@ async def _measured(
             # Control records count too, so that a target's end may come a little early.
             if first is not None and end >= records:
                 break
-            await asyncio.sleep(LOOK_S)
+        assert first is not None
         began, begin, used_before_s = first
         memory_mib = rss_peak_mib(copier.pid)
     count, elapsed_s = end - begin, now - began

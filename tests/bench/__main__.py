@@ -18,6 +18,9 @@ CASES = (
     "audit",
     "batch_filter",
     "replication",
+    "failover",
+    "sync_latency",
+    "translate",
 )
 
 

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -66,6 +66,23 @@ def summary(latencies: list[float], elapsed_s: float, **extra: float) -> Run:
     )
 
 
+async def looks(every_s: float, *, wait_s: float = 120.0) -> AsyncIterator[float]:
+    """Comes round every `every_s` seconds, or as soon as the caller is back; seconds so far.
+
+    Raises:
+        TimeoutError: after `wait_s`; whoever looks has not seen what was to come.
+    """
+    loop = asyncio.get_running_loop()
+    began = due = loop.time()
+    while (now := loop.time()) - began < wait_s:
+        yield now - began
+        due = max(due + every_s, loop.time())
+        turn = asyncio.Event()
+        loop.call_at(due, turn.set)
+        await turn.wait()
+    raise TimeoutError(f"nothing was seen in {wait_s:g} s")
+
+
 def rotated(names: list[str], by: int) -> list[str]:
     """The names in turn, beginning elsewhere each time: none always runs after the same other."""
     by %= len(names)
@@ -89,6 +106,24 @@ def rss_mib(pid: int) -> float:
     return int(line) / 1024
 
 
+def rss_peak_mib(pid: int) -> float:
+    """The most memory a process has held so far."""
+    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) / 1024
+
+
+def size(name: str, default: int) -> int:
+    """A size that `make bench CASE=... NAME=...` may set; what was set is named in the report."""
+    given = os.environ.get(name)
+    if given is None:
+        return default
+    _SIZES[name] = int(given)
+    return int(given)
+
+
+_SIZES: dict[str, int] = {}
+
+
 def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:
     """Prints the table and writes `build/bench/<case>.json`."""
     rounded = [
@@ -102,7 +137,9 @@ def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:
     result = {
         "case": case,
         "machine": machine,
-        "command": f"make bench CASE={case}",
+        "command": " ".join(
+            [f"make bench CASE={case}", *(f"{name}={value}" for name, value in _SIZES.items())]
+        ),
         "rows": rounded,
         **more,
     }
@@ -119,10 +156,3 @@ def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:
             )
         )
     Console(width=200).print(table)
-
-
-def _rounded(value: Any) -> Any:
-    """Three digits after the point at most; whole numbers from a hundred on."""
-    if not isinstance(value, float):
-        return value
-    return round(value) if value >= 100 else round(value, 3)

@@ -86,14 +86,18 @@ class Mesh:
         brokers: one for each cluster; started if they are down.
         directory: of the logs.
         topic: to be linked; created everywhere.
+        in_workers: whether workers run the links.
     """
 
-    def __init__(self, brokers: Sequence[LocalCluster], directory: Path, topic: str) -> None:
+    def __init__(
+        self, brokers: Sequence[LocalCluster], directory: Path, topic: str, *, in_workers: bool
+    ) -> None:
         self.brokers = {one.name: one for one in brokers}
         self.topic = topic
         self.workers: dict[str, WorkerProcess] = {}
         self.links: dict[tuple[str, str], KeptLink] = {}
         self._directory = directory
+        self._in_workers = in_workers
         self._made = 0
         self._stack = AsyncExitStack()
 
@@ -119,7 +123,7 @@ class Mesh:
             await admin.ensure_topics([TopicSpec(self.topic, PARTITIONS)])
             await admin.close()
         await asyncio.gather(*map(self.add_worker, self.names))
-        for ends in permutations(self.names, 2):
+        for ends in permutations(self.names, 2) if not self._in_workers else ():
             self.links[ends] = KeptLink(lambda ends=ends: self._link(*ends))
             self._stack.push_async_callback(self.links[ends].close)
         await asyncio.gather(*(link.start() for link in self.links.values()))
@@ -132,11 +136,14 @@ class Mesh:
         """A worker of a cluster, serving; in place of the one before."""
         self._made += 1
         addresses = " ".join(f"{one}={it.bootstrap}" for one, it in self.brokers.items())
+        sources = [one for one in self.names if one != name and self._in_workers]
         worker = WorkerProcess(
             self.brokers[name].bootstrap,
             self._directory / f"worker-{name}-{self._made}.log",
             *("--cluster", name, "--session-timeout-s", f"{SESSION_S:g}"),
             clusters=addresses,
+            replicate_from=" ".join(sources),
+            replicate_topics=self.topic,
             broker_away_s_max=120,
         )
         await self._stack.enter_async_context(worker)
@@ -154,5 +161,5 @@ class Mesh:
             source,
             target,
             self._directory / f"link-{source}-{target}.log",
-            *("--topics", self.topic, "--merge"),
+            *("--topics", self.topic),
         )

@@ -268,7 +268,8 @@ class Replication:
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def _close(self) -> None:
         for view in self._views:

@@ -309,5 +309,5 @@ class _Lane:
                     continue
             wait_s = None if deadline_ms is None else max((deadline_ms - now_ms) / 1000, 0.01)
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):  # `wait_for` may swallow a cancellation
+                async with asyncio.timeout(wait_s):
                     await self._woken.wait()

@@ -228,11 +228,9 @@ class SubscriptionDriver:
     async def changed(self, timeout_s: float | None = None) -> None:
         """Returns when something may have changed since the last look, or after the time."""
         self.look()
-        if timeout_s is None:
-            await self._changed.wait()
-        else:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), timeout_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
         self._changed.clear()
 
     async def commit(self) -> None:
@@ -333,7 +331,8 @@ class SubscriptionDriver:
                 # A pause throws away what the client has fetched ahead: first a short while.
                 self._room.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._room.wait(), _PATIENCE_S)
+                    async with asyncio.timeout(_PATIENCE_S):
+                        await self._room.wait()
             self._items_read(await self._outages.call(reader.read, may_rest=True))
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:

@@ -6,14 +6,23 @@ from dataclasses import dataclass
 
 from connectors.base import Connector, Record
 from connectors.errors import OffsetOutOfRangeError
-from schemas import markers, pending_ack, txn_log
+from schemas import markers, pending_ack, replication_markers, txn_log
 from schemas.acknowledgements import Acknowledge, AckRequest, Attach, Settle
 from schemas.barriers import Barrier
 from schemas.bases import Base
 from schemas.framing import decode_value
+from schemas.replication_markers import (
+    AppliedKey,
+    RequestKey,
+    ResponseKey,
+    SnapshotsKey,
+    UpdateKey,
+)
 from schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,
+    REPLICATION_MARKERS,
+    REPLICATION_POSITIONS,
     TXN_LOG,
     TXN_MARKERS,
     TXN_REQUESTS,
@@ -91,6 +100,24 @@ CLAIMED = Point("a member has claimed a partition", PENDING_ACK_LOG, _ack_log_ho
 
 ACK_POINTS = (ACK_LOGGED, DECIDED, TO_SETTLE, SETTLED, ACK_BASE, CLAIMED)
 """Where a fault may strike while messages are acknowledged."""
+
+
+def _tells(kind: type) -> Callable[[Record], bool]:
+    """Whether a record of replication-markers is of this kind."""
+    return lambda record: isinstance(replication_markers.decode(record.key, record.value)[0], kind)
+
+
+COPIED = Point("a link has committed", REPLICATION_POSITIONS)
+ASKED = Point("a request for positions was written", REPLICATION_MARKERS, _tells(RequestKey))
+RESPONDED = Point("positions were told", REPLICATION_MARKERS, _tells(ResponseKey))
+MEASURED = Point("snapshots were written", REPLICATION_MARKERS, _tells(SnapshotsKey))
+UPDATED = Point("a group was published", REPLICATION_MARKERS, _tells(UpdateKey))
+APPLIED = Point("a group was moved", REPLICATION_MARKERS, _tells(AppliedKey))
+
+COPY_POINTS = (COPIED, ASKED, RESPONDED, MEASURED)
+"""Where a fault may strike while data is copied."""
+REPLICATION_POINTS = (*COPY_POINTS, UPDATED, APPLIED)
+"""Where one may strike while groups read, too."""
 
 
 async def reached(connector: Connector, point: Point) -> None:

@@ -45,6 +45,7 @@ class LinkProcess:
         self._command = [*command, "--from", source, "--to", target, *options]
         self._log_path = log_path
         self._process: Process | None = None
+        self._topics: list[str] = []
 
     @property
     def pid(self) -> int:
@@ -66,22 +67,28 @@ class LinkProcess:
 
     async def serving(self) -> list[str]:
         """The topics that it copies, once it has checked them."""
+        async with asyncio.timeout(WAIT_S):
+            assert await self.served(), self.said
+        return self._topics
+
+    async def served(self) -> bool:
+        """Whether it has come to copy, and not ended before."""
         assert self._process is not None
         assert self._process.stdout is not None
-        async with asyncio.timeout(WAIT_S):
-            line = await self._process.stdout.readline()
-        assert line, self.said
-        return json.loads(line)["topics"]
+        line = await self._process.stdout.readline()
+        if line:
+            self._topics = json.loads(line)["topics"]
+        return bool(line)
 
     def send(self, number: signal.Signals):
         """A signal."""
         assert self._process is not None
         self._process.send_signal(number)
 
-    async def ended(self) -> int:
-        """Waits until it ends; its exit code."""
+    async def ended(self, within_s: float | None = WAIT_S) -> int:
+        """Waits until it ends, None: however long; its exit code."""
         assert self._process is not None
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(within_s):
             return await self._process.wait()
 
     async def kill(self):

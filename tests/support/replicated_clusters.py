@@ -37,10 +37,9 @@ LINKS = ReplicationOptions(
 
 
 async def cancelled(task: asyncio.Task[None]):
-    """Ends a task; again and again, since `asyncio.wait_for` may swallow a cancellation."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=1)
+    """Ends a task."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 class Site:

@@ -127,6 +127,21 @@ def test_no_failure_is_passed_over_in_silence():
     ] == []
 
 
+def waits_for(path: Path) -> Iterator[ast.AST]:
+    """Uses of `wait_for` of asyncio, by whatever name it was imported."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module == "asyncio":
+            yield from (name for name in node.names if name.name == "wait_for")
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for":
+            yield node
+
+
+def test_no_cancellation_is_swallowed():
+    """Python 3.11's `wait_for` may lose a cancellation: loops that must end use `timeout`."""
+    found = [at(path, node) for path in sources() for node in waits_for(path)]
+    assert [where for where in found if where.split("/")[0] in ("connectors", "pipeline")] == []
+
+
 FORBIDDEN = {
     "work left undone": re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b"),
     "a path of one machine": re.compile(r"(?<![\w.$}])/(?:ro" + r"ot|wo" + r"rk|ho" + r"me)\b"),

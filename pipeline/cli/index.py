@@ -1,18 +1,25 @@
 """`stilltide index`: where aborted native transactions lie in topics, kept for Spark and audits."""
 
 import asyncio
+import json
+import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
+from prometheus_client import CollectorRegistry
 
 from connectors.clock import SystemClock
 from connectors.kafka.connector import KafkaConnector
+from pipeline.agents.probes import Finding
 from pipeline.cli.asking import bootstrap_option, cluster_connector
 from pipeline.cli.output import Row, output_option, print_rows, say
-from pipeline.config import load_settings
+from pipeline.cli.site import serving_site, web_port_option
+from pipeline.config import Settings, load_settings
 from pipeline.drivers.aborted_indexing import AbortedIndexing
 from pipeline.drivers.index_scan import IndexedPartition, indexed_partitions
+from pipeline.metrics import WorkerMetrics
 
 T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -30,11 +37,9 @@ def _options(command: _Command) -> _Command:
 
 def _index(
     topics: tuple[str, ...],
-    bootstrap_servers: str | None,
-    partitions: int | None,
+    settings: Settings,
     work: Callable[[AbortedIndexing], Awaitable[T]],
 ) -> T:
-    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
     connector = KafkaConnector(settings.kafka)
 
     async def run() -> T:
@@ -75,7 +80,8 @@ def once(
     topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None, output: str
 ) -> None:
     """Index TOPICs up to their last stable offsets of now, and print these."""
-    positions = _index(topics, bootstrap_servers, partitions, lambda it: it.once())
+    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    positions = _index(topics, settings, lambda it: it.once())
     rows = [
         {"topic": data.topic, "partition": data.partition, "covered_to": position}
         for data, position in sorted(positions.items())
@@ -131,13 +137,49 @@ def indexed_row(one: IndexedPartition) -> Row:
     epilog="""\b
 Examples:
   stilltide index run payments orders
+  stilltide index run payments --web-port 6066
+
+\b
+Exit codes:
+  0  stopped by SIGINT or SIGTERM; what was not written is indexed again
+  1  it failed; the error names the next step
 """
 )
 @_options
-def run(topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None) -> None:
-    """Index TOPICs until stopped."""
-    say(f"indexing {', '.join(topics)}; Ctrl-C stops")
-    _index(topics, bootstrap_servers, partitions, lambda it: it.run())
+@web_port_option
+def run(
+    topics: tuple[str, ...],
+    bootstrap_servers: str | None,
+    partitions: int | None,
+    web_port: int | None,
+) -> None:
+    """Index TOPICs until stopped. Prints one JSON line when it has begun."""
+    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    _index(topics, settings, lambda it: _run(it, topics, settings, web_port))
+
+
+async def _run(
+    indexing: AbortedIndexing, topics: tuple[str, ...], settings: Settings, web_port: int | None
+) -> None:
+    async def ready() -> Finding:
+        if not indexing.serving:
+            return Finding(passed=False, text="has not begun, or begins again")
+        stats = indexing.stats().values()
+        count, lag = sum(one.data_partitions for one in stats), max(one.lag for one in stats)
+        return Finding(passed=True, text=f"indexes {count} partitions; {lag} offsets behind")
+
+    metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
+    metrics.watch_indexers(indexing.stats)
+    clusters = {"broker": KafkaConnector(settings.kafka)}
+    async with serving_site(
+        settings, web_port, metrics.registry, clusters, {"index": ready}
+    ) as web:
+        running = asyncio.ensure_future(indexing.run())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        print(json.dumps({"event": "indexing", "topics": topics, "web": web}), flush=True)
+        with suppress(asyncio.CancelledError):
+            await running
 
 
 @index.command(
@@ -149,5 +191,6 @@ Examples:
 @_options
 def drop(topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None) -> None:
     """Delete what is indexed of TOPICs, so that it is indexed anew from their log starts."""
-    count = _index(topics, bootstrap_servers, partitions, lambda it: it.drop())
+    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    count = _index(topics, settings, lambda it: it.drop())
     say(f"deleted {count} records of the index")

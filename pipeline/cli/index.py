@@ -1,25 +1,18 @@
 """`stilltide index`: where aborted native transactions lie in topics, kept for Spark and audits."""
 
 import asyncio
-import json
-import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
-from prometheus_client import CollectorRegistry
 
 from connectors.clock import SystemClock
 from connectors.kafka.connector import KafkaConnector
-from pipeline.agents.probes import Finding
-from pipeline.cli.asking import bootstrap_option, cluster_connector
+from pipeline.cli.asking import bootstrap_option, cluster_connector, web_port_option
 from pipeline.cli.output import Row, output_option, print_rows, say
-from pipeline.cli.site import serving_site, web_port_option
 from pipeline.config import Settings, load_settings
 from pipeline.drivers.aborted_indexing import AbortedIndexing
 from pipeline.drivers.index_scan import IndexedPartition, indexed_partitions
-from pipeline.metrics import WorkerMetrics
 
 T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -154,32 +147,10 @@ def run(
     web_port: int | None,
 ) -> None:
     """Index TOPICs until stopped. Prints one JSON line when it has begun."""
+    from pipeline.cli.index_run import run_until_stopped  # noqa: PLC0415 - no other command serves
+
     settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
-    _index(topics, settings, lambda it: _run(it, topics, settings, web_port))
-
-
-async def _run(
-    indexing: AbortedIndexing, topics: tuple[str, ...], settings: Settings, web_port: int | None
-) -> None:
-    async def ready() -> Finding:
-        if not indexing.serving:
-            return Finding(passed=False, text="has not begun, or begins again")
-        stats = indexing.stats().values()
-        count, lag = sum(one.data_partitions for one in stats), max(one.lag for one in stats)
-        return Finding(passed=True, text=f"indexes {count} partitions; {lag} offsets behind")
-
-    metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
-    metrics.watch_indexers(indexing.stats)
-    clusters = {"broker": KafkaConnector(settings.kafka)}
-    async with serving_site(
-        settings, web_port, metrics.registry, clusters, {"index": ready}
-    ) as web:
-        running = asyncio.ensure_future(indexing.run())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-        print(json.dumps({"event": "indexing", "topics": topics, "web": web}), flush=True)
-        with suppress(asyncio.CancelledError):
-            await running
+    _index(topics, settings, lambda it: run_until_stopped(it, topics, settings, web_port))
 
 
 @index.command(

@@ -13,8 +13,8 @@ from connectors.clock import SystemClock
 from connectors.kafka.connector import KafkaConnector
 from pipeline import interpreter
 from pipeline.agents.probes import Finding
-from pipeline.cli.asking import clusters_option, connector_of
-from pipeline.cli.site import serving_site, web_port_option
+from pipeline.cli.asking import clusters_option, connector_of, web_port_option
+from pipeline.cli.site import serving_site
 from pipeline.config import Settings, load_settings
 from pipeline.drivers.replication import Replication, ReplicationOptions
 from pipeline.drivers.replication_topics import TopicChoice

@@ -6,18 +6,11 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-import click
 from prometheus_client import CollectorRegistry
 
 from connectors.base import Connector
 from pipeline.agents.probes import Check, Probes, broker_check
 from pipeline.config import Settings
-
-web_port_option = click.option(
-    "--web-port",
-    type=click.IntRange(0, 65_535),
-    help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: none]",
-)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -129,6 +130,9 @@ def compose_project() -> Iterator[Compose]:
     compose("down", "--volumes", "--timeout", "5", check=False)
     try:
         yield compose
+    except BaseException:
+        sys.stderr.write(compose("logs", "--tail", "40", check=False).stdout)
+        raise
     finally:
         compose("--profile", "*", "down", "--volumes", "--timeout", "5")
 

@@ -20,20 +20,22 @@ COPY pipeline pipeline
 RUN --mount=type=cache,target=/var/cache/pip \
     pip --python /opt/stilltide/bin/python install --no-deps --target /opt/application .
 
-FROM ${BASE} AS worker
+FROM ${BASE} AS base
 RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin stilltide
 COPY --link --from=dependencies /opt/stilltide /opt/stilltide
-COPY --link --from=application /opt/application /opt/application
 ENV PATH=/opt/application/bin:/opt/stilltide/bin:$PATH PYTHONPATH=/opt/application \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-USER 10001
 WORKDIR /tmp
 EXPOSE 6066
 ENTRYPOINT ["stilltide"]
 CMD ["worker"]
 
-FROM worker AS java
-USER root
+FROM base AS worker
+COPY --link --from=application /opt/application /opt/application
+USER 10001
+
+# Without the application: a change to it installs nothing anew.
+FROM base AS java
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/*
@@ -43,13 +45,17 @@ RUN --mount=type=bind,source=requirements.spark.lock,target=/tmp/lock \
       --require-hashes --disable-pip-version-check --root-user-action ignore -r /tmp/lock
 
 FROM java AS fetch
-RUN STILLTIDE_CACHE_DIR=/opt/cache python -c "from connectors.local.jars import spark_jars; spark_jars()"
+RUN --mount=type=bind,source=connectors,target=/src/connectors \
+    --mount=type=bind,source=schemas,target=/src/schemas \
+    PYTHONPATH=/src STILLTIDE_CACHE_DIR=/opt/cache \
+    python -c "from connectors.local.jars import spark_jars; spark_jars()"
 
 FROM scratch AS jars
 COPY --from=fetch /opt/cache/jars/*.jar /
 
 FROM java AS spark
 COPY --link --from=jars /*.jar /opt/cache/jars/
+COPY --link --from=application /opt/application /opt/application
 ENV STILLTIDE_CACHE_DIR=/opt/cache
 USER 10001
 

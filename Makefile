@@ -6,6 +6,7 @@ CODE := schemas connectors pipeline tests
 JOBS ?= 2
 SEED ?= 1
 ROUNDS ?= 2
+TOUR_S ?= 0
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test images test-containers check format bench chaos lock protos clean
@@ -36,8 +37,8 @@ images: ## Build the images stilltide (worker) and stilltide:spark.
 	docker build --quiet --tag stilltide .
 	docker build --quiet --tag stilltide:spark --target spark .
 
-test-containers: setup images ## Run the tests on images and the compose file; needs a Docker engine.
-	$(BIN)/pytest tests/containers $(ARGS)
+test-containers: setup images ## Run the tests on images and the compose file; needs a Docker engine (TOUR_S=600 ARGS="-k killed").
+	TOUR_S=$(TOUR_S) $(BIN)/pytest tests/containers $(ARGS)
 
 check: setup ## Lint, format, types and import contracts.
 	$(BIN)/ruff check $(CODE)

@@ -132,7 +132,13 @@ _HINTS = [
     ),
     (_TOO_LARGE, "write smaller records, or raise max.message.bytes of the topic"),
     (_FENCED, "another owner has taken over: stop"),
-    (_RETRIABLE, "check that the broker runs and that its address is right; then try again"),
+    (
+        _RETRIABLE,
+        (
+            "check that the broker runs and that its address is right, in bootstrap_servers or "
+            "clusters (stilltide config show --origin says where each comes from); then try again"
+        ),
+    ),
 ]
 
 _PLACE = re.compile(r"(?P<topic>[\w.-]+) \[(?P<partition>\d+)\]:")

@@ -1,4 +1,4 @@
-"""The worker's web site: `/metrics`, `/livez` and `/readyz`, on the worker's own loop.
+"""A process's web site: `/metrics`, `/livez` and `/readyz`, on its own loop.
 
 *Source*: the probes of Kubernetes: 200 or 503, and a line for each check. A loop that hangs answers
 nothing, which a probe takes for what it is.
@@ -81,11 +81,12 @@ class Probes:
 
 def _probe(checks: Mapping[str, Check]) -> _Handler:
     async def handle(_request: web.Request) -> web.Response:
-        findings = [(name, await check()) for name, check in checks.items()]
+        findings = await asyncio.gather(*(check() for check in checks.values()))
         lines = [
-            f"[{'+' if found.passed else '-'}]{name} {found.text}\n" for name, found in findings
+            f"[{'+' if found.passed else '-'}]{name} {found.text}\n"
+            for name, found in zip(checks, findings, strict=True)
         ]
-        passed = all(found.passed for _, found in findings)
+        passed = all(found.passed for found in findings)
         return web.Response(text="".join(lines), status=200 if passed else 503)
 
     return handle

@@ -53,6 +53,14 @@ clusters_option = click.option(
 """Of commands that ask more than one cluster."""
 
 
+web_port_option = click.option(
+    "--web-port",
+    type=click.IntRange(0, 65_535),
+    help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: none]",
+)
+"""Of commands that run until stopped."""
+
+
 def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
     """To the cluster of this name.
 

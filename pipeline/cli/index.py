@@ -8,9 +8,9 @@ import click
 
 from connectors.clock import SystemClock
 from connectors.kafka.connector import KafkaConnector
-from pipeline.cli.asking import bootstrap_option, cluster_connector
+from pipeline.cli.asking import bootstrap_option, cluster_connector, web_port_option
 from pipeline.cli.output import Row, output_option, print_rows, say
-from pipeline.config import load_settings
+from pipeline.config import Settings, load_settings
 from pipeline.drivers.aborted_indexing import AbortedIndexing
 from pipeline.drivers.index_scan import IndexedPartition, indexed_partitions
 
@@ -30,11 +30,9 @@ def _options(command: _Command) -> _Command:
 
 def _index(
     topics: tuple[str, ...],
-    bootstrap_servers: str | None,
-    partitions: int | None,
+    settings: Settings,
     work: Callable[[AbortedIndexing], Awaitable[T]],
 ) -> T:
-    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
     connector = KafkaConnector(settings.kafka)
 
     async def run() -> T:
@@ -75,7 +73,8 @@ def once(
     topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None, output: str
 ) -> None:
     """Index TOPICs up to their last stable offsets of now, and print these."""
-    positions = _index(topics, bootstrap_servers, partitions, lambda it: it.once())
+    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    positions = _index(topics, settings, lambda it: it.once())
     rows = [
         {"topic": data.topic, "partition": data.partition, "covered_to": position}
         for data, position in sorted(positions.items())
@@ -131,13 +130,27 @@ def indexed_row(one: IndexedPartition) -> Row:
     epilog="""\b
 Examples:
   stilltide index run payments orders
+  stilltide index run payments --web-port 6066
+
+\b
+Exit codes:
+  0  stopped by SIGINT or SIGTERM; what was not written is indexed again
+  1  it failed; the error names the next step
 """
 )
 @_options
-def run(topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None) -> None:
-    """Index TOPICs until stopped."""
-    say(f"indexing {', '.join(topics)}; Ctrl-C stops")
-    _index(topics, bootstrap_servers, partitions, lambda it: it.run())
+@web_port_option
+def run(
+    topics: tuple[str, ...],
+    bootstrap_servers: str | None,
+    partitions: int | None,
+    web_port: int | None,
+) -> None:
+    """Index TOPICs until stopped. Prints one JSON line when it has begun."""
+    from pipeline.cli.index_run import run_until_stopped  # noqa: PLC0415 - no other command serves
+
+    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    _index(topics, settings, lambda it: run_until_stopped(it, topics, settings, web_port))
 
 
 @index.command(
@@ -149,5 +162,6 @@ Examples:
 @_options
 def drop(topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None) -> None:
     """Delete what is indexed of TOPICs, so that it is indexed anew from their log starts."""
-    count = _index(topics, bootstrap_servers, partitions, lambda it: it.drop())
+    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    count = _index(topics, settings, lambda it: it.drop())
     say(f"deleted {count} records of the index")

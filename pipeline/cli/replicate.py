@@ -10,10 +10,12 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from connectors.clock import SystemClock
+from connectors.kafka.connector import KafkaConnector
 from pipeline import interpreter
-from pipeline.agents.probes import Finding, Probes
-from pipeline.cli.asking import clusters_option, connector_of
-from pipeline.config import load_settings
+from pipeline.agents.probes import Finding
+from pipeline.cli.asking import clusters_option, connector_of, web_port_option
+from pipeline.cli.site import serving_site
+from pipeline.config import Settings, load_settings
 from pipeline.drivers.replication import Replication, ReplicationOptions
 from pipeline.drivers.replication_topics import TopicChoice
 from pipeline.replication_metrics import LinkMetrics
@@ -61,11 +63,7 @@ Exit codes:
     show_default=True,
     help="How often to say on stderr how far it has come.",
 )
-@click.option(
-    "--web-port",
-    type=click.IntRange(0, 65_535),
-    help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: none]",
-)
+@web_port_option
 @clusters_option
 def replicate(
     *,
@@ -84,71 +82,78 @@ def replicate(
     one for each direction: records are never copied back. Prints one JSON line when it serves.
     """
     settings = load_settings(clusters=clusters)
-    connectors = [connector_of(settings, name) for name in (source, target)]
-    replication = Replication(
-        (ClusterName(source), connectors[0]),
-        (ClusterName(target), connectors[1]),
-        SystemClock(),
-        ReplicationOptions(
-            TopicChoice(topics or ("*",), merge=merge),
-            throttle_bytes_per_s=throttle_bytes_per_s,
-            partition_count=settings.partitions,
-            patience_s=settings.broker_away_s_max,
-        ),
+    connectors = {name: connector_of(settings, name) for name in (source, target)}
+    options = ReplicationOptions(
+        TopicChoice(topics or ("*",), merge=merge),
+        throttle_bytes_per_s=throttle_bytes_per_s,
+        partition_count=settings.partitions,
+        patience_s=settings.broker_away_s_max,
     )
+    asyncio.run(_Link(settings, connectors, source, target, options).run(web_port, progress_s))
 
-    line = {"event": "replicating", "from": source, "to": target}
-    site = None
-    if web_port is not None:
-        registry = CollectorRegistry()
-        registry.register(
-            LinkMetrics(target, lambda: {source: replication.progress}, SystemClock())
+
+class _Link:
+    """The link with its site and its lines on stdout and stderr.
+
+    Args:
+        settings: of this process.
+        connectors: to both clusters, by name.
+        source: name of the one to copy from.
+        target: of the one to copy to.
+        options: how.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        connectors: Mapping[str, KafkaConnector],
+        source: str,
+        target: str,
+        options: ReplicationOptions,
+    ) -> None:
+        self._settings = settings
+        self._connectors = connectors
+        self._names = source, target
+        self._replication = Replication(
+            (ClusterName(source), connectors[source]),
+            (ClusterName(target), connectors[target]),
+            SystemClock(),
+            options,
         )
-        site = _Site(registry, settings.web_host, web_port)
-    asyncio.run(_run(replication, line, site, progress_s))
+        self._topics: list[str] | None = None
+        self._web: str | None = None
 
+    async def run(self, web_port: int | None, progress_s: float) -> None:
+        """Copies until SIGTERM or SIGINT; raises as `Replication.run`, and if a port is taken."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._replication.stop)
+        registry = CollectorRegistry()
+        source, target = self._names
+        shown = {source: self._replication.progress}
+        registry.register(LinkMetrics(target, lambda: shown, SystemClock()))
+        site = serving_site(
+            self._settings, web_port, registry, self._connectors, {"link": self._ready}
+        )
+        async with site as self._web:
+            telling = asyncio.create_task(_tell(self._replication, progress_s))
+            try:
+                await self._replication.run(self._serving)
+            finally:
+                telling.cancel()
 
-class _Site:
-    """The link's web site."""
-
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        self.serves = False
-        self._at = host, port
-        self._probes = Probes(registry, {"link": self._ready})
-
-    async def start(self) -> str:
-        """Its address."""
-        return await self._probes.start(*self._at)
-
-    async def close(self) -> None:
-        """Listens no more."""
-        await self._probes.close()
+    def _serving(self, topics: list[str]) -> None:
+        self._topics = topics
+        source, target = self._names
+        line = {"event": "replicating", "from": source, "to": target, "topics": topics}
+        print(json.dumps({**line, "web": self._web}), flush=True)
+        interpreter.tune()
 
     async def _ready(self) -> Finding:
-        return Finding(self.serves, "copies" if self.serves else "has not begun")
-
-
-async def _run(
-    replication: Replication, line: Mapping[str, object], site: _Site | None, progress_s: float
-) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, replication.stop)
-    web = None if site is None else await site.start()
-
-    def serving(topics: list[str]) -> None:
-        print(json.dumps({**line, "topics": topics, "web": web}), flush=True)
-        interpreter.tune()
-        if site is not None:
-            site.serves = True
-
-    telling = asyncio.create_task(_tell(replication, progress_s))
-    try:
-        await replication.run(serving)
-    finally:
-        telling.cancel()
-        if site is not None:
-            await site.close()
+        if self._topics is None:
+            return Finding(passed=False, text="has not begun")
+        progress = self._replication.progress
+        return Finding(passed=True, text=f"copies; {progress.lag} offsets behind")
 
 
 async def _tell(replication: Replication, progress_s: float) -> None:

@@ -11,6 +11,7 @@ from connectors.errors import ConnectorError, FatalError
 from pipeline.core.native_transactions.indexer import IndexLimits
 from pipeline.drivers.aborted_indexer import AbortedIndexer
 from pipeline.drivers.subscription_outage import OutageGuard
+from pipeline.index_metrics import IndexStats
 from schemas.placement import system_partition
 from schemas.topics import ABORTED_INDEX, system_topics
 from schemas.values import EndOffset, TopicPartition
@@ -70,7 +71,7 @@ class AbortedIndexing:
         self._limits = limits or IndexLimits()
         self._admin = connector.admin()
         self._outages = OutageGuard(self._admin, timeout_s=patience_s, retry_delay_s=_RETRY_S)
-        self._indexers: list[AbortedIndexer] = []
+        self._indexers: dict[int, AbortedIndexer] = {}
 
     async def once(self) -> dict[TopicPartition, EndOffset]:
         """Indexes up to the last stable offsets of now; returns them.
@@ -83,7 +84,7 @@ class AbortedIndexing:
         """
         await self._open()
         positions: dict[TopicPartition, EndOffset] = {}
-        for indexer in self._indexers:
+        for indexer in self._indexers.values():
             await indexer.catch_up()
             positions.update(indexer.positions())
         return positions
@@ -98,12 +99,20 @@ class AbortedIndexing:
             if not await self._outages.call(self._round):
                 await asyncio.sleep(IDLE_S)
 
+    @property
+    def serving(self) -> bool:
+        """Whether every indexer has read what is there, and none has lost the cluster."""
+        return bool(self._indexers) and all(it.positions() for it in self._indexers.values())
+
+    def stats(self) -> dict[int, IndexStats]:
+        """Figures by partition of aborted-index; some us for each data partition."""
+        return {partition: one.stats() for partition, one in self._indexers.items()}
+
     async def drop(self) -> int:
         """Deletes what is stored about the topics; how many records that was."""
         count = 0
         for partition, data in (await self._placed()).items():
-            indexer = self._indexer(partition)
-            self._indexers.append(indexer)
+            indexer = self._indexers[partition] = self._indexer(partition)
             count += await indexer.drop(data)
         return count
 
@@ -117,7 +126,7 @@ class AbortedIndexing:
         try:
             if not self._indexers:
                 await self._open()
-            return any([await indexer.advance() for indexer in self._indexers])
+            return any([await indexer.advance() for indexer in self._indexers.values()])
         except ConnectorError:
             await self._shut()
             raise
@@ -126,8 +135,7 @@ class AbortedIndexing:
         placed = await self._placed()
         topic_ids = {name: one.topic_id for name, one in (await self._described()).items()}
         for partition, data in placed.items():
-            indexer = self._indexer(partition)
-            self._indexers.append(indexer)
+            indexer = self._indexers[partition] = self._indexer(partition)
             await indexer.open(data, topic_ids)
 
     async def _placed(self) -> dict[int, list[TopicPartition]]:
@@ -147,6 +155,6 @@ class AbortedIndexing:
         return AbortedIndexer(self._connector, self._batches, self._clock, partition, self._limits)
 
     async def _shut(self) -> None:
-        indexers, self._indexers = self._indexers, []
-        for indexer in indexers:
+        indexers, self._indexers = self._indexers, {}
+        for indexer in indexers.values():
             await indexer.close()

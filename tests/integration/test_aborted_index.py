@@ -12,7 +12,7 @@ from connectors.kafka.connector import KafkaConnector
 from pipeline.cli.output import Row
 from schemas.topics import TopicSpec
 from schemas.values import TopicPartition
-from tests.support.local import run_stilltide
+from tests.support.local import STILLTIDE, run_stilltide
 from tests.support.native_topics import (
     index_topics,
     make_indexing,
@@ -21,7 +21,7 @@ from tests.support.native_topics import (
     until_stable,
     write,
 )
-from tests.support.operator import Operator
+from tests.support.operator import Operator, fetch
 
 
 def index(bootstrap: str, cwd: Path, *arguments: str) -> list[Row]:
@@ -111,6 +111,32 @@ async def test_a_running_indexer_follows_and_is_replaced(bootstrap: str, topic_n
             await running
     await indexing.close()
     await admin.close()
+
+
+async def test_an_indexer_is_probed_and_stopped(bootstrap: str, topic_name: str):
+    """Its site says when it is ready, and how far it is; SIGTERM ends it well."""
+    admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
+    await admin.ensure_topics([TopicSpec(topic_name, 2)])
+    await admin.close()
+    process = await asyncio.create_subprocess_exec(
+        STILLTIDE,
+        *("index", "run", topic_name, "--bootstrap-servers", bootstrap, "--web-port", "0"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            web = json.loads(await process.stdout.readline())["web"]
+            while (answer := await fetch(f"{web}/readyz"))[0] != 200:
+                pass
+            metrics = (await fetch(f"{web}/metrics"))[1]
+            process.terminate()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert answer[1] == "[+]broker answers\n[+]index indexes 2 partitions; 0 offsets behind\n"
+    assert 'stilltide_aborted_index_lag{cluster="a"' in metrics
 
 
 def test_a_missing_topic_is_said(bootstrap: str, topic_name: str, tmp_path: Path):

@@ -92,6 +92,15 @@ async def metrics(worker: WorkerProcess) -> list[str]:
         return (await response.text()).splitlines()
 
 
+async def shows_nothing_to_read_again(worker: WorkerProcess, topic: str, group: str) -> None:
+    """Returns when the metrics of cluster b's worker say so of partition 0."""
+    labels = f'cluster="b",group="{group}",partition="0",topic="{topic}"'
+    sample = f"stilltide_subscription_read_again_records{{{labels}}} 0.0"
+    async with asyncio.timeout(WAIT_S):
+        while sample not in await metrics(worker):
+            """Each look takes a round trip."""
+
+
 async def test_groups_fail_over_between_two_brokers(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ):
@@ -141,11 +150,7 @@ async def test_groups_fail_over_between_two_brokers(
         described = await operated.ask("subscription", "describe", topic_name, foreign)
         assert [one["cluster"] for one in described] == ["a", "b"]
         assert described[1]["offset"] == 120
-        labels = f'cluster="b",group="{foreign}",partition="0",topic="{topic_name}"'
-        sample = f"stilltide_subscription_read_again_records{{{labels}}} 0.0"
-        async with asyncio.timeout(WAIT_S):
-            while sample not in await metrics(workers[1]):
-                """Each look takes a round trip."""
+        await shows_nothing_to_read_again(workers[1], topic_name, foreign)
         status = await operated.ask("subscription", "sync-status", topic_name, foreign)
         assert all(one["in_sync"] for one in status)
         (found,) = await operated.ask(

@@ -3,7 +3,9 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,17 @@ ROOT = Path(__file__).parents[2]
 KAFKA_IMAGE = "apache/kafka:4.3.1"
 WORKER_IMAGE = "stilltide"
 SPARK_IMAGE = "stilltide:spark"
+PROJECT = "stilltide-test"
 TIMEOUT_S = 240
+
+INDEXED = ("orders-taken", "payments-taken")
+"""Topics of which the project's workers index native transactions."""
+
+READYZ = (
+    "import urllib.request as it;"
+    "print(it.urlopen('http://127.0.0.1:6066/readyz', timeout=10).read().decode(), end='')"
+)
+"""Prints what a service says of itself, inside of its container."""
 
 # The clean-up container is one more image to pull; every container here ends with its test.
 testcontainers_config.ryuk_disabled = True
@@ -56,18 +68,24 @@ class Compose:
 
     def __call__(self, *arguments: str, check: bool = True) -> Completed:
         """Runs `docker compose` on it."""
-        environment = os.environ | {name: str(port) for name, port in self.ports.items()}
-        environment["STILLTIDE_INDEX_TOPICS"] = "orders,payments"
+        return self.run(["docker", "compose", *arguments], check=check)
+
+    def run(
+        self, command: Sequence[str], *, check: bool = True, timeout_s: float = TIMEOUT_S
+    ) -> Completed:
+        """Runs a command for which `docker compose` is about this project."""
+        settings = {name: str(port) for name, port in self.ports.items()}
+        settings |= {"COMPOSE_PROJECT_NAME": PROJECT, "STILLTIDE_INDEX_TOPICS": ",".join(INDEXED)}
         done = subprocess.run(
-            ["docker", "compose", "--project-name", "stilltide-test", *arguments],
+            command,
             cwd=ROOT,
-            env=environment,
+            env=os.environ | settings,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
-        assert not check or done.returncode == 0, f"{arguments}\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done
 
     def bootstrap(self, cluster: str) -> str:
@@ -84,6 +102,30 @@ class Compose:
         rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
         return {row["Service"]: row["Health"] for row in rows}
 
+    def readyz(self, service: str) -> str:
+        """What its `/readyz` answers inside of it; an error status is an error."""
+        return self("exec", "-T", service, "python", "-c", READYZ).stdout
+
+    def crash(self, service: str) -> None:
+        """SIGKILL to its process; returns when the restart policy has it healthy again.
+
+        `docker kill` would count as stopped by hand, and nothing would bring the container back.
+        """
+        before = self._state(service)
+        shot = f"import os; os.kill({before['Pid']}, 9)"
+        options = ("--pid", "host", "--user", "0", "--entrypoint", "python")
+        assert run_image(WORKER_IMAGE, "-c", shot, options=options).returncode == 0
+        end_s = time.monotonic() + TIMEOUT_S
+        while True:
+            now = self._state(service)
+            if now["StartedAt"] != before["StartedAt"] and now["Health"]["Status"] == "healthy":
+                return
+            assert time.monotonic() < end_s, f"{service} does not come back: {now}"
+
+    def _state(self, service: str) -> dict[str, Any]:
+        container = self("ps", "--all", "--quiet", service).stdout.strip()
+        return json.loads(docker("inspect", "--format", "{{json .State}}", container).stdout)
+
 
 @contextmanager
 def compose_project() -> Iterator[Compose]:
@@ -92,13 +134,20 @@ def compose_project() -> Iterator[Compose]:
     compose("down", "--volumes", "--timeout", "5", check=False)
     try:
         yield compose
+    except BaseException:
+        sys.stderr.write(compose("logs", "--tail", "40", check=False).stdout)
+        raise
     finally:
         compose("--profile", "*", "down", "--volumes", "--timeout", "5")
 
 
 @contextmanager
-def kafka_container() -> Iterator[str]:
-    """A broker from the official image, through testcontainers; its address on this host."""
+def kafka_container(**changed: str) -> Iterator[str]:
+    """A broker from the official image, through testcontainers; its address on this host.
+
+    Args:
+        changed: settings of the image that are to be others.
+    """
     port = free_port()
     settings = {
         "KAFKA_NODE_ID": "1",
@@ -118,6 +167,7 @@ def kafka_container() -> Iterator[str]:
         "KAFKA_GROUP_MIN_SESSION_TIMEOUT_MS": "1000",
         "KAFKA_MESSAGE_MAX_BYTES": str(5 * 1024 * 1024),
         "KAFKA_HEAP_OPTS": "-Xmx512m",
+        **changed,
     }
     ready = LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(120)
     broker = DockerContainer(KAFKA_IMAGE).with_bind_ports(9092, port).with_envs(**settings)

@@ -38,5 +38,10 @@ class Operator:
 
 async def get(worker: WorkerProcess | ModuleWorker, path: str) -> tuple[int, str]:
     """Status and body of the worker's web site."""
-    async with ClientSession() as session, session.get(worker.web + path) as response:
+    return await fetch(worker.web + path)
+
+
+async def fetch(address: str) -> tuple[int, str]:
+    """Status and body of a page."""
+    async with ClientSession() as session, session.get(address) as response:
         return response.status, await response.text()

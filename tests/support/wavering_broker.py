@@ -1,12 +1,13 @@
 """A listener that speaks as much of Kafka's protocol as a client needs to look for its brokers.
 
-While it wavers it does as a single broker does that starts or was frozen, only more so: it answers
-late, lists no brokers, or closes the connection. It holds no records and answers nothing else.
+While it wavers it does as a single broker does that starts or was frozen, only more so: it lists no
+brokers, or closes the connection. It holds no records and answers nothing else.
 """
 
 import asyncio
 import random
 import struct
+from contextlib import closing, suppress
 from typing import Any, Self
 
 from kafka.protocol.metadata import (
@@ -18,8 +19,11 @@ from kafka.protocol.metadata import (
 
 TOPIC = "wavering"
 _METADATA_VERSION = 9
-_LATE_S = (0, 0, 0.01, 0.1, 0.5)
 _LEADER_NOT_AVAILABLE = 5
+
+_CLOSES = 0.1
+_LISTS = 0.5
+"""How often, of requests for metadata while it wavers."""
 
 
 class WaveringBroker:
@@ -51,20 +55,17 @@ class WaveringBroker:
             self._server.close()
 
     async def _serve(self, asked: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        try:
+        # The other side may close whenever it likes.
+        with closing(answers), suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (size,) = struct.unpack(">i", await asked.readexactly(4))
-                answer = await self._answer(await asked.readexactly(size))
+                answer = self._answer(await asked.readexactly(size))
                 if answer is None:
                     break
                 answers.write(answer)
                 await answers.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            answers.close()
 
-    async def _answer(self, request: bytes) -> bytes | None:
+    def _answer(self, request: bytes) -> bytes | None:
         """Of a request as it came; none closes the connection."""
         key, version, correlation_id, name_size = struct.unpack(">hhih", request[:10])
         answer: Any
@@ -74,11 +75,9 @@ class WaveringBroker:
             answer = ApiVersionsResponse(version=0, error_code=known, api_keys=_API_KEYS)
         elif key == MetadataRequest.API_KEY:
             self.heard.add(request[10 : 10 + name_size].decode())
-            if self.wavers:
-                await asyncio.sleep(self._random.choice(_LATE_S))
-                if self._random.random() < 0.1:
-                    return None
-            answer = self._metadata(lists_brokers=not self.wavers or self._random.random() < 0.5)
+            if self.wavers and self._random.random() < _CLOSES:
+                return None
+            answer = self._metadata(lists_brokers=not self.wavers or self._random.random() < _LISTS)
         else:
             return None
         answer.with_header(correlation_id=correlation_id)

@@ -59,6 +59,12 @@ def test_published_ports_are_settable_and_on_loopback():
         assert int(found[1]) <= PORT_MAX
 
 
+def test_clusters_have_ids_of_their_own():
+    """A link between two clusters of one id is refused: they would be one."""
+    ids = re.findall(r"^ +CLUSTER_ID: (\S+)$", COMPOSE, re.MULTILINE)
+    assert len(ids) == len(set(ids)) == COMPOSE.count("<<: *kafka-settings")
+
+
 @pytest.mark.parametrize("image", ["worker", "spark"])
 def test_images_get_what_is_tested(image: str):
     """Their locks hold versions of the one lock that the tests run with, and no tool of ours."""

@@ -17,6 +17,7 @@ from pipeline.drivers.aborted_indexing import AbortedIndexing
 from pipeline.drivers.index_scan import indexed_partitions, indexed_ranges, ranges_in_log
 from pipeline.drivers.owned_index import IndexOwner, IndexParts
 from pipeline.errors import AbortedIndexError
+from pipeline.index_metrics import IndexStats
 from pipeline.metrics import WorkerMetrics
 from schemas.aborted_index import Coverage, coverage_key, encode_coverage
 from schemas.batches import Control
@@ -211,6 +212,21 @@ async def test_what_the_index_and_the_log_say_is_the_same(
     for found in (stored, read):
         assert list(found.ranges) == [(0, 2), (5, 7)]
         assert (found.covered_from, found.covered_to) == (0, 10)
+
+
+async def test_an_indexer_serves_once_it_has_read_the_index(
+    broker: MemoryBroker, indexing: AbortedIndexing
+):
+    """Ready from then on, with figures by partition of the index; not while the cluster is away."""
+    assert not indexing.serving
+    running = asyncio.create_task(indexing.run())
+    await until(lambda: covered(broker, ORDERS, 5) and covered(broker, PAYMENTS, 5))
+    assert indexing.serving
+    assert indexing.stats() == {0: IndexStats(data_partitions=2, range_count=2, lag=0)}
+    broker.down()
+    await until(lambda: not indexing.serving)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_index_of_no_use_is_listed_with_its_problem(

@@ -1,0 +1,35 @@
+"""The web site of a command that runs until stopped, with memory brokers behind it."""
+
+from prometheus_client import CollectorRegistry
+
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from pipeline.agents.probes import Finding
+from pipeline.cli.site import serving_site
+from pipeline.config import load_settings
+from tests.support.operator import fetch
+
+
+async def fine() -> Finding:
+    """A check of the command's own."""
+    return Finding(passed=True, text="copies")
+
+
+async def test_each_cluster_is_a_line():
+    """One that is away makes it unready, under its name; the others are told too."""
+    source, target = MemoryBroker(), MemoryBroker()
+    target.down()
+    clusters = {"a": MemoryConnector(source), "b": MemoryConnector(target)}
+    site = serving_site(load_settings(), 0, CollectorRegistry(), clusters, {"link": fine})
+    async with site as web:
+        assert await fetch(f"{web}/readyz") == (
+            503,
+            "[+]a answers\n[-]b no answer from memory\n[+]link copies\n",
+        )
+        assert (await fetch(f"{web}/livez"))[0] == 200
+
+
+async def test_without_a_port_there_is_none():
+    """The web surface is closed unless it is asked for."""
+    async with serving_site(load_settings(), None, CollectorRegistry(), {}, {}) as web:
+        assert web is None

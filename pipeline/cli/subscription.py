@@ -120,7 +120,9 @@ def describe_command(
     `read_again` is how many records a Subscription reads again if it begins on that cluster now;
     `read_again_others` the same of any other consumer, at most.
     """
-    found = asyncio.run(describe_group(connected(clusters), topic, group, timeout_s=timeout_s))
+    found = asyncio.run(
+        describe_group(connected(clusters), topic, group, timeout_s=timeout_s, told=say)
+    )
     print_columns(described_rows(found, SystemClock().now_ms()), output)
 
 
@@ -174,7 +176,9 @@ def sync_status(
 
     It does when a Subscription that begins there reads nothing again.
     """
-    found = asyncio.run(describe_group(connected(clusters), topic, group, timeout_s=timeout_s))
+    found = asyncio.run(
+        describe_group(connected(clusters), topic, group, timeout_s=timeout_s, told=say)
+    )
     rows = [
         {
             "cluster": one.cluster,
@@ -221,6 +225,7 @@ def failover_command(ctx: click.Context, topic: str, group: str, **given: Any) -
             ClusterName(given["target"]),
             dry_run=given["dry_run"],
             timeout_s=given["timeout_s"],
+            told=say,
         )
     )
     for cluster in done.away:

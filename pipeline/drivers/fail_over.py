@@ -14,6 +14,7 @@ from connectors.errors import ActiveGroupError, RetriableError
 from connectors.group_admin import GroupConnector
 from pipeline.clusters import unknown_cluster
 from pipeline.core.replication.group import Standing
+from pipeline.drivers.group_places import Told
 from pipeline.drivers.group_report import Standpoint, describe_group
 from pipeline.errors import UnavailableError
 from schemas.values import ClusterName
@@ -47,8 +48,11 @@ async def fail_over(
     *,
     dry_run: bool,
     timeout_s: float,
+    told: Told = lambda _text: None,
 ) -> FailOver:
     """Looks again until nothing is left to carry over, at most for `timeout_s`.
+
+    `told` is told how far a long look has come.
 
     Raises:
         ConfigError: no cluster is named so.
@@ -62,7 +66,7 @@ async def fail_over(
     away = await _away(connectors, target)
     reached = {name: one for name, one in connectors.items() if name not in away}
     while True:
-        found = await describe_group(reached, topic, group, timeout_s=timeout_s)
+        found = await describe_group(reached, topic, group, timeout_s=timeout_s, told=told)
         for one in found:
             if one.seen.active:
                 raise ActiveGroupError(

@@ -5,9 +5,10 @@ needs to run.
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from connectors.base import Committed, Record, TopicDescription
 from connectors.errors import FatalError, RetriableError
@@ -18,6 +19,7 @@ from pipeline.core.replication.index import OffsetIndex
 from pipeline.drivers.decided_log import DecidedLog, answered
 from pipeline.drivers.group_metadata import generation_of
 from pipeline.drivers.log_scan import scan
+from pipeline.drivers.snapshot_logs import SnapshotLogs
 from pipeline.drivers.subscription_claims import GroupMarkers
 from pipeline.drivers.subscription_outage import OutageGuard
 from pipeline.drivers.system_topics import require_topics
@@ -39,6 +41,30 @@ T = TypeVar("T")
 
 RETRY_S = 0.25
 
+TOLD_EVERY_S = 2.0
+"""Between two words on how far a long log has been read."""
+
+Told = Callable[[str], None]
+
+
+class Progress:
+    """Says how far reading has come, now and then; a short one says nothing.
+
+    Args:
+        say: takes a line.
+    """
+
+    def __init__(self, say: Told) -> None:
+        self._say = say
+        self._next_s = time.monotonic() + TOLD_EVERY_S
+
+    def at(self, cluster: ClusterName, data: TopicPartition, offset: int, end: int) -> None:
+        """It is there, and goes to `end`."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s and offset < end:
+            self._next_s = now_s + TOLD_EVERY_S
+            self._say(f"reading {data} on cluster {cluster}: at {offset} of {end}")
+
 
 @dataclass
 class GroupPlace:
@@ -56,6 +82,7 @@ class GroupPlace:
         committed: by the group; None: nothing.
         seen: the group.
         decided: reads the log.
+        progress: of that.
     """
 
     cluster: ClusterName
@@ -69,10 +96,15 @@ class GroupPlace:
     committed: Committed | None
     seen: GroupSeen
     decided: DecidedLog
+    progress: Progress
 
     async def run(self, reading: Generator[ReadLog, LogRead, T]) -> T:
         """Carries out what it wants to read."""
-        return await answered(reading, lambda wanted: self.decided.visible(self.data, wanted))
+        return await answered(reading, self._visible)
+
+    async def _visible(self, wanted: ReadLog) -> LogRead:
+        self.progress.at(self.cluster, self.data, wanted.first, self.view.decided_end)
+        return await self.decided.visible(self.data, wanted)
 
     async def read_here(self) -> Claims:
         """What lies below the group's offset."""
@@ -112,6 +144,7 @@ class GroupPlaces:
         connector: to it.
         sources: names of the others.
         timeout_s: how long the cluster may be away.
+        progress: of reading.
     """
 
     def __init__(
@@ -120,7 +153,9 @@ class GroupPlaces:
         connector: GroupConnector,
         sources: Collection[ClusterName],
         timeout_s: float,
+        progress: Progress,
     ) -> None:
+        self._progress = progress
         self._cluster = cluster
         self._connector = connector
         self._sources = sources
@@ -165,6 +200,7 @@ class GroupPlaces:
                 committed.get(data),
                 _seen(committed.get(data), active=active, elsewhere=bool(committed)),
                 self._log,
+                self._progress,
             )
             for data in partitions
         ]
@@ -191,15 +227,18 @@ class GroupPlaces:
         committed: Mapping[TopicPartition, Committed],
         system: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, LogView]:
-        """The logs, read from where the group stands."""
+        """The logs, read from where the group stands, or from where they are not all decided."""
         starts = await self._admin.start_offsets(partitions)
         stable = await self._admin.end_offsets(partitions, committed=True)
         if any(data not in starts or data not in stable for data in partitions):
             raise RetriableError("a partition has no offsets yet", topic=topic.name)
 
+        decided = await self._decided_below(topic, partitions, system)
+
         async def first(data: TopicPartition) -> Offset:
             held = committed.get(data)
-            return Offset(min(max(starts[data], held.offset if held else 0), stable[data]))
+            low = max(starts[data], held.offset if held else 0, decided[data])
+            return Offset(min(low, stable[data]))
 
         self._decided = DecidedLog(
             self._connector,
@@ -216,16 +255,41 @@ class GroupPlaces:
         incarnation = Incarnation(self._cluster, topic_incarnation(topic.topic_id))
         views: dict[TopicPartition, LogView] = {}
         for data in partitions:
-            decided_end = await self._while_reading(self._log.decided_end_now(data))
+            decided_end = await self._while_reading(data, stable[data])
             end = max((await self._admin.end_offsets([data])).get(data, 0), decided_end)
             views[data] = LogView(incarnation, starts[data], EndOffset(end), decided_end)
         return views
 
-    async def _while_reading(self, work: Coroutine[Any, Any, EndOffset]) -> EndOffset:
-        """What it returns; raises what reading fails with meanwhile."""
+    async def _decided_below(
+        self,
+        topic: TopicDescription,
+        partitions: Sequence[TopicPartition],
+        system: Mapping[str, TopicDescription],
+    ) -> dict[TopicPartition, EndOffset]:
+        """The max read positions of the newest snapshots: everything below is decided (E1)."""
+        count = system[TXN_SNAPSHOTS].partition_count
+        numbers = {data: system_partition(data, count) for data in partitions}
+        logs = SnapshotLogs(self._connector, self._admin, sorted(set(numbers.values())))
+        try:
+            await logs.read_on()
+        finally:
+            await logs.close()
+        ends = {data: logs.tables[number].ends.get(data) for data, number in numbers.items()}
+        return {
+            data: end.max_read_position
+            if end is not None and end.topic_id == topic.topic_id
+            else EndOffset(0)
+            for data, end in ends.items()
+        }
+
+    async def _while_reading(self, data: TopicPartition, stable: EndOffset) -> EndOffset:
+        """The decided end as of now; raises what reading fails with meanwhile."""
         assert self._reading is not None
-        wanted = asyncio.create_task(work)
-        await asyncio.wait([self._reading, wanted], return_when=asyncio.FIRST_COMPLETED)
+        wanted = asyncio.create_task(self._log.decided_end_now(data))
+        works = (self._reading, wanted)
+        while not any(work.done() for work in works):
+            self._progress.at(self._cluster, data, self._log.decided_end(data), stable)
+            await asyncio.wait(works, timeout=TOLD_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
         if not wanted.done():
             wanted.cancel()
             self._reading.result()

@@ -12,7 +12,7 @@ from connectors.group_admin import GroupConnector
 from pipeline.core.replication import claims, intervals
 from pipeline.core.replication.frontier import LogView, read_again
 from pipeline.core.replication.group import GroupSeen, Standing
-from pipeline.drivers.group_places import GroupPlace, GroupPlaces
+from pipeline.drivers.group_places import GroupPlace, GroupPlaces, Progress, Told
 from schemas.replication import Claims
 from schemas.replication_markers import Snapshots
 from schemas.values import ClusterName, Offset, TopicPartition
@@ -45,17 +45,26 @@ class Standpoint(NamedTuple):
 
 
 async def describe_group(
-    connectors: Mapping[ClusterName, GroupConnector], topic: str, group: str, *, timeout_s: float
+    connectors: Mapping[ClusterName, GroupConnector],
+    topic: str,
+    group: str,
+    *,
+    timeout_s: float,
+    told: Told = lambda _text: None,
 ) -> list[Standpoint]:
     """Where the group stands on each cluster that there is a connector for.
+
+    Reads what lies between the group and the newest snapshot's max read position only where there
+    may be something to count, and all that lies above; `told` is told how far it has come.
 
     Raises:
         FatalError: the topic, or a system topic, does not exist on one of them.
         UnavailableError, RetriableError: a cluster is away.
         DecodeError: a marker, bucket or commit that cannot be understood.
     """
+    progress = Progress(told)
     readers = [
-        GroupPlaces(name, connector, connectors.keys() - {name}, timeout_s)
+        GroupPlaces(name, connector, connectors.keys() - {name}, timeout_s, progress)
         for name, connector in connectors.items()
     ]
     try:
@@ -64,9 +73,9 @@ async def describe_group(
         for place in places:
             generations = [one.markers.generation for one in places if one.data == place.data]
             current = place.markers.generation == max(generations)
-            told = place.markers.claimed if current else {}
+            claimed = place.markers.claimed if current else {}
             here = await place.read_here()
-            known[place.data] = claims.join(known.get(place.data, {}), told, here)
+            known[place.data] = claims.join(known.get(place.data, {}), claimed, here)
         return [await _standpoint(place, places, known[place.data]) for place in places]
     finally:
         for reader in readers:

@@ -14,12 +14,15 @@ from typing import NamedTuple, TypeVar
 
 from pipeline.core.replication import claims, intervals
 from pipeline.core.replication.index import OffsetIndex
-from schemas.replication import Claims, Incarnation, Origin
+from schemas.replication import Claims, Incarnation, Intervals, Origin
 from schemas.replication_positions import Bucket
 from schemas.values import EndOffset, Offset
 
 WALK_MAX = 10_000
 """Offsets that `prefix` walks over behind what the index says."""
+
+COUNTED_MAX = 100_000
+"""Offsets that `read_again` asks for at once."""
 
 
 class LogView(NamedTuple):
@@ -171,15 +174,36 @@ def read_again(
     """How many visible records at or above a position are claimed.
 
     So many are read twice by a consumer that begins there and skips nothing, if `claimed` is what
-    its group has read. Reads the log from the position to the decided end.
+    its group has read. Reads the log from the position to the decided end, where claimed records
+    may lie.
     """
+    indexes = list(indexes)
     copied = copied_incarnations(indexes)
-    count, at = 0, max(position, view.log_start)
-    while at < view.decided_end:
-        read = yield ReadLog(Offset(at), EndOffset(min(at + WALK_MAX, view.decided_end)))
-        origins = (origin_of(record, view.incarnation, copied) for record in read.records)
-        count += sum(claims.holds(claimed, origin) for origin in origins)
-        if read.read_to <= at:
-            break
-        at = read.read_to
+    count, position = 0, Offset(max(position, view.log_start))
+    for first, end in _where_claimed(view, indexes, claimed, position):
+        at: int = first
+        while at < end:
+            read = yield ReadLog(Offset(at), EndOffset(min(at + COUNTED_MAX, end)))
+            origins = (origin_of(record, view.incarnation, copied) for record in read.records)
+            count += sum(claims.holds(claimed, origin) for origin in origins)
+            if read.read_to <= at:
+                return count
+            at = read.read_to
     return count
+
+
+def _where_claimed(
+    view: LogView, indexes: Iterable[OffsetIndex], claimed: Claims, position: Offset
+) -> Intervals:
+    """Where visible records that are claimed may lie, from a position to the decided end."""
+    topic = view.incarnation.topic
+    found = [claimed.get(view.incarnation, ())]
+    for index in indexes:
+        for bucket in index.from_target(topic, position):
+            stretch = intervals.interval(bucket.source_from, bucket.source_to)
+            if intervals.minus(stretch, claimed.get(index.incarnation(bucket), ())) != stretch:
+                found.append(intervals.interval(bucket.target_from, bucket.target_to))
+        if any(one.cluster == index.source for one in claimed):  # what the index does not know yet
+            found.append(intervals.interval(index.copied_end(topic), view.decided_end))
+    outside = (*intervals.below(position), *intervals.interval(view.decided_end, 2**63))
+    return intervals.minus(intervals.union(*found), outside)

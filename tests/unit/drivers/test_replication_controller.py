@@ -4,13 +4,17 @@ Rules: protocols.md I.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from connectors.base import Committed
+from connectors.base import Committed, EndReached, Record
 from connectors.errors import ActiveGroupError, FatalError
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector, MemoryReader
 from pipeline.client import Subscription
 from pipeline.core.pending_ack.cursor import Cursor, encode
+from pipeline.drivers import group_places
 from pipeline.drivers.fail_over import fail_over
 from pipeline.drivers.group_report import Standpoint, describe_group
 from pipeline.drivers.offset_translation import translate
@@ -18,7 +22,9 @@ from pipeline.errors import ConfigError, RefusedError
 from schemas.acknowledgements import OffsetRange
 from schemas.replication import origin_of
 from schemas.replication_markers import Response, ResponseKey
-from schemas.values import ClusterName, EndOffset, Offset
+from schemas.snapshots import SnapshotEnd, encode_end, end_key
+from schemas.topics import TXN_SNAPSHOTS, TopicSpec, system_topics
+from schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 from tests.support.replicated_clusters import DATA, Sites, replicated
 
 NUMBERS = [b"%d" % number for number in range(30)]
@@ -204,6 +210,55 @@ async def test_what_is_not_carried_over_yet_is_counted():
         sites.link("a", "b")
         await sites.until(lambda: b.committed("g") == b.end())
         assert (await describe(sites))["b"].read_again == 0
+
+
+class Counting(MemoryConnector):
+    """Counts what is read of the data to find out how far it is decided."""
+
+    count = 0
+
+    def reader(self, client_id: str, **options: bool) -> MemoryReader:
+        """One that counts."""
+        made = super().reader(client_id, **options)
+        read = made.read
+
+        async def counted() -> Sequence[Record | EndReached]:
+            items = await read()
+            self.count += sum(isinstance(it, Record) for it in items)
+            return items
+
+        if client_id.endswith("-data"):
+            made.read = counted
+        return made
+
+
+async def test_a_group_that_lags_far_is_described_by_a_snapshot(monkeypatch: pytest.MonkeyPatch):
+    """E1: below its max read position all is decided, so that nobody need read it to know."""
+    monkeypatch.setattr(group_places, "TOLD_EVERY_S", 0.0)
+    broker = MemoryBroker("id-a")
+    for spec in [*system_topics(coordinators=1, partitions=1), TopicSpec(DATA.topic, 1)]:
+        broker.create_topic(spec)
+    for value in NUMBERS * 10:
+        broker.append(DATA, None, value, None)
+    broker.group("g").committed[DATA] = Committed(Offset(5), "")
+    connector = Counting(broker)
+    told: list[str] = []
+
+    async def described() -> Standpoint:
+        connector.count = 0
+        connectors = {ClusterName("a"): connector}
+        (found,) = await describe_group(connectors, DATA.topic, "g", timeout_s=10, told=told.append)
+        return found
+
+    whole = await described()
+    assert connector.count == 295
+    assert told[0] == "reading orders/0 on cluster a: at 5 of 300"
+    topic_id = (await connector.admin().describe_topics([DATA.topic]))[DATA.topic].topic_id
+    end = SnapshotEnd(topic_id, EndOffset(290), EndOffset(0), 1, (), {}, {}, EndOffset(0), ())
+    snapshots = TopicPartition(TXN_SNAPSHOTS, 0)
+    broker.append(snapshots, end_key(DATA), encode_end(end), None)
+    assert await described() == whole
+    assert connector.count == 10
 
 
 async def test_unknown_clusters_and_topics_are_refused():

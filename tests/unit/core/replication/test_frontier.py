@@ -129,6 +129,10 @@ def test_more_than_the_bound_is_never_read_again(
         ),
     )
     exact = log.run(frontier.read_again(log.view, log.indexes, claimed, position))
+    assert exact == sum(
+        one is not None and claims.holds(claimed, one)
+        for one in log.entries[max(log.log_start, position) :]
+    )
     coming = ahead * len(log.copiers)
     at_most = read_again_at_most(log.view, log.indexes, claimed, position)
     assert exact + coming <= at_most
@@ -153,6 +157,23 @@ def test_the_bound_is_exact_where_everything_was_read():
             claimed = {source: intervals.below(copied + coming)}
             found = read_again_at_most(log.view, log.indexes, claimed, Offset(offset))
             assert found == left + coming
+
+
+def test_what_nobody_has_read_is_not_counted():
+    """I: a group that lags far is described without reading what it has not read anywhere."""
+    log = FilledLog()
+    for _ in range(9):
+        log.copy(0, [0] * SPAN_MAX)
+        log.copy(1, [0] * SPAN_MAX)
+    claimed = {log.copiers[0].source: intervals.interval(3 * SPAN_MAX, 4 * SPAN_MAX)}
+    reading = frontier.read_again(log.view, log.indexes, claimed, Offset(1))
+    wanted = next(reading)
+    assert wanted == ReadLog(Offset(6 * SPAN_MAX + 6), EndOffset(7 * SPAN_MAX + 6))
+    behind = reading.send(log.read(wanted))
+    assert behind.first > len(log.entries) - 2 * SPAN_MAX, "what the index may not know yet"
+    with pytest.raises(StopIteration) as done:
+        reading.send(log.read(behind))
+    assert done.value.value == SPAN_MAX
 
 
 def test_an_index_tells_where_to_look():

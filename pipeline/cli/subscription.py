@@ -17,6 +17,7 @@ from pipeline.cli.output import Row, output_option, print_columns, print_rows, s
 from pipeline.config import load_settings
 from pipeline.drivers.dynamic_settings import DynamicSettings, write_setting
 from pipeline.drivers.fail_over import FailOver, fail_over
+from pipeline.drivers.group_reason import reason
 from pipeline.drivers.group_report import Standpoint, describe_group
 from pipeline.errors import ConfigError
 from schemas.settings import subscription_setting
@@ -118,12 +119,24 @@ def describe_command(
     """Show where GROUP stands on TOPIC on every cluster, and why.
 
     `read_again` is how many records a Subscription reads again if it begins on that cluster now;
-    `read_again_others` the same of any other consumer, at most.
+    `read_again_others` the same of any other consumer, at most. `why` says what keeps it from
+    advancing there, and the next step.
     """
-    found = asyncio.run(
-        describe_group(connected(clusters), topic, group, timeout_s=timeout_s, told=say)
-    )
-    print_columns(described_rows(found, SystemClock().now_ms()), output)
+    connectors = connected(clusters)
+
+    async def described() -> list[Row]:
+        named = await _listed(connectors, timeout_s)
+        found = await describe_group(connectors, topic, group, timeout_s=timeout_s, told=say)
+        disabled = [
+            ClusterName(row["cluster"])
+            for row in named
+            if (row["topic"], row["group"], row["replicated"]) == (topic, group, False)
+        ]
+        rows = described_rows(found, SystemClock().now_ms())
+        whys = [reason(one, disabled=disabled) for one in found]
+        return [{**row, "why": why} for row, why in zip(rows, whys, strict=True)]
+
+    print_columns(asyncio.run(described()), output)
 
 
 def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:

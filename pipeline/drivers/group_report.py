@@ -5,7 +5,7 @@
 the group is known to have read anywhere, and that a member here would be given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from connectors.group_admin import GroupConnector
@@ -29,6 +29,9 @@ class Standpoint(NamedTuple):
         view: the log.
         updated: committed offset in the last update of this cluster; None: none was written.
         snapshots: of the data partition.
+        links: offsets of each other cluster that its link here has not passed; None: it has come
+            to none.
+        told_by: clusters whose updates of the group have arrived here.
         read_again: by a `Subscription` that begins here now.
         read_again_foreign: by any other consumer, at most.
     """
@@ -40,6 +43,8 @@ class Standpoint(NamedTuple):
     view: LogView
     updated: Offset | None
     snapshots: Snapshots | None
+    links: Mapping[ClusterName, int | None]
+    told_by: Collection[ClusterName]
     read_again: int
     read_again_foreign: int
 
@@ -93,9 +98,22 @@ async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Cl
         place.view,
         own.offset if own else None,
         place.snapshots,
+        {
+            source.cluster: _not_passed(place, source)
+            for source in places
+            if source.data == place.data and source is not place
+        },
+        frozenset(place.markers.updates),
         await _read_again(place, places, claims.minus(known, skips)),
         await _read_again(place, places, known),
     )
+
+
+def _not_passed(place: GroupPlace, source: GroupPlace) -> int | None:
+    newest = place.copied[source.cluster]
+    if newest is None or newest.source_incarnation != source.view.incarnation.topic:
+        return None
+    return max(0, source.view.decided_end - newest.source_to)
 
 
 async def _read_again(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> int:

@@ -16,6 +16,7 @@ from pipeline.client import Subscription
 from pipeline.core.pending_ack.cursor import Cursor, encode
 from pipeline.drivers import group_places
 from pipeline.drivers.fail_over import fail_over
+from pipeline.drivers.group_reason import LAG_MAX, reason
 from pipeline.drivers.group_report import Standpoint, describe_group
 from pipeline.drivers.offset_translation import translate
 from pipeline.errors import ConfigError, RefusedError
@@ -259,6 +260,34 @@ async def test_a_group_that_lags_far_is_described_by_a_snapshot(monkeypatch: pyt
     broker.append(snapshots, end_key(DATA), encode_end(end), None)
     assert await described() == whole
     assert connector.count == 10
+
+
+async def test_an_operator_is_told_why_a_group_does_not_advance():
+    """What is nearest to the cause comes first; each line names the next step."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+
+        async def why(*disabled: str) -> str:
+            found = (await describe(sites))["b"]
+            return reason(found, disabled=[ClusterName(one) for one in disabled])
+
+        a.write(*NUMBERS[:10])
+        await sites.until(lambda: len(b.values()) == 10)
+        assert "nothing was heard of it from a" in await why()
+        assert "subscription enable orders" in await why("b")
+        member = b.connector.group_reader("m", "g")
+        await member.subscribe([DATA.topic], assigned=lambda _: None, revoked=lambda _: None)
+        a.commit("g", 4)
+        await sites.until(lambda: any(key.source == "a" for key, _ in b.updates()))
+        assert "it has members here" in await why()
+        await member.close()
+        await sites.until(lambda: b.committed("g") == 4)
+        found = (await describe(sites))["b"]
+        assert "nothing that was read elsewhere lies next" in reason(found, disabled=[])
+        behind = found._replace(links={ClusterName("a"): LAG_MAX + 1})
+        assert "the link from a has 10001 offsets before it" in reason(behind, disabled=[])
+        unlinked = found._replace(links={ClusterName("a"): None})
+        assert "replicate --from a --to b" in reason(unlinked, disabled=[])
 
 
 async def test_unknown_clusters_and_topics_are_refused():

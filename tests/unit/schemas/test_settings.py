@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 
 from schemas.errors import DecodeError
-from schemas.settings import SettingValue, decode, encode
+from schemas.settings import (
+    SettingValue,
+    decode,
+    encode,
+    kind_of,
+    subscription_of,
+    subscription_setting,
+)
 from tests.support.wire import ROUND_TRIPS, TOPICS
 
 VALUES: list[tuple[SettingValue, str]] = [
@@ -33,6 +40,32 @@ def test_no_value_restores_the_default():
     """A tombstone under the setting's name is read as the default."""
     assert encode("log.batching", None, at_ms=9) == (b"log.batching", None)
     assert decode(b"log.batching", None) == ("log.batching", None)
+
+
+def test_bytes_of_a_replicated_subscription():
+    """I: topic and group are in the name, in this order; the switch is a flag."""
+    name = subscription_setting("orders", "billing/eu")
+    key, data = encode(name, True, at_ms=9)
+    assert (key, data) == (b"subscription/orders/billing/eu", bytes.fromhex("0801 7809"))
+    assert kind_of(name) is bool
+    assert subscription_of(decode(key, data)[0]) == ("orders", "billing/eu")
+
+
+@ROUND_TRIPS
+@given(TOPICS, st.text(min_size=1, max_size=9))
+def test_every_replicated_subscription_is_read_back(topic: str, group: str):
+    """I: a group's name may hold anything, a topic's no slash."""
+    name, value = decode(*encode(subscription_setting(topic, group), False, at_ms=1))
+    assert (subscription_of(name), value) == ((topic, group), False)
+
+
+@pytest.mark.parametrize(
+    "name", ["subscription", "subscription/", "subscription/t", "subscription//g", "x/t/g"]
+)
+def test_what_names_no_subscription_is_another_setting(name: str):
+    """I: without a topic and a group nothing is replicated."""
+    assert subscription_of(name) is None
+    assert kind_of(name) is None
 
 
 @ROUND_TRIPS

@@ -52,7 +52,7 @@ def test_bytes_of_a_replicated_subscription():
 
 
 @ROUND_TRIPS
-@given(TOPICS, st.text(min_size=1, max_size=9))
+@given(TOPICS.filter(lambda topic: "/" not in topic), st.text(min_size=1, max_size=9))
 def test_every_replicated_subscription_is_read_back(topic: str, group: str):
     """I: a group's name may hold anything, a topic's no slash."""
     name, value = decode(*encode(subscription_setting(topic, group), False, at_ms=1))

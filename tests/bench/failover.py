@@ -96,6 +96,7 @@ class _Round:
         )
         places = [("a", self.lone), ("a", self.both), ("b", self.lone), ("b", self.both)]
         places.append(("b", self.remote))
+        say("failover: written")
         return {place: await self._whole(*place) for place in places}
 
     async def _whole(self, cluster: str, topic: str) -> VisibleLog:
@@ -117,6 +118,7 @@ class _Round:
 async def _round(this: _Round, found: dict[int, list[dict[str, Any]]]) -> None:
     pair, logs = this.pair, await this.fill()
     lone = logs["a", this.lone]
+    say("failover: copied")
     ours = {lag: f"ours-{this.turn}-{lag}" for lag in found}
     foreign = {lag: f"foreign-{this.turn}-{lag}" for lag in found}
     mirrored = {lag: f"mirrored-{this.turn}-{lag}" for lag in found}
@@ -128,6 +130,10 @@ async def _round(this: _Round, found: dict[int, list[dict[str, Any]]]) -> None:
         await commit_on_a(pair, this.lone, mirrored[lag], offset)
         await commit_on_a(pair, this.lone, foreign[lag], offset)
         read[lag] = await _read_on_a(this, logs["a", this.both], ours[lag], lag)
+    say("failover: committed on a")
+    rested = [_rested(pair, this.remote, mirrored[lag]) for lag in found]
+    at_mirrored = dict(zip(found, await asyncio.gather(*rested), strict=True))
+    say(f"failover: mirrored: {at_mirrored}")
     for lag, rows in found.items():
         below = set(lone.numbers[: lone.count_below(lone.offset_leaving(lag))])
         told = await _failed_over(pair, this.lone, foreign[lag])
@@ -135,16 +141,16 @@ async def _round(this: _Round, found: dict[int, list[dict[str, Any]]]) -> None:
         await _failed_over(pair, this.both, ours[lag])
         took_s = time.perf_counter() - began
         at_foreign = await asyncio.to_thread(_committed, pair, this.lone, foreign[lag])
-        at_mirrored = await _rested(pair, this.remote, mirrored[lag])
         rows.append(
             {
                 "subscription": await _read_on_b(this, logs["b", this.both], ours[lag], read[lag]),
                 "foreign": _counted(logs["b", this.lone], at_foreign, below),
-                "mirrormaker": _counted(logs["b", this.remote], at_mirrored, below),
+                "mirrormaker": _counted(logs["b", this.remote], at_mirrored[lag], below),
                 "told": sum(one.read_again_foreign for one in told.target),
                 "took_s": took_s,
             }
         )
+        say(f"failover: lag {lag}: {rows[-1]}")
 
 
 async def _read_on_a(this: _Round, log: VisibleLog, group: str, lag: int) -> set[int]:

@@ -8,7 +8,7 @@ second, one after the other, each with a topic and a group of its own:
   copied, read by a member on `a` and committed ten times a second.
 - `rest`: the same three seconds after the last commit.
 
-Sizes: ROUNDS, SAMPLES (commits of a round), SECONDS (under load, of a round).
+Sizes: ROUNDS, SAMPLES (commits of a round), LOAD_S (seconds under load, of a round).
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class _System:
 async def run() -> None:
     """Measures and reports."""
     rounds, samples = size("ROUNDS", 3), size("SAMPLES", 30)
-    seconds = size("SECONDS", 20)
+    seconds = size("LOAD_S", 20)
     found = {"link": _Found(), "mirrormaker": _Found()}
     with running_pair() as pair:
         for turn in range(rounds):

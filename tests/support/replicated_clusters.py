@@ -179,8 +179,9 @@ class Sites:
         """Returns when it is so."""
         async with asyncio.timeout(WAIT_S):
             while not reached():
-                for task in self.linking.values():
-                    if task.done():
+                running = [site.task for site in self.sites.values()]
+                for task in (*self.linking.values(), *running):
+                    if task is not None and task.done():
                         task.result()
                 await asyncio.sleep(0)
 

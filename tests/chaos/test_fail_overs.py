@@ -68,7 +68,7 @@ class Campaign:
     async def forgotten(self):
         """A cluster that the group does not read on, and whose word is out, forgets the group."""
         name = self.random.choice([one for one in self.names if one != self.at])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while any(one.read_again for one in await self.described() if one.cluster != name):
                 pass
         self.sites[name].broker.group("g").committed.clear()

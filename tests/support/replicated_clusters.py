@@ -24,7 +24,7 @@ from schemas.replication_markers import MarkerKey, MarkerValue, UpdateKey
 from schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from schemas.values import ClusterName, Offset, TopicPartition
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 DATA = TopicPartition("orders", 0)
 MARKERS = TopicPartition(REPLICATION_MARKERS, 0)
 LINKS = ReplicationOptions(

@@ -193,6 +193,31 @@ class Settings(BaseSettings):
             return ClusterAddress(bootstrap_servers=self.bootstrap_servers, **shared)
         raise unknown_cluster(name, self.clusters)
 
+    def check_own_name(self) -> None:
+        """Passes unless `bootstrap_servers` are those of another cluster than `cluster`.
+
+        Raises:
+            ConfigError: they are, by what `clusters` says; two clusters would have one name.
+        """
+        for name, one in self.clusters.items():
+            if name != self.cluster and one.bootstrap_servers == self.bootstrap_servers:
+                raise ConfigError(
+                    f"{self.bootstrap_servers} is cluster {name}, and cluster {self.cluster} here",
+                    detail="what clusters tell each other would bear a wrong name",
+                    hint=f"set STILLTIDE_CLUSTER or --cluster to {name}, or correct the address",
+                )
+
+    def _check_addresses(self) -> None:
+        named: dict[str, str] = {}
+        for name, one in self.clusters.items():
+            other = named.setdefault(one.bootstrap_servers, name)
+            if other != name:
+                raise ConfigError(
+                    f"clusters {other} and {name} have the same address",
+                    detail=one.bootstrap_servers,
+                    hint="correct one of them",
+                )
+
     def _check_source(self, name: str) -> None:
         if name == self.cluster:
             raise ConfigError(
@@ -244,6 +269,7 @@ class Settings(BaseSettings):
         for one in self.clusters.values():
             for server in one.bootstrap_servers.split(","):
                 _check_server("clusters", server.strip())
+        self._check_addresses()
         _check_security(self)
         for topic in self.indexed_topics:
             _check_topic(topic)

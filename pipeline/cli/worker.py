@@ -54,6 +54,7 @@ def worker(**given: object) -> None:
     the address of /metrics, /livez and /readyz.
     """
     settings = load_settings(**given)
+    settings.check_own_name()
 
     def serving(coordinators: list[int], web: str) -> None:
         line = {

@@ -70,7 +70,7 @@ async def fail_over(
         for one in found:
             if one.seen.active:
                 raise ActiveGroupError(
-                    f"group {group} has members on cluster {one.cluster}",
+                    f"group {group} is to go on at {target}, and has members on {one.cluster}",
                     hint="stop them; what they read meanwhile would be read again",
                     topic=topic,
                 )

@@ -136,7 +136,7 @@ class Replication:
             )
             for (name, connector), admin in zip(self._ends, self._admins, strict=True)
         ]
-        await check_distinct(source, target)
+        await self._patient(lambda: check_distinct(source, target))
         on_source = PositionsView(source, f"link-{target.name}-positions")
         on_target = PositionsView(target, f"link-{source.name}-positions")
         self._views = [on_source, on_target]

@@ -21,6 +21,8 @@ from tests.chaos.site import POINT_S, SESSION_S
 from tests.support.link_process import LinkProcess
 from tests.support.worker_process import WorkerProcess
 
+START_S = 180.0
+"""Three clusters, workers and six links on two cores take their time."""
 PARTITIONS = 2
 """Of the topic."""
 
@@ -43,7 +45,7 @@ class KeptLink:
         """It copies, or another process does beside those before it."""
         self._serving.clear()
         self._keeping = asyncio.create_task(self._keep())
-        async with asyncio.timeout(POINT_S):
+        async with asyncio.timeout(START_S):
             await self._serving.wait()
 
     async def kill(self):
@@ -116,21 +118,28 @@ class Mesh:
         return KafkaConnector(KafkaConfig(self.brokers[name].bootstrap))
 
     async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(self._stack)
+            await self._start()
+            stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
         for broker in self.brokers.values():
             await asyncio.to_thread(broker.start)
         for name in self.names:
             admin = self.connector(name).admin()
             await admin.ensure_topics([TopicSpec(self.topic, PARTITIONS)])
             await admin.close()
-        await asyncio.gather(*map(self.add_worker, self.names))
+        for name in self.names:  # one by one: beside another they take longer than they may
+            await self.add_worker(name)
         for ends in permutations(self.names, 2) if not self._in_workers else ():
             self.links[ends] = KeptLink(lambda ends=ends: self._link(*ends))
             self._stack.push_async_callback(self.links[ends].close)
         await asyncio.gather(*(link.start() for link in self.links.values()))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
 
     async def add_worker(self, name: str):
         """A worker of a cluster, serving; in place of the one before."""

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from pipeline.client import Subscription
-from pipeline.drivers.group_report import describe_group
+from pipeline.drivers.group_report import Standpoint, describe_group
 from schemas.values import EndOffset
 from tests.support.replicated_clusters import DATA, Site, Sites, replicated
 
@@ -39,9 +39,8 @@ class Campaign:
 
     async def disturb(self):
         """Time passes; a link or a controller may die."""
-        for _ in range(self.random.randrange(60)):
-            await asyncio.sleep(0)
-        match self.random.randrange(6):
+        await self.time()
+        match self.random.randrange(8):
             case 0:
                 name = self.random.choice(self.names)
                 await self.sites[name].kill()
@@ -50,6 +49,34 @@ class Campaign:
                 source, target = self.random.sample(self.names, 2)
                 await self.sites.unlink(source, target)
                 self.sites.link(source, target)
+            case 2:
+                await self.outage()
+            case 3:
+                await self.forgotten()
+
+    async def outage(self):
+        """The cluster that the group reads on is away for some time; it goes on elsewhere."""
+        struck = self.sites[self.at].broker
+        said = await self.said()
+        struck.down()
+        await self.time()
+        self.at = self.random.choice([one for one in self.names if one != self.at])
+        await self.consume_within(said[self.at])
+        await self.time()
+        struck.up()
+
+    async def forgotten(self):
+        """A cluster that the group does not read on, and whose word is out, forgets the group."""
+        name = self.random.choice([one for one in self.names if one != self.at])
+        async with asyncio.timeout(60):
+            while any(one.read_again for one in await self.described() if one.cluster != name):
+                pass
+        self.sites[name].broker.group("g").committed.clear()
+
+    async def time(self):
+        """Some passes."""
+        for _ in range(self.random.randrange(60)):
+            await asyncio.sleep(0)
 
     async def consume(self, share: float) -> int:
         """Reads a share of what there is; how many of them had been read before."""
@@ -80,12 +107,36 @@ class Campaign:
     async def fail_over(self):
         """To another cluster, without waiting for anything."""
         self.at = self.random.choice([one for one in self.names if one != self.at])
-        found = await describe_group(self.sites.connectors, DATA.topic, "g", timeout_s=20)
-        said = next(one for one in found if one.cluster == self.at)
-        most = said.read_again if self.ours else said.read_again_foreign
+        await self.consume_within((await self.said())[self.at])
+
+    async def said(self) -> dict[str, int]:
+        """How much it would read again on each cluster, as an operator is told."""
+        return {
+            one.cluster: one.read_again if self.ours else one.read_again_foreign
+            for one in await self.described()
+        }
+
+    async def described(self) -> list[Standpoint]:
+        """What an operator is told."""
+        return await describe_group(self.sites.connectors, DATA.topic, "g", timeout_s=20)
+
+    async def consume_within(self, most: int):
+        """Reads some, no more again than that; nothing below it was passed over."""
         again = await self.consume(self.random.random())
-        assert again <= most, f"{again} read again on {self.at}, {most} said: {said}"
+        assert again <= most, f"{again} read again on {self.at}, {most} said"
         self.again += again
+        site = self.sites[self.at]
+        assert set(site.visible(0, site.committed("g") or 0)) <= self.read
+
+    def exact(self) -> bool:
+        """Whether the group stands at the first unread record on every cluster."""
+        for site in self.sites.sites.values():
+            at, end = site.committed("g") or 0, site.stable_end()
+            if not set(site.visible(0, at)) <= self.read or self.read.issuperset(
+                site.visible(at, end)[:1] or [b"unread"]
+            ):
+                return False
+        return True
 
 
 @pytest.mark.timeout(600)
@@ -105,6 +156,8 @@ async def test_fail_overs(names: str, ours: bool):  # noqa: FBT001 - a parameter
         everything = {b"%d" % number for number in range(campaign.written)}
         last = sites[campaign.at]
         await sites.until(lambda: set(last.values()) == everything)
+        await sites.until(campaign.exact)
         await campaign.consume(1.0)
         assert campaign.read == everything
+        await sites.until(campaign.exact)
         print(f"{names} ours={ours}: {campaign.again} of {campaign.written} read again")  # noqa: T201

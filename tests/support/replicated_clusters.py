@@ -24,7 +24,7 @@ from schemas.replication_markers import MarkerKey, MarkerValue, UpdateKey
 from schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from schemas.values import ClusterName, Offset, TopicPartition
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 DATA = TopicPartition("orders", 0)
 MARKERS = TopicPartition(REPLICATION_MARKERS, 0)
 LINKS = ReplicationOptions(
@@ -179,8 +179,9 @@ class Sites:
         """Returns when it is so."""
         async with asyncio.timeout(WAIT_S):
             while not reached():
-                for task in self.linking.values():
-                    if task.done():
+                running = [site.task for site in self.sites.values()]
+                for task in (*self.linking.values(), *running):
+                    if task is not None and task.done():
                         task.result()
                 await asyncio.sleep(0)
 

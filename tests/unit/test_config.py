@@ -149,6 +149,7 @@ def test_an_unknown_cluster_names_the_nearest():
     [
         ("a=h:1 a=h:2", "two clusters are named 'a'"),
         ('{"a": "h:1", "a": "h:2"}', "two clusters are named 'a'"),
+        ("a=h:1 b=h:1", "clusters a and b have the same address"),
         ("a", "'a', which is not name=host:port"),
         ("a=h", "'h', which is not host:port"),
         ("a/b=h:1", "'a/b' is no name"),
@@ -178,6 +179,17 @@ def test_what_is_replicated_from_must_be_known():
         load_settings(clusters=clusters, replicate_from="b c")
     with pytest.raises(ConfigError, match="the worker's own cluster"):
         load_settings(clusters=clusters, replicate_from="a")
+
+
+def test_a_worker_goes_by_the_name_that_others_know():
+    """Two clusters under one name would take each other's word for their own."""
+    clusters = "a=h:1 b=h:2"
+    load_settings(clusters=clusters, cluster="b", bootstrap_servers="h:2").check_own_name()
+    load_settings(clusters=clusters, cluster="b", bootstrap_servers="inside:2").check_own_name()
+    wrong = load_settings(clusters=clusters, bootstrap_servers="h:2")
+    with pytest.raises(ConfigError, match="h:2 is cluster b, and cluster a here") as caught:
+        wrong.check_own_name()
+    assert "--cluster to b" in caught.value.hint
 
 
 @pytest.fixture

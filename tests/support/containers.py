@@ -21,8 +21,9 @@ KAFKA_IMAGE = "apache/kafka:4.3.1"
 WORKER_IMAGE = "stilltide"
 SPARK_IMAGE = "stilltide:spark"
 PROJECT = "stilltide-test"
-TIMEOUT_S = 240
+TIMEOUT_S = 300
 READY_S = 120
+"""The machine may be busy."""
 
 INDEXED = ("orders-taken", "payments-taken")
 """Topics of which the project's workers index native transactions."""

@@ -15,14 +15,12 @@ from typing import Any
 import pytest
 
 from tests.support.compose_tour import INVOICES, ORDERS, STEP, Tour
-from tests.support.containers import READYZ, ROOT, Compose, docker
+from tests.support.containers import ROOT, Compose, docker, ready
 from tests.support.worker_process import create_topics
 
 DASHBOARD = ROOT / "deploy/grafana/dashboards/stilltide.json"
 SEEN_S = 120.0
 """By then Prometheus has scraped often enough for every rate."""
-
-COPIED_S = 120.0
 
 SERVICES = [
     *(f"{kind}-{cluster}" for kind in ("kafka", "worker") for cluster in "abc"),
@@ -42,33 +40,32 @@ def fetch(address: str) -> bytes:
 
 
 def test_everything_is_healthy(compose: Compose):
-    """`up --wait` returns when all are; probes answer on loopback with a line for each check."""
+    """`up --wait` returns when all are; probes answer with a line for each check."""
     states = compose.states()
     assert {name: states[name] for name in SERVICES} == dict.fromkeys(SERVICES, "healthy")
-    for cluster in "abc":
-        lines = fetch(f"{compose.web(cluster)}/readyz").decode().splitlines()
-        assert [line[:3] for line in lines] == ["[+]"] * len(lines)
-        assert len(lines) >= 2
-
-
-def test_every_link_and_indexer_has_probes(compose: Compose):
-    """A line for each cluster and one for itself; SIGTERM ends an indexer well."""
     for service in SERVICES:
-        if service.startswith("link"):
-            _, source, target = service.split("-")
-            said = compose.readyz(service)
-            assert said.startswith(f"[+]{source} answers\n[+]{target} answers\n[+]link copies;")
+        kind, *ends = service.split("-")
+        if kind == "worker":
+            assert fetch(f"{compose.web(ends[0])}/livez").startswith(b"[+]loop ")
+            assert [line.split()[0] for line in ready(compose.container(service))] == [
+                "[+]broker",
+                "[+]partitions",
+            ]
+        elif kind == "link":
+            *clusters, link = ready(compose.container(service))
+            assert clusters == [f"[+]{name} answers" for name in ends]
+            assert link.startswith("[+]link copies;")
+
+
+def test_an_indexer_is_probed_and_stopped(compose: Compose):
+    """It is ready when it has read the index, and ends well when the engine stops it."""
     asyncio.run(create_topics(compose.bootstrap("a"), "indexed"))
     command = ["index", "run", "indexed", "--web-port", "6066"]
     started = compose("run", "--detach", "cli", *command).stdout.split()[-1]
     try:
-        end_s = time.monotonic() + COPIED_S
-        while True:
-            asked = docker("exec", started, "python", "-c", READYZ, check=False)
-            if asked.returncode == 0:
-                break
-            assert time.monotonic() < end_s, asked.stderr
-        assert asked.stdout.startswith("[+]broker answers\n[+]index indexes 3 partitions;")
+        broker, index = ready(started)
+        assert broker == "[+]broker answers"
+        assert index.startswith("[+]index indexes 3 partitions;")
         docker("stop", started)
         assert docker("inspect", "--format", "{{.State.ExitCode}}", started).stdout == "0\n"
     finally:

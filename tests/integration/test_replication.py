@@ -16,6 +16,7 @@ from schemas.replication import origin_of
 from schemas.values import TopicPartition, TxnId
 from tests.support.coordinated import CoordinatedTopic
 from tests.support.link_process import Clusters, LinkProcess
+from tests.support.operator import fetch
 from tests.support.worker_process import WorkerProcess
 
 START_MS = round(time.time() - 3600) * 1000
@@ -67,12 +68,19 @@ def numbers(first: int, end: int) -> list[bytes]:
 async def test_a_topic_is_copied_with_all_that_a_record_has(
     clusters: Clusters, link: Link, topic_name: str
 ):
-    """H1: configs, keys, values, headers, times; new partitions and topics; an orderly end."""
+    """H1: configs, keys, values, headers, times; new partitions and topics; an orderly end.
+
+    Its site names both clusters.
+    """
     await clusters.create("a", topic_name, 2, retention_ms="-1", max_message_bytes="2000000")
     data = TopicPartition(topic_name, 0)
     produced(clusters, "a", topic_name, 0, 30_000)
-    async with link() as running:
+    async with link("a", "b", "--web-port", "0") as running:
         assert await running.serving() == [topic_name]
+        async with asyncio.timeout(30):
+            while (ready := await fetch(f"{running.web}/readyz"))[0] != 200:
+                pass
+        assert ready[1].startswith("[+]a answers\n[+]b answers\n[+]link copies; ")
         copies = await clusters.records("b", data, 30_000)
         assert [it.value for it in copies] == numbers(0, 30_000)
         assert [it.key for it in copies[:2]] == [b"k0", b"k1"]

@@ -21,16 +21,17 @@ KAFKA_IMAGE = "apache/kafka:4.3.1"
 WORKER_IMAGE = "stilltide"
 SPARK_IMAGE = "stilltide:spark"
 PROJECT = "stilltide-test"
-TIMEOUT_S = 240
+TIMEOUT_S = 300
+READY_S = 120
+"""The machine may be busy."""
 
 INDEXED = ("orders-taken", "payments-taken")
 """Topics of which the project's workers index native transactions."""
 
-READYZ = (
+_READYZ = (
     "import urllib.request as it;"
     "print(it.urlopen('http://127.0.0.1:6066/readyz', timeout=10).read().decode(), end='')"
 )
-"""Prints what a service says of itself, inside of its container."""
 
 # The clean-up container is one more image to pull; every container here ends with its test.
 testcontainers_config.ryuk_disabled = True
@@ -50,6 +51,16 @@ def docker(*arguments: str, check: bool = True, timeout_s: float = TIMEOUT_S) ->
 def run_image(image: str, *arguments: str, options: tuple[str, ...] = ()) -> Completed:
     """Runs a container to its end; failure is the caller's to judge."""
     return docker("run", "--rm", *options, image, *arguments, check=False)
+
+
+def ready(container: str) -> list[str]:
+    """The lines of its `/readyz`, asked inside of it, as soon as every check passes."""
+    end_s = time.monotonic() + READY_S
+    while True:
+        asked = docker("exec", container, "python", "-c", _READYZ, check=False)
+        if asked.returncode == 0:
+            return asked.stdout.splitlines()
+        assert time.monotonic() < end_s, asked.stderr
 
 
 class Compose:
@@ -102,9 +113,9 @@ class Compose:
         rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
         return {row["Service"]: row["Health"] for row in rows}
 
-    def readyz(self, service: str) -> str:
-        """What its `/readyz` answers inside of it; an error status is an error."""
-        return self("exec", "-T", service, "python", "-c", READYZ).stdout
+    def container(self, service: str) -> str:
+        """The id of a service's container."""
+        return self("ps", "--all", "--quiet", service).stdout.strip()
 
     def crash(self, service: str) -> None:
         """SIGKILL to its process; returns when the restart policy has it healthy again.
@@ -123,8 +134,8 @@ class Compose:
             assert time.monotonic() < end_s, f"{service} does not come back: {now}"
 
     def _state(self, service: str) -> dict[str, Any]:
-        container = self("ps", "--all", "--quiet", service).stdout.strip()
-        return json.loads(docker("inspect", "--format", "{{json .State}}", container).stdout)
+        shown = docker("inspect", "--format", "{{json .State}}", self.container(service))
+        return json.loads(shown.stdout)
 
 
 @contextmanager

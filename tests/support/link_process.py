@@ -30,6 +30,9 @@ class LinkProcess:
         target: of the one that it copies to.
         log_path: where its stderr goes; appended to.
         options: further options of the command.
+
+    Attributes:
+        web: address of its site, once it serves; None without one.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class LinkProcess:
         self._log_path = log_path
         self._process: Process | None = None
         self._topics: list[str] = []
+        self.web: str | None = None
 
     @property
     def pid(self) -> int:
@@ -77,7 +81,8 @@ class LinkProcess:
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if line:
-            self._topics = json.loads(line)["topics"]
+            told = json.loads(line)
+            self._topics, self.web = told["topics"], told["web"]
         return bool(line)
 
     def send(self, number: signal.Signals):

@@ -65,7 +65,7 @@ class Tour:
         )
         await asyncio.to_thread(compose, *enable)
         invoicing = asyncio.create_task(self._invoice())
-        connector = KafkaConnector(KafkaConfig(compose.bootstrap("a"), delivery_timeout_s=60))
+        connector = KafkaConnector(KafkaConfig(compose.bootstrap("a"), delivery_timeout_s=300))
         async with TransactionClient(
             connector=connector, resend_s=0.5, transaction_timeout_s=60
         ) as client:

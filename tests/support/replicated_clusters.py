@@ -181,7 +181,7 @@ class Sites:
             while not reached():
                 running = [site.task for site in self.sites.values()]
                 for task in (*self.linking.values(), *running):
-                    if task is not None and task.done():
+                    if task is not None and task.done() and not task.cancelled():
                         task.result()
                 await asyncio.sleep(0)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -35,8 +36,12 @@ def cluster(doomed: LocalCluster) -> Iterator[LocalCluster]:
 
 
 async def _topic(connector: KafkaConnector, name: str) -> TopicPartition:
-    admin = connector.admin()
-    await admin.ensure_topics([TopicSpec(name, 1)])
+    admin, created = connector.admin(), False
+    async with asyncio.timeout(WAIT_S):
+        while not created:
+            with contextlib.suppress(RetriableError):  # a broker that has just been awakened
+                await admin.ensure_topics([TopicSpec(name, 1)])
+                created = True
     await admin.close()
     return TopicPartition(name, 0)
 
@@ -132,6 +137,26 @@ async def test_end_offsets_are_known_again_when_the_leader_has_a_new_epoch(clust
     await admin.close()
 
 
+async def test_questions_cost_little_while_the_broker_is_away(
+    cluster: LocalCluster, topic_name: str
+):
+    """A client would connect again and again without a pause for as long as one is asked."""
+    connector = KafkaConnector(KafkaConfig(cluster.bootstrap, request_timeout_s=3))
+    data = await _topic(connector, topic_name)
+    admin = connector.admin()
+    assert await admin.end_offsets([data]) == {data: 0}
+    await asyncio.to_thread(cluster.kill)
+    with pytest.raises(RetriableError, match=cluster.bootstrap):
+        await admin.end_offsets([data])
+    began_s, used_s = time.monotonic(), time.process_time()
+    with pytest.raises(RetriableError, match=cluster.bootstrap):
+        await admin.end_offsets([data])
+    assert time.process_time() - used_s < (time.monotonic() - began_s) / 4
+    await asyncio.to_thread(cluster.start)
+    assert await admin.end_offsets([data]) == {data: 0}
+    await admin.close()
+
+
 async def test_a_reader_says_that_the_broker_is_away_and_goes_on_afterwards(
     cluster: LocalCluster, topic_name: str
 ):
@@ -200,7 +225,7 @@ async def test_a_frozen_broker_is_noticed(cluster: LocalCluster, topic_name: str
     """A broker that keeps its connections open and answers nothing is away too."""
     config = KafkaConfig(cluster.bootstrap, request_timeout_s=3, delivery_timeout_s=6)
     connector = KafkaConnector(config)
-    data = await _topic(KafkaConnector(KafkaConfig(cluster.bootstrap)), topic_name)
+    data = await _topic(connector, topic_name)
     writer, admin = connector.writer("w"), connector.admin()
     outcomes: asyncio.Queue[ConnectorError | None] = asyncio.Queue()
     writer.append(data, b"before", lambda error, _: outcomes.put_nowait(error))
@@ -225,8 +250,7 @@ async def test_a_set_is_whole_or_absent_after_an_outage(cluster: LocalCluster, t
     """
     config = KafkaConfig(cluster.bootstrap, request_timeout_s=2, delivery_timeout_s=3)
     connector = KafkaConnector(config)
-    # The broker may just have been awakened: with the patience of the other tests.
-    data = await _topic(KafkaConnector(KafkaConfig(cluster.bootstrap)), topic_name)
+    data = await _topic(connector, topic_name)
     writer = connector.transactional_writer("sets")
 
     def numbered(number: int) -> list[NewRecord]:

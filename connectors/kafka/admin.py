@@ -188,11 +188,10 @@ class KafkaAdmin:
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
-        if self._client is not None:
-            last_reference = [self._client]
-            self._client = None
-            # The client's destructor joins its threads; there is no other way to close it.
-            await asyncio.to_thread(last_reference.clear)
+        client, self._client = self._client, None
+        if client is not None:
+            # The client's destructor joins its threads.
+            await asyncio.to_thread(client.__exit__, None, None, None)
 
     async def _ready(self, timeout_s: float | None = None) -> AdminClient:
         """The client; after a failure only when a broker can be connected to."""
@@ -352,12 +351,14 @@ def log_bounds(
     if not partitions:
         return {}
     spec = EarliestSpec() if start else LatestSpec()
-    client = make_client(config, lambda _: None)
-    answers = _ask_offsets(
-        client, config.request_timeout_s, partitions, spec, IsolationLevel.READ_COMMITTED
-    )
-    address = config.bootstrap_servers
-    return {data: Offset(_known_offset(data, answer.result(), address)) for data, answer in answers}
+    with make_client(config, lambda _: None) as client:
+        answers = _ask_offsets(
+            client, config.request_timeout_s, partitions, spec, IsolationLevel.READ_COMMITTED
+        )
+        address = config.bootstrap_servers
+        return {
+            data: Offset(_known_offset(data, answer.result(), address)) for data, answer in answers
+        }
 
 
 def make_client(config: KafkaConfig, note_error: Any) -> AdminClient:

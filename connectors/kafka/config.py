@@ -31,13 +31,6 @@ _COPY_BATCH_BYTES = 512 * 1024
 _COPY_QUEUE_KIB = 48 * 1024
 """Copies on their way, whatever their size; more wait."""
 
-_BOOTSTRAP_AGAIN_MS = 5000
-"""Without metadata for so long, a client begins again at its bootstrap servers (KIP-1102).
-
-An answer without brokers, which a single broker gives while it comes back, may leave a client with
-none to ask; this brings it back.
-"""
-
 TOPIC_ABSENT_MS = 3000
 """A topic the metadata does not show for so long is missing, not new."""
 
@@ -201,7 +194,6 @@ def _client_options(config: KafkaConfig, client_id: str) -> Options:
         "socket.nagle.disable": True,
         "reconnect.backoff.ms": 100,
         "reconnect.backoff.max.ms": 1000,
-        "metadata.recovery.rebootstrap.trigger.ms": _BOOTSTRAP_AGAIN_MS,
         "topic.metadata.propagation.max.ms": TOPIC_ABSENT_MS,
         "allow.auto.create.topics": False,
     }

@@ -46,9 +46,10 @@ async def _poll(clients: dict[str, Client]) -> None:
         await asyncio.to_thread(client.poll, 0.002)
 
 
+@pytest.mark.xfail(reason="librdkafka's issues 5301 and 5511: ARCHITECTURE, Decisions", strict=True)
 @pytest.mark.timeout(ROUNDS * (WAVERS_S + COMES_BACK_S) + 60)
 async def test_every_client_looks_for_its_broker_again():
-    """An answer without brokers leaves no client offline (librdkafka's issues 5301 and 5511)."""
+    """An answer without brokers leaves no client offline."""
     async with WaveringBroker(SEED) as broker:
         clients = _clients(broker.bootstrap)
         for _ in range(ROUNDS * 3):

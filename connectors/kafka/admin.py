@@ -4,8 +4,7 @@
 last stable offset; watermark queries never do), 7.
 
 *Invariants*: every call ends within the request time-out, by an answer or by an error that names
-the address; after a failure it first waits as long again for a broker to connect to. Nothing is
-ever changed on a topic that exists.
+the address. Nothing is ever changed on a topic that exists.
 """
 
 import asyncio
@@ -27,7 +26,6 @@ from connectors.base import TopicDescription
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, admin_options
 from connectors.kafka.errors import MISSING, REFUSED, STALE, error_of, translate
-from connectors.kafka.listening import listening
 from connectors.kafka.logs import ClientLog
 from connectors.topic_check import check_specs, check_topic
 from schemas.topics import TopicSpec
@@ -57,7 +55,6 @@ class KafkaAdmin:
         self._address = config.bootstrap_servers
         self._client: AdminClient | None = None
         self._last_error: KafkaError | None = None
-        self._unanswered = False
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
@@ -87,7 +84,7 @@ class KafkaAdmin:
         """The topics that exist, by name; a missing one is not in the answer."""
         if not names:
             return {}
-        answers = (await self._ready()).describe_topics(
+        answers = self._open().describe_topics(
             TopicCollection(list(names)), request_timeout=self._config.request_timeout_s
         )
         described: dict[str, TopicDescription] = {}
@@ -125,7 +122,7 @@ class KafkaAdmin:
         if not before:
             return
         assert min(before.values()) >= 0, "the client takes a negative offset for the end"
-        answers = (await self._ready()).delete_records(
+        answers = self._open().delete_records(
             [ClientPartition(data[0], data[1], offset) for data, offset in before.items()],
             request_timeout=self._config.request_timeout_s,
             operation_timeout=self._config.request_timeout_s,
@@ -144,8 +141,7 @@ class KafkaAdmin:
 
     async def cluster_id(self) -> str:
         """What the cluster itself is named by."""
-        client, timeout_s = await self._ready(), self._config.request_timeout_s
-        answer = client.describe_cluster(request_timeout=timeout_s)
+        answer = self._open().describe_cluster(request_timeout=self._config.request_timeout_s)
         try:
             return str((await self._answer(answer)).cluster_id)
         except KafkaException as error:
@@ -153,7 +149,7 @@ class KafkaAdmin:
 
     async def list_topics(self) -> list[str]:
         """Names of all topics that are not Kafka's own."""
-        client, timeout_s = await self._ready(), self._config.request_timeout_s
+        client, timeout_s = self._open(), self._config.request_timeout_s
         try:
             found = await asyncio.to_thread(client.list_topics, timeout=timeout_s)
         except KafkaException as error:
@@ -174,7 +170,7 @@ class KafkaAdmin:
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Has a topic have at least so many partitions."""
         timeout_s = self._config.request_timeout_s
-        answers = (await self._ready()).create_partitions(
+        answers = self._open().create_partitions(
             [NewPartitions(name, partition_count)],
             request_timeout=timeout_s,
             operation_timeout=timeout_s,
@@ -193,16 +189,13 @@ class KafkaAdmin:
             # The client's destructor joins its threads.
             await asyncio.to_thread(client.__exit__, None, None, None)
 
-    async def _ready(self, timeout_s: float | None = None) -> AdminClient:
-        """The client; after a failure only when a broker can be connected to."""
-        if self._unanswered:
-            await listening(self._address, timeout_s or self._config.request_timeout_s)
+    def _open(self) -> AdminClient:
         if self._client is None:
             self._client = make_client(self._config, self._note_error)
         return self._client
 
     async def _create(self, specs: Sequence[TopicSpec]) -> None:
-        answers = (await self._ready()).create_topics(
+        answers = self._open().create_topics(
             [
                 NewTopic(
                     spec.name,
@@ -226,7 +219,7 @@ class KafkaAdmin:
     async def _described_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
         if not names:
             return {}
-        answers = (await self._ready()).describe_configs(
+        answers = self._open().describe_configs(
             [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names],
             request_timeout=self._config.request_timeout_s,
         )
@@ -244,8 +237,6 @@ class KafkaAdmin:
             try:
                 return await self._offsets_once(partitions, spec, level, min(attempt_s, left_s))
             except RetriableError as error:
-                # Also where the client reported success, without an offset.
-                self._unanswered = True
                 if time.monotonic() + _LOOK_AGAIN_S > deadline_s:
                     raise
                 await self._refresh_leaders(error)
@@ -261,7 +252,7 @@ class KafkaAdmin:
         cause = error.__cause__
         if isinstance(cause, KafkaException) and error_of(cause).code() in STALE:
             with contextlib.suppress(KafkaException):
-                await asyncio.to_thread((await self._ready()).list_topics, timeout=_FIRST_ATTEMPT_S)
+                await asyncio.to_thread(self._open().list_topics, timeout=_FIRST_ATTEMPT_S)
 
     async def _offsets_once(
         self,
@@ -272,7 +263,7 @@ class KafkaAdmin:
     ) -> list[tuple[TopicPartition, int]]:
         if not partitions:
             return []
-        answers = _ask_offsets(await self._ready(timeout_s), timeout_s, partitions, spec, level)
+        answers = _ask_offsets(self._open(), timeout_s, partitions, spec, level)
         action = f"cannot read offsets of {partitions[0].topic}"
         try:
             found = await self._answers(answers, action)
@@ -313,13 +304,7 @@ class KafkaAdmin:
     async def _answer(self, answer: "Future[Any]") -> Any:
         wrapped: Awaitable[Any] = asyncio.wrap_future(answer)
         try:
-            found = await wrapped
-        except KafkaException:
-            self._unanswered = True
-            raise
-        else:
-            self._unanswered = False
-            return found
+            return await wrapped
         finally:
             # Serves the log lines and errors that have queued up; nothing else does.
             if self._client is not None:

@@ -120,6 +120,8 @@ class ConsumerThread:
         self._generation = generation
         self._assigned = frozenset(positions)
         consumer.assign(client_partitions(positions))
+        # The client keeps the pause of a partition until it is assigned again.
+        consumer.resume(client_names(positions))
         self._reading = self._reading or bool(positions)
 
     def read_on(self) -> None:

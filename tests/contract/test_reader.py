@@ -173,6 +173,20 @@ async def test_a_paused_partition_is_not_fetched_and_resumes_where_it_stood(
     await reader.close()
 
 
+async def test_nothing_is_paused_once_assigned_anew(rig: Rig, log: TopicPartition):
+    """A partition that was paused is read when it is assigned again, now or later."""
+    other = TopicPartition(log.topic, 1)
+    await write(rig, log, b"0", b"1", b"2")
+    await write(rig, other, b"0", b"1", b"2")
+    reader = rig.connector.reader("r")
+    for data, start in ((log, 0), (log, 1), (other, 0), (log, 2), (other, 1), (log, 0)):
+        await reader.assign({data: start})
+        found = await read_records(reader, 3 - start)
+        assert [record.offset for record in found] == list(range(start, 3))
+        reader.pause([data])
+    await reader.close()
+
+
 async def test_what_was_fetched_before_a_pause_comes_once(rig: Rig, log: TopicPartition):
     """Pausing in mid-stream neither loses nor repeats a record, however much was fetched."""
     await write(rig, log, *(bytes(100) for _ in range(5000)))

@@ -62,26 +62,18 @@ async def worker_killed(campaign: Campaign) -> None:
 
 async def cluster_killed(campaign: Campaign) -> None:
     """SIGKILL to a broker; who was there goes elsewhere, and it comes back later."""
-    name, said = await _to_be_struck(campaign)
-    broker = campaign.mesh.brokers[name]
-    await asyncio.to_thread(broker.kill)
-    await _while_away(campaign, name, said)
-    await asyncio.to_thread(broker.start)
-    campaign.away.clear()
+    await _strike(campaign, LocalCluster.kill, LocalCluster.start)
 
 
 async def cluster_stopped(campaign: Campaign) -> None:
     """SIGSTOP to a broker: connections stay open, nothing answers; it goes on later."""
-    name, said = await _to_be_struck(campaign)
-    broker = campaign.mesh.brokers[name]
-    await asyncio.to_thread(broker.pause)
-    await _while_away(campaign, name, said)
-    await asyncio.to_thread(broker.resume)
-    campaign.away.clear()
+    await _strike(campaign, LocalCluster.pause, LocalCluster.resume)
 
 
 Said = Mapping[tuple[str, str], Mapping[TopicPartition, int]]
 """How much a group would read again on a cluster."""
+
+Blow = Callable[[LocalCluster], None]
 
 
 async def _to_be_struck(campaign: Campaign) -> tuple[str, Said]:
@@ -96,6 +88,15 @@ async def _to_be_struck(campaign: Campaign) -> tuple[str, Said]:
     }
     await campaign.point(name, campaign.random.choice(COPY_POINTS))
     return name, said
+
+
+async def _strike(campaign: Campaign, strike: Blow, mend: Blow) -> None:
+    name, said = await _to_be_struck(campaign)
+    broker = campaign.mesh.brokers[name]
+    await asyncio.to_thread(strike, broker)
+    await _while_away(campaign, name, said)
+    await asyncio.to_thread(mend, broker)
+    campaign.away.clear()
 
 
 async def _while_away(campaign: Campaign, name: str, said: Said) -> None:

@@ -194,8 +194,8 @@ def fill(bootstrap: str, topic: str, first: int, end: int) -> None:
 
 def commit(bootstrap: str, topic: str, group: str, offset: int) -> None:
     """What a foreign consumer does that names its partition itself; blocks."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    place = Place(topic, 0, offset)
-    consumer.assign([place])
-    consumer.commit(offsets=[place], asynchronous=False)
+    # By itself the client would commit what it has fetched, too.
+    options = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
+    consumer = Consumer(options)
+    consumer.commit(offsets=[Place(topic, 0, offset)], asynchronous=False)
     consumer.close()

@@ -127,7 +127,7 @@ async def _latencies(system: _System, samples: int, found: _Found) -> None:
             end = (number + 2) * STEP
             await asyncio.to_thread(fill, a, system.topic, end - STEP, end)
             log = await _copied(system, end)
-            await _rest(rng.random())
+            await _rest(rng.uniform(0.1, 1.0))
             before = asked.now()
             reached = _reached(system, log, before, end)
             began = time.perf_counter()
@@ -158,7 +158,7 @@ async def _copied(system: _System, count: int) -> VisibleLog:
 
 async def _rest(seconds: float) -> None:
     async for elapsed_s in looks(seconds):
-        if elapsed_s:
+        if elapsed_s >= seconds:
             return
 
 

@@ -213,6 +213,25 @@ async def test_a_member_pauses_and_resumes(rig: Rig, log: TopicPartition):
     await member.leave()
 
 
+async def test_a_rebalance_ends_a_pause(rig: Rig, log: TopicPartition):
+    """Whoever is assigned a partition reads it, paused or not before."""
+    other = TopicPartition(log.topic, 1)
+    first = Membership(rig.connector.group_reader("m1", log.topic))
+    second = Membership(rig.connector.group_reader("m2", log.topic))
+    await first.join(log.topic)
+    await first.until(lambda: len(first.held) == 2)
+    first.reader.pause([log, other])
+    await second.join(log.topic)
+    await second.until(lambda: len(second.held) == 1)
+    await first.until(lambda: len(first.held) == 1)
+    await write(rig, log, b"a")
+    await write(rig, other, b"b")
+    await first.until(lambda: len(first.records) == 1)
+    await second.until(lambda: len(second.records) == 1)
+    await second.leave()
+    await first.leave()
+
+
 async def test_groups_are_independent(rig: Rig, log: TopicPartition):
     """Two groups read everything each."""
     await write(rig, log, b"a", b"b")

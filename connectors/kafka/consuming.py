@@ -120,7 +120,7 @@ class ConsumerThread:
         self._generation = generation
         self._assigned = frozenset(positions)
         consumer.assign(client_partitions(positions))
-        # The client keeps the pause of a partition until it is assigned again.
+        # The client keeps the pause of a partition over an assignment.
         consumer.resume(client_names(positions))
         self._reading = self._reading or bool(positions)
 

@@ -226,8 +226,10 @@ async def test_a_rebalance_ends_a_pause(rig: Rig, log: TopicPartition):
     await first.until(lambda: len(first.held) == 1)
     await write(rig, log, b"a")
     await write(rig, other, b"b")
-    await first.until(lambda: len(first.records) == 1)
-    await second.until(lambda: len(second.records) == 1)
+    for member in (first, second):
+        await member.until(lambda it=member: bool(it.records))
+        places = {TopicPartition(one.topic, one.partition) for one in member.records}
+        assert places == set(member.held)
     await second.leave()
     await first.leave()
 

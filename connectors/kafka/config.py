@@ -47,6 +47,7 @@ _BOUNDS = {
     "request_timeout_s": _Bound(0.1, 300, "a broker away must be noticed, a slow one borne"),
     "delivery_timeout_s": _Bound(0.1, _DAY_S, "a writer's caller waits that long for an outcome"),
     "session_timeout_s": _Bound(1, 300, "a dead member's partitions stand still that long"),
+    "fetch_timeout_s": _Bound(1, 300, "a busy broker must be borne, a stuck client noticed"),
     "writer_records_max": _Bound(1, 10_000_000, "librdkafka's own limit"),
     "reader_records_max": _Bound(1, 1_000_000, "records read ahead are held in memory"),
     "replication_factor": _Bound(1, 32_767, "a signed 16-bit number in the protocol"),
@@ -63,6 +64,7 @@ class KafkaConfig:
         request_timeout_s: for one answer of a broker, and for each call of an admin.
         delivery_timeout_s: after that a record not acknowledged gets `RetriableError`.
         session_timeout_s: after that a silent group member loses its partitions.
+        fetch_timeout_s: a reader that no broker answers for so long begins again with a new client.
         writer_records_max: records a writer queues before an append is refused.
         reader_records_max: records a reader holds ahead of its caller, more by one batch at most.
         replication_factor: of topics that `ensure_topics` creates.
@@ -76,6 +78,7 @@ class KafkaConfig:
     request_timeout_s: float = 10.0
     delivery_timeout_s: float = 30.0
     session_timeout_s: float = 10.0
+    fetch_timeout_s: float = 15.0
     writer_records_max: int = 100_000
     reader_records_max: int = 2_000
     replication_factor: int = 1
@@ -239,6 +242,7 @@ _OURS = frozenset(
         "group.id",
         "group.protocol",
         "isolation.level",
+        "statistics.interval.ms",
         "partition.assignment.strategy",
         "transactional.id",
     }

@@ -3,7 +3,8 @@
 *Source*: kafka.md 2, 7; connectors.base, `LogReader`.
 
 *Invariants*: only the thread touches the consumer, so what a poll brought always belongs to the
-assignment made before it; everything reaches the loop in the order the thread saw it.
+assignment made before it; everything reaches the loop in the order the thread saw it. A consumer
+that no broker serves is replaced by another, which reads on where it stood.
 
 The loop never calls the consumer, not even to pause: the client lets in one caller at a time, and
 a thread that polls again and again keeps everyone else out, measured for seconds.
@@ -15,41 +16,27 @@ the thread polls for the first message and takes along what has been fetched alr
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from connectors.base import EndReached, Record, TimedRecord
 from connectors.errors import FatalError, RetriableError
-from connectors.kafka.config import KafkaConfig
+from connectors.kafka.config import KafkaConfig, milliseconds
 from connectors.kafka.errors import AWAY, place_of, translate
-from connectors.kafka.inbox import Batch, Inbox, Item
+from connectors.kafka.fetch_watch import LOOKS, FetchWatch
+from connectors.kafka.inbox import Batch, Inbox
 from connectors.kafka.logs import LOGGER, ClientLog
-from schemas.values import EndOffset, Offset, TopicPartition
+from connectors.kafka.messages import sort_out
+from schemas.values import Offset, TopicPartition
 
 POLL_S = 0.02
 """A thread with nothing to read looks for orders this often; costs 0.4 % of a core."""
 
 _BATCH_RECORDS = 1000
 _CLOSE_S = 10.0
-_END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name begins so
-
-_FIELDS: tuple[Callable[[Message], Any], ...] = (
-    Message.topic,
-    Message.partition,
-    Message.offset,
-    Message.key,
-    Message.value,
-    Message.headers,
-)
-_NO_ERROR = {type(None)}
-_MESSAGES_ONLY = {Message}
-_record_of: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
-"""Half the cost of `Record(*fields)`."""
-
 Positions = Mapping[TopicPartition, Offset]
 
 
@@ -67,30 +54,37 @@ class ConsumerThread:
     """Runs one consumer; made, ordered about and closed on the loop.
 
     `settle` runs on the thread after each poll; False means that a rebalance has overtaken what
-    the poll brought.
+    the poll brought. `rejoin` has a new consumer join the group of the one it replaces; where there
+    is none, the partitions are the caller's, and are assigned again.
     """
 
     _loop: asyncio.AbstractEventLoop
     _consumer: Consumer
+    _watch: FetchWatch
 
     def __init__(
         self,
         config: KafkaConfig,
         options: Mapping[str, Any],
         settle: Callable[[Consumer], bool] = lambda _: True,
+        rejoin: Callable[[Consumer], None] | None = None,
     ) -> None:
         self.inbox = Inbox(config.reader_records_max)
         self.address = config.bootstrap_servers
         self.client_id = str(options["client.id"])
         self._options = options
+        self._fetch_timeout_s = config.fetch_timeout_s
         self._settle = settle
+        self._rejoin = rejoin
         self._orders: deque[tuple[Callable[[Consumer], None], asyncio.Future[None]]] = deque()
         self._ordered = threading.Event()
         self._reading = False
         self._ending = False
         self._all_down = False
         self._generation = 0
-        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._assigned: Positions = {}
+        self._fetched: frozenset[TopicPartition] = frozenset()
+        self._missing: str | None = None
         self._thread: threading.Thread | None = None
 
     def submit(self, action: Callable[[Consumer], None]) -> "asyncio.Future[None]":
@@ -107,22 +101,28 @@ class ConsumerThread:
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching those of the partitions that are assigned."""
-        wanted = set(partitions)
-        self.submit(lambda it: it.pause(client_names(wanted & self._assigned)))
+        wanted = frozenset(partitions)
+        self.submit(lambda it: self._pause(it, wanted & self._assigned.keys()))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches again from where they stand those of the partitions that are assigned."""
-        wanted = set(partitions)
-        self.submit(lambda it: it.resume(client_names(wanted & self._assigned)))
+        wanted = frozenset(partitions)
+        self.submit(lambda it: self._resume(it, wanted & self._assigned.keys()))
 
     def assign(self, consumer: Consumer, positions: Positions, generation: int) -> None:
         """Reads these partitions from now on; on the thread."""
         self._generation = generation
-        self._assigned = frozenset(positions)
+        self._assigned = positions
+        self._fetched = frozenset()
         consumer.assign(client_partitions(positions))
         # The client keeps the pause of a partition over an assignment.
-        consumer.resume(client_names(positions))
+        self._resume(consumer, positions.keys())
         self._reading = self._reading or bool(positions)
+
+    def unassign(self, consumer: Consumer) -> None:
+        """Reads nothing any more; on the thread."""
+        self._assigned, self._fetched = {}, frozenset()
+        consumer.unassign()
 
     def read_on(self) -> None:
         """Polls also without an assignment: a group member's come from a poll; on the thread."""
@@ -157,32 +157,41 @@ class ConsumerThread:
             raise self.closed_error()
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
-            log = ClientLog(self.client_id)
             try:
-                self._consumer = Consumer(
-                    dict(self._options), error_cb=self._note_error, logger=log
-                )
+                self._make()
             except KafkaException as error:
                 raise translate(error, self.address, "cannot make a consumer") from error
             self._thread = threading.Thread(target=self._run, name=self.client_id, daemon=True)
             self._thread.start()
 
+    def _make(self) -> None:
+        look_s = self._fetch_timeout_s / LOOKS
+        self._watch = FetchWatch(look_s)
+        self._missing = None
+        self._consumer = Consumer(
+            {**self._options, "statistics.interval.ms": milliseconds(look_s)},
+            error_cb=self._note_error,
+            stats_cb=self._note_statistics,
+            logger=ClientLog(self.client_id),
+        )
+
     def _run(self) -> None:
-        consumer = self._consumer
         try:
             while not self._ending:
-                self._obey(consumer)
+                self._obey(self._consumer)
                 if not self._reading:
                     self._ordered.wait()
                 elif self.inbox.wait_for_space(POLL_S):
-                    self._round(consumer)
+                    self._round(self._consumer)
+                if self._missing is not None:
+                    self._replace(self._consumer, self._missing)
         except Exception as error:  # noqa: BLE001 - whatever it is, the loop must hear of it
             # A dead thread must not look like a silent topic.
             LOGGER.exception("the thread of reader %s died", self.client_id)
             failure = FatalError(f"reader {self.client_id} failed", detail=repr(error))
             self.post(self.inbox.close, failure)
         finally:
-            consumer.close()
+            self._consumer.close()
 
     def _obey(self, consumer: Consumer) -> None:
         self._ordered.clear()
@@ -210,6 +219,40 @@ class ConsumerThread:
         for message in failed:
             self._report(message)
 
+    def _note_statistics(self, statistics: str) -> None:
+        """Runs within a poll."""
+        self._missing = self._watch.look(statistics, self._fetched)
+
+    def _replace(self, stuck: Consumer, missing: str) -> None:
+        """Reads on with a new consumer where this one stands; what is paused stays so."""
+        LOGGER.warning(
+            "reader %s of %s begins again with a new client: for %g s %s",
+            self.client_id,
+            self.address,
+            self._fetch_timeout_s,
+            missing,
+        )
+        paused = self._assigned.keys() - self._fetched
+        positions = dict(self._assigned)
+        for it in stuck.position(client_names(positions)):
+            if it.offset >= 0:
+                positions[TopicPartition(it.topic, it.partition)] = Offset(it.offset)
+        stuck.close()
+        self._make()
+        if self._rejoin is None:
+            self.assign(self._consumer, positions, self._generation)
+            self._pause(self._consumer, paused)
+        else:
+            self._rejoin(self._consumer)
+
+    def _pause(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
+        consumer.pause(client_names(partitions))
+        self._fetched -= partitions
+
+    def _resume(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
+        consumer.resume(client_names(partitions))
+        self._fetched |= partitions
+
     def _report(self, message: Message) -> None:
         error, topic, partition = message.error(), message.topic(), message.partition()
         assert error is not None
@@ -234,57 +277,8 @@ class ConsumerThread:
         if isinstance(failure, RetriableError):
             self.post(self.inbox.away, failure)
         else:
+            self._fetched = frozenset()  # nobody waits for more
             self.post(self.inbox.fail, self._generation, failure)
-
-
-def sort_out(messages: list[Message]) -> tuple[list[Item], list[Message]]:
-    """Records and ends in their order, and the messages that report an error."""
-    errors = list(map(Message.error, messages))
-    # Never by `==`: an error of the client compared with None leaves a hidden exception behind.
-    if set(map(type, errors)) == _NO_ERROR:
-        return [*messages], []
-    items: list[Item] = []
-    failed: list[Message] = []
-    for message, error in zip(messages, errors, strict=True):
-        if error is None:
-            items.append(message)
-        elif error.code() == _END:
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            assert topic is not None
-            assert partition is not None
-            assert offset is not None
-            items.append(EndReached(topic, partition, EndOffset(offset)))
-        else:
-            failed.append(message)
-    return items, failed
-
-
-def converted(items: Sequence[Item]) -> Sequence[Record | EndReached]:
-    """What readers return.
-
-    Works column by column, because calls without a line of Python around them cost a third; and on
-    the caller's thread, because what another processor has just made is slow to touch.
-    """
-    if set(map(type, items)) == _MESSAGES_ONLY:
-        return _records_of(cast("Sequence[Message]", items))
-    messages = [it for it in items if not isinstance(it, EndReached)]
-    records = iter(_records_of(messages))
-    return [it if isinstance(it, EndReached) else next(records) for it in items]
-
-
-def timed(items: Sequence[Item]) -> Sequence[Record | EndReached]:
-    """What readers return that were asked for times."""
-    return [
-        made
-        if isinstance(made, EndReached) or isinstance(item, EndReached)
-        else TimedRecord.at(made, item.timestamp()[1])
-        for item, made in zip(items, converted(items), strict=True)
-    ]
-
-
-def _records_of(messages: Sequence[Message]) -> list[Record]:
-    columns = [map(field, messages) for field in _FIELDS]
-    return list(map(_record_of, zip(*columns, strict=True)))
 
 
 def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:

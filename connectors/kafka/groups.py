@@ -26,9 +26,9 @@ from connectors.kafka.consuming import (
     ConsumerThread,
     Positions,
     client_names,
-    converted,
 )
 from connectors.kafka.errors import translate
+from connectors.kafka.messages import converted
 from schemas.values import Offset, TopicPartition
 
 Assigned = Callable[[Mapping[TopicPartition, Offset]], None]
@@ -46,8 +46,9 @@ class KafkaGroupReader:
         self._from_start = from_start
         options = group_options(config, client_id, group)
         self._thread = ConsumerThread(
-            config, {**options, "on_commit": self._note_committed}, self._settle
+            config, {**options, "on_commit": self._note_committed}, self._settle, self._rejoin
         )
+        self._topics: list[str] = []
         # The thread's view of the assignment.
         self._granted: list[TopicPartition] | None = None
         self._withdrawn = False
@@ -67,18 +68,8 @@ class KafkaGroupReader:
     ) -> None:
         """Joins the group; see `GroupReader.subscribe`."""
         self._assigned, self._revoked = assigned, revoked
-        wanted = list(topics)
-
-        def join(consumer: Consumer) -> None:
-            consumer.subscribe(
-                wanted,
-                on_assign=self._note_granted,
-                on_revoke=self._note_withdrawn,
-                on_lost=self._note_withdrawn,
-            )
-            self._thread.read_on()
-
-        await self._thread.submit(join)
+        self._topics = list(topics)
+        await self._thread.submit(self._join)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Moves to other positions in partitions that the group has given.
@@ -166,6 +157,22 @@ class KafkaGroupReader:
                     hint="stop using the partition; another member has it, or will",
                 )
 
+    def _join(self, consumer: Consumer) -> None:
+        consumer.subscribe(
+            self._topics,
+            on_assign=self._note_granted,
+            on_revoke=self._note_withdrawn,
+            on_lost=self._note_withdrawn,
+        )
+        self._thread.read_on()
+
+    def _rejoin(self, consumer: Consumer) -> None:
+        """Joins as another member; what the group has given to the one before is lost."""
+        self._granted, self._withdrawn = None, True
+        failure = RetriableError(f"group {self._group} was lost", hint="commit again")
+        self._thread.post(self._answer_commit, failure)
+        self._join(consumer)
+
     def _send_commit(self, consumer: Consumer, offsets: list[ClientPartition], told: int) -> None:
         """Commits on the thread, unless the offsets are of an assignment that has ended."""
         if told == self._rebalances:
@@ -203,7 +210,7 @@ class KafkaGroupReader:
     def _note_withdrawn(self, consumer: Consumer, _: list[ClientPartition]) -> None:
         self._granted = None
         self._withdrawn = True
-        consumer.unassign()
+        self._thread.unassign(consumer)
 
     def _settle(self, consumer: Consumer) -> bool:
         """Acts on a rebalance, on the thread; False when there was one."""

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from connectors.base import EndReached, Record
 from connectors.kafka.config import KafkaConfig, Options
-from connectors.kafka.consuming import ConsumerThread, converted, timed
+from connectors.kafka.consuming import ConsumerThread
+from connectors.kafka.messages import converted, timed
 from schemas.values import Offset, TopicPartition
 
 

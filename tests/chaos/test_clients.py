@@ -1,20 +1,27 @@
-"""Clients of confluent-kafka whose only broker is there and not there."""
+"""Clients whose only broker is there and not there."""
 
 import asyncio
+import contextlib
 import os
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
+from connectors.errors import RetriableError
 from connectors.kafka.config import KafkaConfig, admin_options, producer_options, reader_options
+from connectors.kafka.connector import KafkaConnector
+from connectors.kafka.reader import KafkaReader
+from schemas.values import Offset, TopicPartition
 from tests.support.wavering_broker import TOPIC, WaveringBroker
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 
 EACH = 10
+READERS = 20
 WAVERS_S = 5
 COMES_BACK_S = 60
 
@@ -29,7 +36,7 @@ def _clients(bootstrap: str) -> dict[str, Client]:
     for number in range(EACH):
         name = f"reader-{number}"
         reader = Consumer({**reader_options(config, name, committed=False), **often})
-        reader.assign([TopicPartition(TOPIC, 0, 0)])
+        reader.assign([ClientPartition(TOPIC, 0, 0)])
         clients[name] = reader
         name = f"writer-{number}"
         options = {**producer_options(config, name, 0), **often, "enable.idempotence": False}
@@ -63,3 +70,33 @@ async def test_every_client_looks_for_its_broker_again():
             while (silent := clients.keys() - broker.heard) and time.monotonic() < until_s:
                 await _poll(clients)
             assert not silent
+
+
+async def _read(reader: KafkaReader) -> None:
+    while True:
+        with contextlib.suppress(RetriableError):
+            await reader.read()
+
+
+@pytest.mark.timeout(ROUNDS * 10 * (WAVERS_S + COMES_BACK_S) + 60)
+async def test_every_reader_finds_its_broker_again():
+    """Ours notice that their client has gone offline, and read on with another."""
+    often = {"topic.metadata.refresh.interval.ms": "300", "log_level": "0"}
+    async with WaveringBroker(SEED) as broker:
+        connector = KafkaConnector(KafkaConfig(broker.bootstrap, often, fetch_timeout_s=WAVERS_S))
+        readers = {
+            f"reader-{number}": connector.reader(f"reader-{number}") for number in range(READERS)
+        }
+        async with asyncio.TaskGroup() as reading:
+            tasks = [reading.create_task(_read(it)) for it in readers.values()]
+            for reader in readers.values():
+                await reader.assign({TopicPartition(TOPIC, 0): Offset(0)})
+            for _ in range(ROUNDS * 10):
+                broker.wavers = True
+                await asyncio.sleep(WAVERS_S)
+                broker.wavers = False
+                await broker.heard_of(readers, COMES_BACK_S)
+            for task in tasks:
+                task.cancel()
+        for reader in readers.values():
+            await reader.close()

@@ -7,6 +7,7 @@ brokers, or closes the connection. It holds no records and answers nothing else.
 import asyncio
 import random
 import struct
+from collections.abc import Collection
 from contextlib import closing, suppress
 from typing import Any, Self
 
@@ -37,6 +38,7 @@ class WaveringBroker:
     def __init__(self, seed: int) -> None:
         self.wavers = False
         self.heard: set[str] = set()
+        self._heard_more = asyncio.Event()
         self._random = random.Random(seed)
         self._server: asyncio.Server | None = None
 
@@ -53,6 +55,14 @@ class WaveringBroker:
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
+
+    async def heard_of(self, client_ids: Collection[str], timeout_s: float) -> None:
+        """Returns when each of these has asked for metadata since now."""
+        self.heard.clear()
+        async with asyncio.timeout(timeout_s):
+            while set(client_ids) - self.heard:
+                self._heard_more.clear()
+                await self._heard_more.wait()
 
     async def _serve(self, asked: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         # The other side may close whenever it likes.
@@ -75,6 +85,7 @@ class WaveringBroker:
             answer = ApiVersionsResponse(version=0, error_code=known, api_keys=_API_KEYS)
         elif key == MetadataRequest.API_KEY:
             self.heard.add(request[10 : 10 + name_size].decode())
+            self._heard_more.set()
             if self.wavers and self._random.random() < _CLOSES:
                 return None
             answer = self._metadata(lists_brokers=not self.wavers or self._random.random() < _LISTS)

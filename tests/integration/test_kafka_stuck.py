@@ -1,0 +1,150 @@
+"""Readers of Kafka that no broker serves for longer than they bear."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from connectors.base import LogReader, LogWriter, Record
+from connectors.errors import RetriableError
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from connectors.kafka.logs import LOGGER
+from connectors.local.cluster import LocalCluster
+from schemas.topics import TopicSpec
+from schemas.values import Offset, TopicPartition
+from tests.contract.rig import Membership
+
+WAIT_S = 60
+FETCH_TIMEOUT_S = 3
+
+
+class BegunAnew(logging.Handler):
+    """Waits for readers that begin again; by the client ids their warnings name."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._loop = asyncio.get_running_loop()
+        self._readers: asyncio.Queue[str] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Runs on a reader's thread."""
+        if "begins again with a new client" in record.getMessage():
+            assert isinstance(record.args, tuple)
+            self._loop.call_soon_threadsafe(self._readers.put_nowait, str(record.args[0]))
+
+    async def wait_for(self, client_ids: set[str]) -> None:
+        """Returns when each of these has."""
+        left = set(client_ids)
+        async with asyncio.timeout(WAIT_S):
+            while left:
+                left.discard(await self._readers.get())
+
+
+@pytest.fixture
+async def begun_anew() -> AsyncIterator[BegunAnew]:
+    """Hears of every reader of the test."""
+    handler = BegunAnew()
+    LOGGER.addHandler(handler)
+    yield handler
+    LOGGER.removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A broker of this module's own, to be frozen."""
+    with LocalCluster("frozen", tmp_path_factory.mktemp("frozen"), fast_start=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def connector(cluster: LocalCluster, topic_name: str) -> KafkaConnector:
+    """Of that broker, where the topic has two partitions."""
+    connector = KafkaConnector(
+        KafkaConfig(cluster.bootstrap, fetch_timeout_s=FETCH_TIMEOUT_S, session_timeout_s=6)
+    )
+    admin = connector.admin()
+    await admin.ensure_topics([TopicSpec(topic_name, 2)])
+    await admin.close()
+    return connector
+
+
+async def _append(writer: LogWriter, data: TopicPartition, value: bytes) -> None:
+    writer.append(data, value, lambda *_: None)
+    assert await writer.flush(WAIT_S)
+
+
+async def _read(reader: LogReader, count: int) -> list[Record]:
+    records: list[Record] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(records) < count:
+            try:
+                items = await reader.read()
+            except RetriableError:  # the broker is away, or was
+                continue
+            records += [it for it in items if isinstance(it, Record)]
+    return records
+
+
+async def test_a_reader_reads_on_with_a_new_client(
+    cluster: LocalCluster, connector: KafkaConnector, topic_name: str, begun_anew: BegunAnew
+):
+    """Nothing is lost or read again, and what was paused stays so."""
+    read, paused = TopicPartition(topic_name, 0), TopicPartition(topic_name, 1)
+    writer, reader = connector.writer("w"), connector.reader("stuck")
+    await _append(writer, read, b"0")
+    await _append(writer, paused, b"p")
+    await reader.assign({read: Offset(0), paused: Offset(1)})
+    assert [it.value for it in await _read(reader, 1)] == [b"0"]
+    reader.pause([paused])
+    cluster.pause()
+    await begun_anew.wait_for({"stuck"})
+    cluster.resume()
+    await _append(writer, paused, b"q")
+    await _append(writer, read, b"1")
+    await _append(writer, read, b"2")
+    assert [it.value for it in await _read(reader, 2)] == [b"1", b"2"]
+    reader.resume([paused])
+    assert [it.value for it in await _read(reader, 1)] == [b"q"]
+    await reader.close()
+    await writer.close()
+
+
+async def test_a_member_joins_its_group_again_as_a_new_client(
+    cluster: LocalCluster, connector: KafkaConnector, topic_name: str, begun_anew: BegunAnew
+):
+    """It is told that its partitions were lost, gets them again, reads on and commits."""
+    data = TopicPartition(topic_name, 0)
+    writer = connector.writer("w")
+    member = Membership(connector.group_reader("stuck", topic_name))
+    await member.join(topic_name)
+    await _append(writer, data, b"0")
+    await member.until(lambda: len(member.records) == 1)
+    await member.reader.commit({data: Offset(1)})
+    cluster.pause()
+    await begun_anew.wait_for({"stuck"})
+    cluster.resume()
+    await _append(writer, data, b"1")
+    await member.until(lambda: len(member.records) == 2)
+    assert [it.value for it in member.records] == [b"0", b"1"]
+    assert [kind for kind, _ in member.events] == ["assigned", "revoked", "assigned"]
+    await member.reader.commit({data: Offset(2)})
+    await member.leave()
+    await writer.close()
+
+
+async def test_a_quiet_reader_keeps_its_client(
+    connector: KafkaConnector, topic_name: str, begun_anew: BegunAnew
+):
+    """At the end of its partition it is served, and so is one that has paused all it reads."""
+    data = TopicPartition(topic_name, 0)
+    quiet, paused = connector.reader("quiet"), connector.reader("paused")
+    for reader in (quiet, paused):
+        await reader.assign({data: Offset(0)})
+    paused.pause([data])
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3 * FETCH_TIMEOUT_S):
+            await begun_anew.wait_for({"quiet", "paused"})
+    for reader in (quiet, paused):
+        await reader.close()

@@ -11,9 +11,8 @@ import asyncio
 import base64
 import contextlib
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
@@ -24,12 +23,14 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from connectors.base import TopicDescription
 from connectors.errors import FatalError, RetriableError
-from connectors.kafka.config import KafkaConfig, admin_options
+from connectors.kafka.admin_client import AdminClients, Answers, make_client
+from connectors.kafka.config import KafkaConfig
 from connectors.kafka.errors import MISSING, REFUSED, STALE, error_of, translate
-from connectors.kafka.logs import ClientLog
 from connectors.topic_check import check_specs, check_topic
 from schemas.topics import TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition
+
+K = TypeVar("K")
 
 _LOOK_AGAIN_S = 0.05
 """Between two looks at metadata that does not show a new topic yet."""
@@ -53,8 +54,7 @@ class KafkaAdmin:
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
         self._address = config.bootstrap_servers
-        self._client: AdminClient | None = None
-        self._last_error: KafkaError | None = None
+        self._clients = AdminClients(config)
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
@@ -84,15 +84,14 @@ class KafkaAdmin:
         """The topics that exist, by name; a missing one is not in the answer."""
         if not names:
             return {}
-        answers = self._open().describe_topics(
-            TopicCollection(list(names)), request_timeout=self._config.request_timeout_s
+        topics = TopicCollection(list(names))
+        answers = await self._clients.ask(
+            lambda it: it.describe_topics(topics, request_timeout=self._config.request_timeout_s)
         )
-        described: dict[str, TopicDescription] = {}
-        for name, topic in await self._answers(answers.items(), f"cannot describe {names[0]}"):
-            described[name] = TopicDescription(
-                name, _uuid_bytes(str(topic.topic_id)), len(topic.partitions)
-            )
-        return described
+        return {
+            name: TopicDescription(name, _uuid_bytes(str(topic.topic_id)), len(topic.partitions))
+            for name, topic in self._found(answers, f"cannot describe {names[0]}")
+        }
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
         """The configs of the topics that exist; see `LogAdmin.topic_configs`."""
@@ -122,15 +121,18 @@ class KafkaAdmin:
         if not before:
             return
         assert min(before.values()) >= 0, "the client takes a negative offset for the end"
-        answers = self._open().delete_records(
-            [ClientPartition(data[0], data[1], offset) for data, offset in before.items()],
-            request_timeout=self._config.request_timeout_s,
-            operation_timeout=self._config.request_timeout_s,
+        asked = [ClientPartition(data[0], data[1], offset) for data, offset in before.items()]
+        answers = await self._clients.ask(
+            lambda it: it.delete_records(
+                asked,
+                request_timeout=self._config.request_timeout_s,
+                operation_timeout=self._config.request_timeout_s,
+            )
         )
-        for asked, answer in answers.items():
-            data = TopicPartition(asked.topic, asked.partition)
+        for partition, answer in answers.items():
+            data = TopicPartition(partition.topic, partition.partition)
             try:
-                await self._answer(answer)
+                answer.result()
             except KafkaException as error:
                 if error_of(error).code() == _NO_LEADERS:
                     await self._check_absent([data], _NoLeaderError(str(error)))
@@ -141,17 +143,21 @@ class KafkaAdmin:
 
     async def cluster_id(self) -> str:
         """What the cluster itself is named by."""
-        answer = self._open().describe_cluster(request_timeout=self._config.request_timeout_s)
+        timeout_s = self._config.request_timeout_s
+        answers = await self._clients.ask(
+            lambda it: {"cluster": it.describe_cluster(request_timeout=timeout_s)}
+        )
         try:
-            return str((await self._answer(answer)).cluster_id)
+            return str(answers["cluster"].result().cluster_id)
         except KafkaException as error:
             raise self._failure(error, "cannot ask for the cluster's id") from error
 
     async def list_topics(self) -> list[str]:
         """Names of all topics that are not Kafka's own."""
-        client, timeout_s = self._open(), self._config.request_timeout_s
+        timeout_s = self._config.request_timeout_s
         try:
-            found = await asyncio.to_thread(client.list_topics, timeout=timeout_s)
+            async with self._clients.calling() as client:
+                found = await asyncio.to_thread(client.list_topics, timeout=timeout_s)
         except KafkaException as error:
             raise self._failure(error, "cannot list topics") from error
         return sorted(name for name in found.topics if not name.startswith("__"))
@@ -169,14 +175,14 @@ class KafkaAdmin:
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Has a topic have at least so many partitions."""
-        timeout_s = self._config.request_timeout_s
-        answers = self._open().create_partitions(
-            [NewPartitions(name, partition_count)],
-            request_timeout=timeout_s,
-            operation_timeout=timeout_s,
+        timeout_s, wanted = self._config.request_timeout_s, [NewPartitions(name, partition_count)]
+        answers = await self._clients.ask(
+            lambda it: it.create_partitions(
+                wanted, request_timeout=timeout_s, operation_timeout=timeout_s
+            )
         )
         try:
-            await self._answer(answers[name])
+            answers[name].result()
         except KafkaException as error:
             # It has as many already, or more.
             if error_of(error).code() != KafkaError.INVALID_PARTITIONS:
@@ -184,33 +190,24 @@ class KafkaAdmin:
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
-        client, self._client = self._client, None
-        if client is not None:
-            # The client's destructor joins its threads.
-            await asyncio.to_thread(client.__exit__, None, None, None)
-
-    def _open(self) -> AdminClient:
-        if self._client is None:
-            self._client = make_client(self._config, self._note_error)
-        return self._client
+        await self._clients.close()
 
     async def _create(self, specs: Sequence[TopicSpec]) -> None:
-        answers = self._open().create_topics(
-            [
-                NewTopic(
-                    spec.name,
-                    spec.partition_count,
-                    self._config.replication_factor,
-                    config=dict(spec.configs),
-                )
-                for spec in specs
-            ],
-            request_timeout=self._config.request_timeout_s,
-            operation_timeout=self._config.request_timeout_s,
+        factor = self._config.replication_factor
+        wanted = [
+            NewTopic(spec.name, spec.partition_count, factor, config=dict(spec.configs))
+            for spec in specs
+        ]
+        answers = await self._clients.ask(
+            lambda it: it.create_topics(
+                wanted,
+                request_timeout=self._config.request_timeout_s,
+                operation_timeout=self._config.request_timeout_s,
+            )
         )
         for name, answer in answers.items():
             try:
-                await self._answer(answer)
+                answer.result()
             except KafkaException as error:
                 # Another process was quicker; what it made is verified like any other.
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -219,11 +216,11 @@ class KafkaAdmin:
     async def _described_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
         if not names:
             return {}
-        answers = self._open().describe_configs(
-            [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names],
-            request_timeout=self._config.request_timeout_s,
+        asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+        answers = await self._clients.ask(
+            lambda it: it.describe_configs(asked, request_timeout=self._config.request_timeout_s)
         )
-        found = await self._answers(answers.items(), f"cannot read the configs of {names[0]}")
+        found = self._found(answers, f"cannot read the configs of {names[0]}")
         return {resource.name: entries for resource, entries in found}
 
     async def _offsets(
@@ -238,6 +235,7 @@ class KafkaAdmin:
                 return await self._offsets_once(partitions, spec, level, min(attempt_s, left_s))
             except RetriableError as error:
                 if time.monotonic() + _LOOK_AGAIN_S > deadline_s:
+                    self._clients.give_up()
                     raise
                 await self._refresh_leaders(error)
             attempt_s *= 2
@@ -252,7 +250,8 @@ class KafkaAdmin:
         cause = error.__cause__
         if isinstance(cause, KafkaException) and error_of(cause).code() in STALE:
             with contextlib.suppress(KafkaException):
-                await asyncio.to_thread(self._open().list_topics, timeout=_FIRST_ATTEMPT_S)
+                async with self._clients.calling() as client:
+                    await asyncio.to_thread(client.list_topics, timeout=_FIRST_ATTEMPT_S)
 
     async def _offsets_once(
         self,
@@ -263,10 +262,11 @@ class KafkaAdmin:
     ) -> list[tuple[TopicPartition, int]]:
         if not partitions:
             return []
-        answers = _ask_offsets(self._open(), timeout_s, partitions, spec, level)
-        action = f"cannot read offsets of {partitions[0].topic}"
+        answers = await self._clients.ask(
+            lambda it: _ask_offsets(it, timeout_s, partitions, spec, level)
+        )
         try:
-            found = await self._answers(answers, action)
+            found = self._found(answers, f"cannot read offsets of {partitions[0].topic}")
         except _NoLeaderError as error:
             await self._check_absent(partitions, error)
             return []
@@ -285,14 +285,12 @@ class KafkaAdmin:
                     hint="check that all brokers run; then try again",
                 )
 
-    async def _answers(
-        self, answers: Iterable[tuple[Any, "Future[Any]"]], action: str
-    ) -> list[tuple[Any, Any]]:
-        """The answers to a question about several things, without those that do not exist."""
-        found: list[tuple[Any, Any]] = []
-        for key, answer in list(answers):
+    def _found(self, answers: Answers[K], action: str) -> list[tuple[K, Any]]:
+        """What was asked about and exists, each with its answer."""
+        found: list[tuple[K, Any]] = []
+        for key, answer in answers.items():
             try:
-                found.append((key, await self._answer(answer)))
+                found.append((key, answer.result()))
             except KafkaException as error:
                 code = error_of(error).code()
                 if code == _NO_LEADERS:
@@ -301,27 +299,12 @@ class KafkaAdmin:
                     raise self._failure(error, action) from error
         return found
 
-    async def _answer(self, answer: "Future[Any]") -> Any:
-        wrapped: Awaitable[Any] = asyncio.wrap_future(answer)
-        try:
-            return await wrapped
-        finally:
-            # Serves the log lines and errors that have queued up; nothing else does.
-            if self._client is not None:
-                self._client.poll(0)
-
     def _failure(self, error: KafkaException, action: str) -> Exception:
-        last = self._last_error
+        last = self._clients.last_error
         if last is not None and last.code() in REFUSED:
             # The call itself only timed out: the client goes on trying to connect.
             return translate(last, self._address, action)
         return translate(error, self._address, action, detail=last.str() if last else "")
-
-    def _note_error(self, error: KafkaError) -> None:
-        # "all brokers are down" follows upon every cause; the cause is the news.
-        down = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public name
-        if self._last_error is None or not down:
-            self._last_error = error
 
 
 def log_bounds(
@@ -342,17 +325,9 @@ def log_bounds(
         )
         address = config.bootstrap_servers
         return {
-            data: Offset(_known_offset(data, answer.result(), address)) for data, answer in answers
+            data: Offset(_known_offset(data, answer.result(), address))
+            for data, answer in answers.items()
         }
-
-
-def make_client(config: KafkaConfig, note_error: Any) -> AdminClient:
-    """A client for admins; `note_error` is called with each error of a connection."""
-    options = {**admin_options(config), "error_cb": note_error}
-    try:
-        return AdminClient(options, logger=ClientLog(str(options["client.id"])))
-    except KafkaException as error:
-        raise translate(error, config.bootstrap_servers, "cannot make an admin") from error
 
 
 def _ask_offsets(
@@ -361,10 +336,10 @@ def _ask_offsets(
     partitions: Sequence[TopicPartition],
     spec: OffsetSpec,
     level: IsolationLevel,
-) -> "list[tuple[TopicPartition, Future[Any]]]":
+) -> Answers[TopicPartition]:
     asked = {ClientPartition(data[0], data[1]): spec for data in partitions}
     answers = client.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
-    return [(TopicPartition(it.topic, it.partition), answer) for it, answer in answers.items()]
+    return {TopicPartition(it.topic, it.partition): answer for it, answer in answers.items()}
 
 
 def _known_offset(data: TopicPartition, answer: Any, address: str) -> int:

@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from connectors.errors import RetriableError
+from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.config import KafkaConfig, admin_options, producer_options, reader_options
 from connectors.kafka.connector import KafkaConnector
 from connectors.kafka.reader import KafkaReader
@@ -21,7 +22,7 @@ SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 
 EACH = 10
-READERS = 20
+MANY = 20
 WAVERS_S = 5
 COMES_BACK_S = 60
 
@@ -85,7 +86,7 @@ async def test_every_reader_finds_its_broker_again():
     async with WaveringBroker(SEED) as broker:
         connector = KafkaConnector(KafkaConfig(broker.bootstrap, often, fetch_timeout_s=WAVERS_S))
         readers = {
-            f"reader-{number}": connector.reader(f"reader-{number}") for number in range(READERS)
+            f"reader-{number}": connector.reader(f"reader-{number}") for number in range(MANY)
         }
         async with asyncio.TaskGroup() as reading:
             tasks = [reading.create_task(_read(it)) for it in readers.values()]
@@ -100,3 +101,28 @@ async def test_every_reader_finds_its_broker_again():
                 task.cancel()
         for reader in readers.values():
             await reader.close()
+
+
+@pytest.mark.timeout(ROUNDS * 10 * (WAVERS_S + COMES_BACK_S) + 60)
+async def test_every_admin_finds_its_broker_again():
+    """Ours ask with another client after one that gave no answer."""
+    often = {"topic.metadata.refresh.interval.ms": "300", "log_level": "0"}
+    async with WaveringBroker(SEED) as broker:
+        connector = KafkaConnector(KafkaConfig(broker.bootstrap, often, request_timeout_s=2))
+        admins = [connector.admin() for _ in range(MANY)]
+        await asyncio.gather(*map(_ask, admins))
+        for _ in range(ROUNDS * 10):
+            broker.wavers = True
+            await asyncio.sleep(WAVERS_S)
+            broker.wavers = False
+            async with asyncio.timeout(COMES_BACK_S):
+                await asyncio.gather(*map(_ask, admins))
+        for admin in admins:
+            await admin.close()
+
+
+async def _ask(admin: KafkaAdmin) -> None:
+    while True:
+        with contextlib.suppress(RetriableError):
+            assert await admin.list_topics() == [TOPIC]
+            return

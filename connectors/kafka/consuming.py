@@ -14,6 +14,7 @@ the thread polls for the first message and takes along what has been fetched alr
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -80,7 +81,7 @@ class ConsumerThread:
         self._ordered = threading.Event()
         self._reading = False
         self._ending = False
-        self._all_down = False
+        self._all_down = self._begun_anew = False
         self._generation = 0
         self._assigned: Positions = {}
         self._fetched: frozenset[TopicPartition] = frozenset()
@@ -211,7 +212,7 @@ class ConsumerThread:
             return
         items, failed = sort_out(messages)
         if items:
-            self._all_down = False
+            self._all_down = self._begun_anew = False
             value_bytes = sum(map(len, messages))
             batch = Batch(self._generation, items, value_bytes)
             self.inbox.count_in(batch)
@@ -224,14 +225,19 @@ class ConsumerThread:
         self._missing = self._watch.look(statistics, self._fetched)
 
     def _replace(self, stuck: Consumer, missing: str) -> None:
-        """Reads on with a new consumer where this one stands; what is paused stays so."""
-        LOGGER.warning(
+        """Reads on with a new consumer where this one stands; what is paused stays so.
+
+        Warns of the first only: while a broker is away there may be many.
+        """
+        LOGGER.log(
+            logging.DEBUG if self._begun_anew else logging.WARNING,
             "reader %s of %s begins again with a new client: for %g s %s",
             self.client_id,
             self.address,
             self._fetch_timeout_s,
             missing,
         )
+        self._begun_anew = True
         paused = self._assigned.keys() - self._fetched
         positions = dict(self._assigned)
         for it in stuck.position(client_names(positions)):

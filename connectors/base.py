@@ -7,6 +7,7 @@ Every method that waits does so on the caller's asyncio loop; callbacks run on t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -457,6 +458,19 @@ class LogAdmin(Protocol):
         ...
 
 
+class Fetching(Enum):
+    """What a reader is made for.
+
+    TAILING: gets records at once, and hears of an end within a tenth of a second.
+    SCANNING: hears of an end at once, too; to stay at one costs the broker and it much more.
+    IN_BULK: gets records up to a tenth of a second later, many at a time, at much less cost.
+    """
+
+    TAILING = "tailing"
+    SCANNING = "scanning"
+    IN_BULK = "in bulk"
+
+
 class Connector(Protocol):
     """Makes writers, readers and admins of one cluster."""
 
@@ -474,12 +488,11 @@ class Connector(Protocol):
         *,
         committed: bool = True,
         timestamps: bool = False,
-        in_bulk: bool = False,
+        fetching: Fetching = Fetching.TAILING,
     ) -> LogReader:
         """A reader of named partitions; `committed` hides open and aborted native data.
 
-        With `timestamps` its records are `TimedRecord`. One that reads `in_bulk` gets them up to a
-        tenth of a second later, many at a time, with much less work for all.
+        With `timestamps` its records are `TimedRecord`.
         """
         ...
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from connectors.base import Fetching
 from connectors.copying import COPY_TIMEOUT_S
 from connectors.errors import FatalError
 
@@ -22,6 +23,12 @@ _FETCH_BYTES = 8 * 1024 * 1024
 _READ_AHEAD_KIB = 32 * 1024
 _FETCH_WAIT_MS = 100
 """A broker holds an empty fetch this long; only then is `EndReached` known."""
+
+_FETCHING: dict[Fetching, Options] = {
+    Fetching.TAILING: {},
+    Fetching.SCANNING: {"fetch.wait.max.ms": 1},
+    Fetching.IN_BULK: {"fetch.min.bytes": _FETCH_BYTES},
+}
 
 _TRANSACTION_TIMEOUT_MS = 60_000
 """Of a dead writer's transaction; the next owner of its id aborts it sooner."""
@@ -162,12 +169,15 @@ def copy_options(config: KafkaConfig, transactional_id: str) -> Options:
 
 
 def reader_options(
-    config: KafkaConfig, client_id: str, *, committed: bool, in_bulk: bool = False
+    config: KafkaConfig,
+    client_id: str,
+    *,
+    committed: bool,
+    fetching: Fetching = Fetching.TAILING,
 ) -> Options:
     """Options of a consumer that is told its partitions; the group it names never comes to be."""
     options = _consumer_options(config, client_id, committed=committed)
-    bulk: Options = {"fetch.min.bytes": _FETCH_BYTES} if in_bulk else {}
-    return {**options, **bulk, "group.id": client_id}
+    return {**options, **_FETCHING[fetching], "group.id": client_id}
 
 
 def group_options(config: KafkaConfig, client_id: str, group: str) -> Options:

@@ -3,6 +3,7 @@
 *Source*: architecture.md, The tree; the ports are in connectors.base.
 """
 
+from connectors.base import Fetching
 from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.columns import KafkaColumnReader
 from connectors.kafka.config import KafkaConfig, reader_options
@@ -36,10 +37,10 @@ class KafkaConnector:
         *,
         committed: bool = True,
         timestamps: bool = False,
-        in_bulk: bool = False,
+        fetching: Fetching = Fetching.TAILING,
     ) -> KafkaReader:
         """A reader of named partitions; see `Connector.reader`."""
-        options = reader_options(self._config, client_id, committed=committed, in_bulk=in_bulk)
+        options = reader_options(self._config, client_id, committed=committed, fetching=fetching)
         return KafkaReader(self._config, options, timestamps=timestamps)
 
     def column_reader(self, client_id: str) -> KafkaColumnReader:

@@ -14,6 +14,7 @@ the thread polls for the first message and takes along what has been fetched alr
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -38,6 +39,7 @@ POLL_S = 0.02
 
 _BATCH_RECORDS = 1000
 _CLOSE_S = 10.0
+_MEET_S = 1.0
 Positions = Mapping[TopicPartition, Offset]
 
 
@@ -62,6 +64,7 @@ class ConsumerThread:
     _loop: asyncio.AbstractEventLoop
     _consumer: Consumer
     _watch: FetchWatch
+    _met: set[str]
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class ConsumerThread:
         consumer.assign(client_partitions(positions))
         # The client keeps the pause of a partition over an assignment.
         self._resume(consumer, positions.keys())
+        self._meet(consumer, {data.topic for data in positions})
         self._reading = self._reading or bool(positions)
 
     def unassign(self, consumer: Consumer) -> None:
@@ -169,6 +173,7 @@ class ConsumerThread:
         look_s = self._fetch_timeout_s / LOOKS
         self._watch = FetchWatch(look_s)
         self._missing = None
+        self._met = set[str]()
         self._consumer = Consumer(
             {**self._options, "statistics.interval.ms": milliseconds(look_s)},
             error_cb=self._note_error,
@@ -258,6 +263,14 @@ class ConsumerThread:
     def _resume(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
         consumer.resume(client_names(partitions))
         self._fetched |= partitions
+
+    def _meet(self, consumer: Consumer, topics: set[str]) -> None:
+        """Asks where further topics lie; left to itself the client asks within a second."""
+        new = topics - self._met
+        if self._met and new:
+            with contextlib.suppress(KafkaException):
+                consumer.list_topics(*(new if len(new) == 1 else ()), timeout=_MEET_S)
+        self._met |= new
 
     def _report(self, message: Message) -> None:
         error, topic, partition = message.error(), message.topic(), message.partition()

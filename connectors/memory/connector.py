@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from connectors.base import TopicDescription
+from connectors.base import Fetching, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
@@ -45,10 +45,10 @@ class MemoryConnector:
         *,
         committed: bool = True,
         timestamps: bool = False,
-        in_bulk: bool = False,
+        fetching: Fetching = Fetching.TAILING,
     ) -> MemoryReader:
         """A reader of named partitions; see `Connector.reader`."""
-        del in_bulk
+        del fetching  # nothing is on its way here
         return MemoryReader(self._broker, client_id, committed=committed, timestamps=timestamps)
 
     def column_reader(self, client_id: str) -> MemoryColumnReader:

@@ -8,7 +8,7 @@ record is a batch; an entry that a trim took during the scan is not reported.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from connectors.base import Connector, EndReached, LogAdmin, LogReader
+from connectors.base import Connector, EndReached, Fetching, LogAdmin, LogReader
 from connectors.errors import FatalError
 from pipeline.drivers.system_topics import require_topics
 from schemas.errors import DecodeError
@@ -70,7 +70,7 @@ async def scan_for_batches(connector: Connector, topic: str) -> list[BatchScan]:
         DecodeError: an entry without a value; names its place.
     """
     admin = connector.admin()
-    reader = connector.reader("batch-scan", committed=False)
+    reader = connector.reader("batch-scan", committed=False, fetching=Fetching.SCANNING)
     try:
         found = await admin.describe_topics([topic])
         require_topics([topic], found)

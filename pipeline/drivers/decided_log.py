@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from connectors.base import Connector, EndReached, LogAdmin, LogReader, Record
+from connectors.base import Connector, EndReached, Fetching, LogAdmin, LogReader, Record
 from connectors.errors import OffsetOutOfRangeError, RetriableError
 from pipeline.core.read_committed.effects import Deliver, Effect
 from pipeline.core.read_committed.machine import PartitionFilter
@@ -92,7 +92,7 @@ class DecidedLog:
         self._added = asyncio.Event()
         self._batch = asyncio.Event()
         self._standing: set[TopicPartition] = set()
-        self._scanner = connector.reader(f"{client_id}-scan")
+        self._scanner = connector.reader(f"{client_id}-scan", fetching=Fetching.SCANNING)
         self._scanning = asyncio.Lock()
         self._evidence = Evidence(
             connector,

@@ -15,7 +15,7 @@ that are not what their topic holds, snapshots of another topic, a log that was 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from connectors.base import Connector, LogAdmin, TopicDescription
+from connectors.base import Connector, Fetching, LogAdmin, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError
 from pipeline.core.txn_buffer.recovery import Snapshot
 from pipeline.drivers.log_scan import scan
@@ -123,7 +123,7 @@ class _Gathering:
             self._serving = {data: system_partition(data, count) for data in partitions}
         numbers = sorted(set(self._serving.values()))
         self._marker_logs = [TopicPartition(TXN_MARKERS, number) for number in numbers]
-        self._reader = connector.reader("outcomes")
+        self._reader = connector.reader("outcomes", fetching=Fetching.SCANNING)
         there = TXN_SNAPSHOTS in described  # not on a cluster whose workers wrote none
         self._logs = SnapshotLogs(connector, admin, numbers if there else (), only=partitions)
 

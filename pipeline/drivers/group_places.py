@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from connectors.base import Committed, Record, TopicDescription
+from connectors.base import Committed, Fetching, Record, TopicDescription
 from connectors.errors import FatalError, RetriableError
 from connectors.group_admin import GroupConnector
 from pipeline.core.replication.frontier import LogRead, LogView, ReadLog, claims_below
@@ -309,7 +309,7 @@ class GroupPlaces:
         ]
         starts = await self._admin.start_offsets(logs)
         ends = await self._admin.end_offsets(logs, committed=True)
-        reader = self._connector.reader("subscription-report")
+        reader = self._connector.reader("subscription-report", fetching=Fetching.SCANNING)
         try:
             ranges = [OffsetRange(it, starts[it], ends[it]) for it in logs]
             async for records in scan(reader, ranges):

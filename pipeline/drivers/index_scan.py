@@ -9,6 +9,7 @@ from connectors.base import (
     BatchReader,
     Connector,
     EndReached,
+    Fetching,
     LogAdmin,
     Record,
     TopicDescription,
@@ -65,7 +66,7 @@ async def read_index_table(
     if index not in starts or index not in ends:
         raise missing_topic(ABORTED_INDEX)
     table = IndexTable(keep_ranges=keep_ranges)
-    reader = connector.reader(f"{ABORTED_INDEX}-{partition}")
+    reader = connector.reader(f"{ABORTED_INDEX}-{partition}", fetching=Fetching.SCANNING)
     try:
         await reader.assign({index: starts[index]})
         position = EndOffset(starts[index])

@@ -12,7 +12,7 @@ Refuses: topics that do not exist, records that are not what aborted-index holds
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from connectors.base import Connector, LogAdmin, TopicDescription
+from connectors.base import Connector, Fetching, LogAdmin, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from pipeline.core.native_transactions.aborted_ranges import AbortedRanges
 from pipeline.core.native_transactions.index_table import IndexTable, StoredIndex
@@ -196,7 +196,7 @@ class _Index:
         self._admin = admin
         self._places = places
         self._tables = {number: IndexTable(keep_ranges=True) for number in places.values()}
-        self._reader = connector.reader("aborted-index")
+        self._reader = connector.reader("aborted-index", fetching=Fetching.SCANNING)
         self._positions: dict[TopicPartition, Offset] = {}
 
     @classmethod

@@ -7,9 +7,11 @@ offset. It reads the index, and of the log one bucket at most for each that has 
 Refuses: an offset that was not copied yet, or whose copies have left the log.
 """
 
+import asyncio
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from connectors.base import Connector, LogAdmin
+from connectors.base import Connector, Fetching, LogAdmin, LogReader, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from pipeline.core.replication.index import OffsetIndex
 from pipeline.drivers.log_scan import scan
@@ -63,21 +65,28 @@ async def translate(
         UnavailableError, RetriableError: a cluster is away.
     """
     admins = source.admin(), target.admin()
+    reader = target.reader("offset-translation", fetching=Fetching.SCANNING)
     try:
-        topics = (
-            await _topic(admins[0], data, names[0]),
-            await _topic(admins[1], data, names[1]),
+        there, here = await asyncio.gather(
+            admins[0].describe_topics([data.topic]),
+            admins[1].describe_topics([data.topic, REPLICATION_POSITIONS]),
         )
+        topics = _incarnation(there, data, names[0]), _incarnation(here, data, names[1])
+        if REPLICATION_POSITIONS not in here:
+            raise FatalError(f"no link copies to cluster {names[1]}", topic=REPLICATION_POSITIONS)
+        count = here[REPLICATION_POSITIONS].partition_count
+        log = TopicPartition(REPLICATION_POSITIONS, system_partition(data, count))
         guard = OutageGuard(admins[1], timeout_s=timeout_s, retry_delay_s=RETRY_S)
-        index = await guard.call(lambda: _index(target, admins[1], names, data))
-        return await _look_up(target, admins[1], index, topics, data=data, offset=offset)
+        index = await guard.call(lambda: _index(reader, admins[1], log, names, data))
+        return await _look_up(reader, admins[1], index, topics, data=data, offset=offset)
     finally:
-        for admin in admins:
-            await admin.close()
+        await asyncio.gather(reader.close(), *(admin.close() for admin in admins))
 
 
-async def _topic(admin: LogAdmin, data: TopicPartition, cluster: ClusterName) -> bytes:
-    found = (await admin.describe_topics([data.topic])).get(data.topic)
+def _incarnation(
+    topics: Mapping[str, TopicDescription], data: TopicPartition, cluster: ClusterName
+) -> bytes:
+    found = topics.get(data.topic)
     if found is None or data.partition >= found.partition_count:
         raise FatalError(
             f"the partition does not exist on cluster {cluster}",
@@ -88,38 +97,33 @@ async def _topic(admin: LogAdmin, data: TopicPartition, cluster: ClusterName) ->
 
 
 async def _index(
-    target: Connector, admin: LogAdmin, names: tuple[ClusterName, ClusterName], data: TopicPartition
+    reader: LogReader,
+    admin: LogAdmin,
+    log: TopicPartition,
+    names: tuple[ClusterName, ClusterName],
+    data: TopicPartition,
 ) -> OffsetIndex:
-    found = (await admin.describe_topics([REPLICATION_POSITIONS])).get(REPLICATION_POSITIONS)
-    if found is None:
-        raise FatalError(f"no link copies to cluster {names[1]}", topic=REPLICATION_POSITIONS)
-    number = system_partition(data, found.partition_count)
-    log = TopicPartition(REPLICATION_POSITIONS, number)
     starts = await admin.start_offsets([log])
     ends = await admin.end_offsets([log], committed=True)
     if log not in starts or log not in ends:
         raise RetriableError("the positions have no offsets yet", topic=REPLICATION_POSITIONS)
     index = OffsetIndex(names[0])
-    reader = target.reader("offset-translation")
-    try:
-        async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
-            for record in records:
-                try:
-                    key = replication_positions.decode_key(record.key)
-                    if (key.data, key.source, key.target) != (data, *names):
-                        continue
-                    value = record.value
-                    bucket = None if value is None else replication_positions.decode_bucket(value)
-                    index.bucket_read(key.number, bucket)
-                except DecodeError as error:
-                    raise error.at(record.topic, record.partition, record.offset) from None
-    finally:
-        await reader.close()
+    async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
+        for record in records:
+            try:
+                key = replication_positions.decode_key(record.key)
+                if (key.data, key.source, key.target) != (data, *names):
+                    continue
+                value = record.value
+                bucket = None if value is None else replication_positions.decode_bucket(value)
+                index.bucket_read(key.number, bucket)
+            except DecodeError as error:
+                raise error.at(record.topic, record.partition, record.offset) from None
     return index
 
 
 async def _look_up(
-    target: Connector,
+    reader: LogReader,
     admin: LogAdmin,
     index: OffsetIndex,
     topics: tuple[bytes, bytes],
@@ -140,27 +144,23 @@ async def _look_up(
             offset=offset,
         )
     starts = await admin.start_offsets([data])
-    reader = target.reader("offset-translation")
-    try:
-        for number in sorted(index.buckets):
-            one = index.buckets[number]
-            same = (one.source_incarnation, one.target_incarnation) == topics
-            if not same or one.source_to <= offset or one.target_from >= one.target_to:
-                continue
-            if one.target_from < starts.get(data, 0) and one.source_from <= offset:
-                raise _gone(data, offset)
-            read = OffsetRange(data, Offset(one.target_from), one.target_to)
-            try:
-                async for records in scan(reader, [read]):
-                    for record in records:
-                        origin = origin_of(record.headers)
-                        copy = origin is not None and index.is_copy(one, origin)
-                        if origin is not None and copy and origin.offset >= offset:
-                            return Translated(record.offset, origin.offset)
-            except OffsetOutOfRangeError:
-                raise _gone(data, offset) from None
-    finally:
-        await reader.close()
+    for number in sorted(index.buckets):
+        one = index.buckets[number]
+        same = (one.source_incarnation, one.target_incarnation) == topics
+        if not same or one.source_to <= offset or one.target_from >= one.target_to:
+            continue
+        if one.target_from < starts.get(data, 0) and one.source_from <= offset:
+            raise _gone(data, offset)
+        read = OffsetRange(data, Offset(one.target_from), one.target_to)
+        try:
+            async for records in scan(reader, [read]):
+                for record in records:
+                    origin = origin_of(record.headers)
+                    copy = origin is not None and index.is_copy(one, origin)
+                    if origin is not None and copy and origin.offset >= offset:
+                        return Translated(record.offset, origin.offset)
+        except OffsetOutOfRangeError:
+            raise _gone(data, offset) from None
     return Translated(Offset(index.copied_end(topics[1])), None)
 
 

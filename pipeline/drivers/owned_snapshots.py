@@ -17,6 +17,7 @@ from connectors.base import (
     Clock,
     Connector,
     EndReached,
+    Fetching,
     LogAdmin,
     LogWriter,
     NewRecord,
@@ -171,7 +172,9 @@ class OwnedSnapshots:
             limits=parts.limits,
             now_ms=parts.clock.now_ms,
         )
-        reader = parts.connector.reader(f"snapshot-markers-{self._partition}", in_bulk=True)
+        reader = parts.connector.reader(
+            f"snapshot-markers-{self._partition}", fetching=Fetching.IN_BULK
+        )
         try:
             await reader.assign({self._markers: machine.position})
             async with self._tasks:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from connectors.base import EndReached, Record
+from connectors.base import EndReached, Fetching, Record
 from pipeline.core.replication.link import Link
 from pipeline.core.replication.link_effects import LinkEffect, ReadPositions, Serve
 from pipeline.drivers.replication_sides import Side
@@ -63,7 +63,9 @@ def marker_partitions(side: Side, partition: int, partition_count: int) -> list[
 
 async def _read(side: Side, place: TopicPartition) -> AsyncGenerator[Record | EndReached, None]:
     starts = await side.admin.start_offsets([place])
-    reader = side.connector.reader(f"link-start-{place.topic}-{place.partition}")
+    reader = side.connector.reader(
+        f"link-start-{place.topic}-{place.partition}", fetching=Fetching.SCANNING
+    )
     try:
         await reader.assign({place: Offset(starts[place])})
         while True:

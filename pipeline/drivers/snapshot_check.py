@@ -9,7 +9,7 @@ topics are verified all the same.
 
 from typing import NamedTuple
 
-from connectors.base import Connector
+from connectors.base import Connector, Fetching
 from pipeline.core.txn_buffer.check import Difference, DifferenceKind, SnapshotCheck
 from pipeline.drivers.evidence import Evidence, Progress, gather_evidence
 from pipeline.drivers.log_scan import scan
@@ -89,7 +89,7 @@ async def _read_data(
     ranges = [_decided(evidence, read) for read in evidence.data if read.data in checks]
     total = sum(max(0, read.end - read.start) for read in ranges)
     progress(f"reading {total} offsets of {len(ranges)} partitions")
-    reader = connector.reader("snapshot-check")
+    reader = connector.reader("snapshot-check", fetching=Fetching.SCANNING)
     seen, told = 0, PROGRESS_RECORDS
     try:
         async for records in scan(reader, ranges):

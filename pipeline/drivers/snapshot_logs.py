@@ -10,7 +10,7 @@ Refuses: a topic without the compaction that snapshots are written for.
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from connectors.base import Connector, LogAdmin, TimedRecord
+from connectors.base import Connector, Fetching, LogAdmin, TimedRecord
 from pipeline.core.txn_buffer.recovery import SnapshotTable
 from pipeline.drivers.log_scan import scan
 from schemas.snapshots import EndKey, decode_key
@@ -57,7 +57,7 @@ class SnapshotLogs:
         self.tables = {number: SnapshotTable(number, only=only) for number in partitions}
         self.ends: dict[TopicPartition, EndRecord] = {}
         self._admin = admin
-        self._reader = connector.reader("snapshots", timestamps=True)
+        self._reader = connector.reader("snapshots", timestamps=True, fetching=Fetching.SCANNING)
         self._positions: dict[TopicPartition, Offset] = {}
 
     async def read_on(self) -> bool:

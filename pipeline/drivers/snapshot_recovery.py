@@ -8,7 +8,7 @@ the markers after that; a gap is an error only when no other writer has written 
 import asyncio
 from collections.abc import Callable
 
-from connectors.base import Connector, LogAdmin, LogReader, Record
+from connectors.base import Connector, Fetching, LogAdmin, LogReader, Record
 from connectors.errors import FencedError
 from pipeline.core.txn_buffer.recovery import SnapshotTable
 from pipeline.core.txn_buffer.writer import SnapshotLimits, SnapshotWriter
@@ -50,7 +50,7 @@ async def recovered_writer(
     markers = TopicPartition(TXN_MARKERS, partition)
     end = await outages.call(lambda: _stable_end(admin, snapshots))
     start = (await outages.call(lambda: admin.start_offsets([snapshots])))[snapshots]
-    reader = connector.reader(f"snapshots-{partition}")
+    reader = connector.reader(f"snapshots-{partition}", fetching=Fetching.SCANNING)
     try:
         await reader.assign({snapshots: start})
         table = await _read(reader, outages, partition, end)

@@ -9,7 +9,7 @@ waited for: without them less is skipped.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from connectors.base import Committed, Connector, LogAdmin, Record
+from connectors.base import Committed, Connector, Fetching, LogAdmin, Record
 from connectors.errors import RetriableError
 from pipeline.core.replication import claims
 from pipeline.drivers.group_metadata import generation_of
@@ -118,7 +118,7 @@ async def read_group_markers(
     ends = await admin.end_offsets(logs, committed=True)
     if any(log not in starts or log not in ends for log in logs):
         raise RetriableError("a partition has no offsets yet", topic=REPLICATION_MARKERS)
-    reader = connector.reader("replicated-group")
+    reader = connector.reader("replicated-group", fetching=Fetching.SCANNING)
     try:
         async for records in scan(reader, [OffsetRange(it, starts[it], ends[it]) for it in logs]):
             for record in records:

@@ -206,6 +206,9 @@ def test_evidence_says_what_differs(planted: Planted):
     assert "no coordinator" in found[FindingKind.HANGING, planted.topics["hangs"]].detail
     (hanging,) = planted.report.open_transactions
     assert hanging.transactional_id is None
+    (undecided,) = planted.report.undecided
+    assert undecided.topic == planted.topics["coordinated"]
+    assert (undecided.partition, undecided.offset, undecided.txn) == (5, 1, "7:0")
 
 
 SOUND_RUNS = 5
@@ -243,7 +246,7 @@ def test_the_command_says_valid_then_unknown_then_invalid(
     assert int(told["partitions"][0]["digest"]) > 0
     assert "walking the batches" in printed.err
     page = (tmp_path / "a" / PAGE).read_text()
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     assert "src=" not in page
 
     offsets = NativeWriter(bootstrap, topic_name).transaction(0, 1, commit=False)

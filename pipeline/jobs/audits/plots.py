@@ -6,13 +6,13 @@ stay text, in the reader's own font.
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.jobs.audits.report import AuditReport, OpenNative, PartitionFigures
+from pipeline.jobs.audits.report import AuditReport, PartitionFigures
 
 ROWS_MAX = 24
 """Partitions, or transactions, in a plot."""
@@ -36,15 +36,34 @@ _OPEN = "#d98e04"
 _LAG = "#2f6690"
 
 
+class _Bar(NamedTuple):
+    name: str
+    age_s: float
+
+
 def plots(report: AuditReport) -> dict[str, str]:
     """SVG by title."""
     shown = report.partitions[:ROWS_MAX]
-    oldest = report.open_transactions[:ROWS_MAX]
+    native = [
+        _Bar(
+            f"{one.topic}/{one.partition}@{one.first_offset}  "
+            f"{one.transactional_id or f'producer {one.producer_id}'}",
+            one.age_ms / 1000,
+        )
+        for one in report.open_transactions[:ROWS_MAX]
+    ]
+    undecided = [
+        _Bar(f"{one.topic}/{one.partition}@{one.offset}  {one.txn}", one.age_ms / 1000)
+        for one in report.undecided[:ROWS_MAX]
+    ]
     rows = max(1, len(shown))
     return {
         "Aborted native records over offsets": _drawn(rows, lambda on: _ranges(on, shown)),
         "Abort rate over offsets": _drawn(LINES_MAX, lambda on: _rates(on, shown[:LINES_MAX])),
-        "Age of open native transactions": _drawn(len(oldest), lambda on: _ages(on, oldest)),
+        "Age of open native transactions": _drawn(len(native), lambda on: _ages(on, native)),
+        "Age of the coordinated transactions that partitions wait for": _drawn(
+            len(undecided), lambda on: _ages(on, undecided)
+        ),
         "Lag of the last stable offset": _drawn(rows, lambda on: _lags(on, shown)),
     }
 
@@ -94,13 +113,9 @@ def _rates(on: Axes, shown: Sequence[PartitionFigures]) -> None:
         on.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
-def _ages(on: Axes, oldest: Sequence[OpenNative]) -> None:
-    on.barh(range(len(oldest)), [one.age_ms / 1000 for one in oldest], color=_OPEN)
-    names = [one.transactional_id or f"producer {one.producer_id}" for one in oldest]
-    places = [f"{one.topic}/{one.partition}@{one.first_offset}" for one in oldest]
-    _label_rows(
-        on, [f"{place}  {name}" for place, name in zip(places, names, strict=True)] or ["none"]
-    )
+def _ages(on: Axes, oldest: Sequence[_Bar]) -> None:
+    on.barh(range(len(oldest)), [one.age_s for one in oldest], color=_OPEN)
+    _label_rows(on, [one.name for one in oldest] or ["none"])
     on.set_xlabel("seconds")
 
 

@@ -152,6 +152,25 @@ class OpenNative:
 
 
 @dataclass(frozen=True, slots=True)
+class Undecided:
+    """The first record of a partition whose coordinated transaction is undecided.
+
+    Attributes:
+        topic: where.
+        partition: likewise.
+        txn: whose, as `coordinator:sequence`.
+        offset: of the record; readers wait there.
+        age_ms: since the record was written; >= 0.
+    """
+
+    topic: str
+    partition: int
+    txn: str
+    offset: int
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionFigures:
     """One partition in offsets.
 
@@ -189,6 +208,7 @@ class AuditReport:
         checks: those that ran, in the order of `Check`.
         partitions: ordered by topic and partition.
         open_transactions: native ones, oldest first.
+        undecided: of coordinated ones the first of each partition, oldest first.
     """
 
     topics: tuple[str, ...]
@@ -197,6 +217,7 @@ class AuditReport:
     checks: tuple[CheckResult, ...]
     partitions: tuple[PartitionFigures, ...]
     open_transactions: tuple[OpenNative, ...]
+    undecided: tuple[Undecided, ...]
 
     @property
     def verdict(self) -> Verdict:
@@ -224,6 +245,7 @@ class AuditReport:
             ],
             "partitions": [_partition(one) for one in self.partitions],
             "open_transactions": [asdict(one) for one in self.open_transactions],
+            "undecided": [asdict(one) for one in self.undecided],
         }
 
 

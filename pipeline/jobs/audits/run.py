@@ -47,6 +47,7 @@ from pipeline.jobs.audits.report import (
 )
 from pipeline.jobs.audits.scans import bucket_sums, by_bucket, by_transaction, committed_groups
 from pipeline.jobs.audits.scope import Bounds, Scope, check_unmoved, resolve
+from pipeline.jobs.audits.undecided import FirstUndecided, aged, first_undecided
 from pipeline.jobs.blocking import run_blocking
 from pipeline.jobs.native_committed import native_committed
 from pipeline.jobs.outcomes import decisions_of
@@ -163,7 +164,8 @@ class _Run:
             spark_session(options or SparkOptions(jars=spark_jars())) as spark,
             spark_errors(self._config),
         ):
-            found, checks = self._spark_checks(spark, known, ledgers)
+            found, first, checks = self._spark_checks(spark, known, ledgers)
+        undecided = run_blocking(aged(self._connector, first, known.asked_ms))
         run_blocking(self._check_unmoved(known.scope))
         hanging, shown = check_hanging(known.open, known.asked_ms, self._plan.evidence_max)
         checks.append(hanging)
@@ -178,6 +180,7 @@ class _Run:
                 for each in zip(known.scope.logs, found.partitions, ledgers, strict=True)
             ),
             open_transactions=shown,
+            undecided=undecided,
         )
 
     async def _gather(self) -> _Known:
@@ -231,7 +234,7 @@ class _Run:
 
     def _spark_checks(
         self, spark: SparkSession, known: _Known, ledgers: Sequence[OffsetLedger]
-    ) -> tuple[Judgement, list[CheckResult]]:
+    ) -> tuple[Judgement, FirstUndecided, list[CheckResult]]:
         plan, scope = self._plan, known.scope
         evidence, compacted = scope.evidence, scope.compacted
         decisions = decisions_of(spark, evidence)
@@ -243,6 +246,7 @@ class _Run:
             self._progress.step("judging coordinated transactions")
             transactions = _held(held, by_transaction(groups))
             found = judge(transactions, decisions.outcomes, evidence, plan.evidence_max, compacted)
+            first = first_undecided(transactions)
             checks = _coordinated(found, plan.evidence_max)
             rows = {TopicPartition(it.topic, it.partition): it.written for it in found.partitions}
             checks.append(check_gaps(ledgers, rows, compacted, plan.evidence_max))
@@ -251,7 +255,7 @@ class _Run:
             self._progress.step("looking for leaks" if plan.tables else "finishing")
             if plan.tables:
                 checks.append(self._leaks(spark, scope, decisions))
-        return found, checks
+        return found, first, checks
 
     def _equivalence(self, spark: SparkSession, known: _Known, theirs: DataFrame) -> CheckResult:
         native, scope = known.native, known.scope

@@ -21,6 +21,7 @@ from pipeline.jobs.audits.report import (
     Findings,
     OpenNative,
     PartitionFigures,
+    Undecided,
 )
 from schemas.values import TxnId
 
@@ -52,6 +53,9 @@ def report_of(
         partitions=tuple(figures(number) for number in range(partitions)),
         open_transactions=tuple(
             OpenNative("orders", 0, number, 7, 1000 * number, None) for number in range(open_count)
+        ),
+        undecided=tuple(
+            Undecided("orders", number, "1:2", 7, 1000 * number) for number in range(open_count)
         ),
     )
 
@@ -127,11 +131,11 @@ class Tags(HTMLParser):
 
 @pytest.mark.parametrize(("partitions", "open_count"), [(0, 0), (1, 1), (ROWS_MAX + 5, 50)])
 def test_the_page_loads_nothing_and_escapes_what_it_shows(partitions: int, open_count: int):
-    """Four plots, however much there is to draw; no script, no image, no tag out of a detail."""
+    """Five plots, however much there is to draw; no script, no image, no tag out of a detail."""
     report = report_of(FindingKind.LEAKED, partitions=partitions, open_count=open_count)
     page = render_page(report)
     found = Tags(page)
-    assert found.tags.count("svg") == 4
+    assert found.tags.count("svg") == 5
     assert found.loaded == []
     assert not {"script", "img", "link", "b"} & set(found.tags)
     assert "&lt;b&gt;why" in page

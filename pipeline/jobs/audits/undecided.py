@@ -1,0 +1,66 @@
+"""What readers of coordinated transactions wait for: the first undecided one of each partition.
+
+*Source*: protocols.md D2: nothing behind an undecided record is handed out.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
+
+from connectors.base import Connector, Fetching, TimedRecord
+from connectors.spark.read_committed import VISIBILITY, Visibility
+from pipeline.drivers.log_scan import scan
+from pipeline.jobs.audits.report import Undecided
+from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+
+FirstUndecided = Mapping[TopicPartition, tuple[Offset, TxnId]]
+
+
+def first_undecided(transactions: DataFrame) -> FirstUndecided:
+    """Where each partition's first undecided record lies, and whose it is; blocks.
+
+    Args:
+        transactions: as `by_transaction` returns them.
+    """
+    first = (
+        transactions.where(F.col(VISIBILITY) == Visibility.UNDECIDED)
+        .groupBy("topic", "partition")
+        .agg(F.min_by("txn", "offset").alias("txn"), F.min("offset").alias("offset"))
+    )
+    return {
+        TopicPartition(row["topic"], row["partition"]): (
+            Offset(row["offset"]),
+            TxnId.from_bytes(bytes(row["txn"])),
+        )
+        for row in first.collect()
+    }
+
+
+async def aged(connector: Connector, found: FirstUndecided, now_ms: int) -> tuple[Undecided, ...]:
+    """The same with their ages, oldest first.
+
+    Args:
+        connector: their cluster.
+        found: what `first_undecided` returned.
+        now_ms: milliseconds since 1970.
+
+    Raises:
+        OffsetOutOfRangeError: retention has taken one of them meanwhile.
+        RetriableError: the broker is away.
+    """
+    reader = connector.reader("audit", timestamps=True, fetching=Fetching.SCANNING)
+    ranges = [OffsetRange(it, offset, EndOffset(offset + 1)) for it, (offset, _) in found.items()]
+    shown: list[Undecided] = []
+    try:
+        async for records in scan(reader, ranges):
+            for record in records:
+                assert isinstance(record, TimedRecord)
+                _, txn = found[TopicPartition(record.topic, record.partition)]
+                age_ms = max(0, now_ms - record.timestamp_ms)  # clocks may differ
+                shown.append(
+                    Undecided(record.topic, record.partition, str(txn), record.offset, age_ms)
+                )
+    finally:
+        await reader.close()
+    return tuple(sorted(shown, key=lambda one: -one.age_ms))

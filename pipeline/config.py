@@ -101,6 +101,8 @@ class Settings(BaseSettings):
         clusters: all clusters that are linked, by name; see `parse_clusters`.
         replicate_from: clusters that workers copy from, to their own; names with spaces between.
         replicate_topics: which topics; names or patterns such as `orders-*`, likewise.
+        sync: how positions of groups are carried over (I12): `exact`, or `snapshot` as Pulsar does,
+            where up to all between two snapshots is read again.
         worker_instance_id: static group membership: a restarted worker with the same id gets its
             partitions back without a rebalance.
         coordinators: partitions of txn-log and txn-requests.
@@ -139,6 +141,7 @@ class Settings(BaseSettings):
     clusters: Annotated[Mapping[str, ClusterAddress], NoDecode] = {}
     replicate_from: str = ""
     replicate_topics: str = "*"
+    sync: Literal["exact", "snapshot"] = "exact"
     worker_instance_id: str | None = None
     coordinators: int = 4
     partitions: int = 4

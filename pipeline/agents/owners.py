@@ -22,6 +22,7 @@ from pipeline.agents.probes import Finding
 from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.native_transactions.indexer import IndexLimits
+from pipeline.core.replication.controller import SyncMode
 from pipeline.core.txn_buffer.writer import SnapshotLimits
 from pipeline.drivers.coordinator import CoordinatorDriver
 from pipeline.drivers.dynamic_settings import DynamicSettings
@@ -291,6 +292,7 @@ def _replication_parts(shared: Shared, metrics: SubscriptionMetrics) -> Replicat
         Replicated(shared.dynamic.subscriptions),
         first,
         settings.partitions,
+        mode=SyncMode(settings.sync),
         snapshot_taken=metrics.snapshot_taken,
         broker_away_s_max=settings.broker_away_s_max,
     )

@@ -104,7 +104,7 @@ class ReplicationParts:
     replicated: Replicated
     first: Callable[[TopicPartition], Awaitable[Offset]]
     partition_count: int
-    mode: SyncMode = SyncMode.EXACT
+    mode: SyncMode
     snapshot_limits: SnapshotLimits = field(default_factory=SnapshotLimits)
     controller_limits: ControllerLimits = field(default_factory=ControllerLimits)
     snapshot_taken: Callable[[float], None] = lambda _s: None

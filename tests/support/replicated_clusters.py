@@ -12,7 +12,7 @@ from connectors.clock import SystemClock
 from connectors.group_admin import GroupConnector
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
-from pipeline.core.replication.controller import ControllerLimits
+from pipeline.core.replication.controller import ControllerLimits, SyncMode
 from pipeline.core.replication.link import LinkLimits
 from pipeline.core.replication.snapshots import SnapshotLimits
 from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
@@ -45,7 +45,8 @@ async def cancelled(task: asyncio.Task[None]):
 class Site:
     """One cluster and its controller."""
 
-    def __init__(self, name: str, others: list[str]) -> None:
+    def __init__(self, name: str, others: list[str], mode: SyncMode) -> None:
+        self.mode = mode
         self.name = name
         self.broker = MemoryBroker(f"id-{name}")
         self.connector = MemoryConnector(self.broker)
@@ -72,6 +73,7 @@ class Site:
             Replicated(lambda: self.named),
             self._first,
             1,
+            mode=self.mode,
             snapshot_limits=SnapshotLimits(interval_ms=50),
             controller_limits=ControllerLimits(poll_interval_ms=10, publish_interval_ms=10),
             snapshot_taken=self.metrics.snapshot_taken,
@@ -143,8 +145,10 @@ class Site:
 class Sites:
     """All of them, fully meshed."""
 
-    def __init__(self, names: str) -> None:
-        self.sites = {name: Site(name, [one for one in names if one != name]) for name in names}
+    def __init__(self, names: str, mode: SyncMode) -> None:
+        self.sites = {
+            name: Site(name, [one for one in names if one != name], mode) for name in names
+        }
         self.links: dict[tuple[str, str], Replication] = {}
         self.linking: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -187,9 +191,11 @@ class Sites:
 
 
 @asynccontextmanager
-async def replicated(names: str, *groups: str) -> AsyncIterator[Sites]:
+async def replicated(
+    names: str, *groups: str, mode: SyncMode = SyncMode.EXACT
+) -> AsyncIterator[Sites]:
     """Sites whose controllers replicate these groups, fully meshed."""
-    sites = Sites(names)
+    sites = Sites(names, mode)
     for site in sites.sites.values():
         site.named = {(DATA.topic, group, True) for group in groups}
         site.start()

@@ -5,6 +5,7 @@ Rules: protocols.md I.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector, MemoryReader
 from pipeline.client import Subscription
 from pipeline.core.pending_ack.cursor import Cursor, encode
+from pipeline.core.replication.controller import SyncMode
 from pipeline.drivers import group_places
 from pipeline.drivers.fail_over import fail_over
 from pipeline.drivers.group_reason import LAG_MAX, reason
@@ -22,7 +24,7 @@ from pipeline.drivers.offset_translation import translate
 from pipeline.errors import ConfigError, RefusedError
 from schemas.acknowledgements import OffsetRange
 from schemas.replication import origin_of
-from schemas.replication_markers import Response, ResponseKey
+from schemas.replication_markers import Response, ResponseKey, Snapshots
 from schemas.snapshots import SnapshotEnd, encode_end, end_key
 from schemas.topics import TXN_SNAPSHOTS, TopicSpec, system_topics
 from schemas.values import ClusterName, EndOffset, Offset, TopicPartition
@@ -58,6 +60,28 @@ async def test_a_group_is_carried_over():
         await sites.until(lambda: b.committed("g") == 6)
         a.commit("g", 10)
         await sites.until(lambda: b.committed("g") == 11)  # behind the control record
+
+
+async def test_a_group_is_carried_over_by_snapshots():
+    """I12: to what a snapshot that it has passed says, and the operator is told what is left."""
+    async with replicated("ab", "g", mode=SyncMode.SNAPSHOT) as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        await sites.until(
+            lambda: any(
+                isinstance(value, Snapshots) and value.snapshots[-1].local_end == 10
+                for key, value in a.markers()
+                if key.source == "a"
+            )
+        )
+        a.write(*NUMBERS[10:12])
+        a.commit("g", 11)
+        await sites.until(lambda: b.committed("g") is not None and len(b.values()) == 12)
+        there = (await describe(sites))["b"]
+        assert there.seen.offset is not None
+        passed = b.visible(0, there.seen.offset)
+        assert 10 <= len(passed) <= 11
+        assert there.read_again == 11 - len(passed)
 
 
 async def test_three_clusters_and_a_controller_that_dies():
@@ -221,7 +245,7 @@ class Counting(MemoryConnector):
 
     count = 0
 
-    def reader(self, client_id: str, **options: bool) -> MemoryReader:
+    def reader(self, client_id: str, **options: Any) -> MemoryReader:
         """One that counts."""
         made = super().reader(client_id, **options)
         read = made.read

@@ -7,11 +7,11 @@ Every method that waits does so on the caller's asyncio loop; callbacks run on t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from connectors.errors import ConnectorError
+from connectors.fetching import Fetching
 from schemas.batches import AbortedTransaction, Batch
 from schemas.headers import Headers, txn_header
 from schemas.native_transactions import (
@@ -456,19 +456,6 @@ class LogAdmin(Protocol):
     async def close(self) -> None:
         """Releases connections."""
         ...
-
-
-class Fetching(Enum):
-    """What a reader is made for.
-
-    TAILING: gets records at once, and hears of an end within a tenth of a second.
-    SCANNING: hears of an end at once, too; to stay at one costs the broker and it much more.
-    IN_BULK: gets records up to a tenth of a second later, many at a time, at much less cost.
-    """
-
-    TAILING = "tailing"
-    SCANNING = "scanning"
-    IN_BULK = "in bulk"
 
 
 class Connector(Protocol):

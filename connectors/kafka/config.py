@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from connectors.base import Fetching
 from connectors.copying import COPY_TIMEOUT_S
 from connectors.errors import FatalError
+from connectors.fetching import Fetching
 
 Options = dict[str, str | int | float | bool]
 

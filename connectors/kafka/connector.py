@@ -3,7 +3,7 @@
 *Source*: architecture.md, The tree; the ports are in connectors.base.
 """
 
-from connectors.base import Fetching
+from connectors.fetching import Fetching
 from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.columns import KafkaColumnReader
 from connectors.kafka.config import KafkaConfig, reader_options

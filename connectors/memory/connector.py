@@ -5,8 +5,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from connectors.base import Fetching, TopicDescription
+from connectors.base import TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError
+from connectors.fetching import Fetching
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
 from connectors.memory.group_admin import MemoryGroupAdmin

@@ -8,8 +8,9 @@ record is a batch; an entry that a trim took during the scan is not reported.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from connectors.base import Connector, EndReached, Fetching, LogAdmin, LogReader
+from connectors.base import Connector, EndReached, LogAdmin, LogReader
 from connectors.errors import FatalError
+from connectors.fetching import Fetching
 from pipeline.drivers.system_topics import require_topics
 from schemas.errors import DecodeError
 from schemas.framing import is_framed

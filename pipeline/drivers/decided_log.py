@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from connectors.base import Connector, EndReached, Fetching, LogAdmin, LogReader, Record
+from connectors.base import Connector, EndReached, LogAdmin, LogReader, Record
 from connectors.errors import OffsetOutOfRangeError, RetriableError
+from connectors.fetching import Fetching
 from pipeline.core.read_committed.effects import Deliver, Effect
 from pipeline.core.read_committed.machine import PartitionFilter
 from pipeline.core.replication.frontier import LogRead, ReadLog, VisibleRecord

@@ -15,8 +15,9 @@ that are not what their topic holds, snapshots of another topic, a log that was 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from connectors.base import Connector, Fetching, LogAdmin, TopicDescription
+from connectors.base import Connector, LogAdmin, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError
+from connectors.fetching import Fetching
 from pipeline.core.txn_buffer.recovery import Snapshot
 from pipeline.drivers.log_scan import scan
 from pipeline.drivers.snapshot_logs import SnapshotLogs, check_policy

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from connectors.base import Committed, Fetching, Record, TopicDescription
+from connectors.base import Committed, Record, TopicDescription
 from connectors.errors import FatalError, RetriableError
+from connectors.fetching import Fetching
 from connectors.group_admin import GroupConnector
 from pipeline.core.replication.frontier import LogRead, LogView, ReadLog, claims_below
 from pipeline.core.replication.group import GroupSeen, ReplicatedGroup, Standing

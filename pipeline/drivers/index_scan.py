@@ -9,12 +9,12 @@ from connectors.base import (
     BatchReader,
     Connector,
     EndReached,
-    Fetching,
     LogAdmin,
     Record,
     TopicDescription,
 )
 from connectors.errors import FatalError
+from connectors.fetching import Fetching
 from pipeline.core.native_transactions.aborted_ranges import AbortedRanges, RangeBuilder
 from pipeline.core.native_transactions.batch_filter import BatchFilter
 from pipeline.core.native_transactions.index_table import IndexTable

@@ -12,8 +12,9 @@ Refuses: topics that do not exist, records that are not what aborted-index holds
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from connectors.base import Connector, Fetching, LogAdmin, TopicDescription
+from connectors.base import Connector, LogAdmin, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from connectors.fetching import Fetching
 from pipeline.core.native_transactions.aborted_ranges import AbortedRanges
 from pipeline.core.native_transactions.index_table import IndexTable, StoredIndex
 from pipeline.drivers.log_scan import scan

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from connectors.base import Connector, Fetching, LogAdmin, LogReader, TopicDescription
+from connectors.base import Connector, LogAdmin, LogReader, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from connectors.fetching import Fetching
 from pipeline.core.replication.index import OffsetIndex
 from pipeline.drivers.log_scan import scan
 from pipeline.drivers.subscription_outage import OutageGuard

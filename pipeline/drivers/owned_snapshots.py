@@ -17,7 +17,6 @@ from connectors.base import (
     Clock,
     Connector,
     EndReached,
-    Fetching,
     LogAdmin,
     LogWriter,
     NewRecord,
@@ -25,6 +24,7 @@ from connectors.base import (
     TransactionalWriter,
 )
 from connectors.errors import FatalError, FencedError, OffsetOutOfRangeError, RetriableError
+from connectors.fetching import Fetching
 from pipeline.core.txn_buffer.buffer import DataPosition
 from pipeline.core.txn_buffer.effects import (
     AskBarriers,

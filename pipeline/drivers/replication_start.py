@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from connectors.base import EndReached, Fetching, Record
+from connectors.base import EndReached, Record
+from connectors.fetching import Fetching
 from pipeline.core.replication.link import Link
 from pipeline.core.replication.link_effects import LinkEffect, ReadPositions, Serve
 from pipeline.drivers.replication_sides import Side

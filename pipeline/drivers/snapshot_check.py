@@ -9,7 +9,8 @@ topics are verified all the same.
 
 from typing import NamedTuple
 
-from connectors.base import Connector, Fetching
+from connectors.base import Connector
+from connectors.fetching import Fetching
 from pipeline.core.txn_buffer.check import Difference, DifferenceKind, SnapshotCheck
 from pipeline.drivers.evidence import Evidence, Progress, gather_evidence
 from pipeline.drivers.log_scan import scan

@@ -10,7 +10,8 @@ Refuses: a topic without the compaction that snapshots are written for.
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from connectors.base import Connector, Fetching, LogAdmin, TimedRecord
+from connectors.base import Connector, LogAdmin, TimedRecord
+from connectors.fetching import Fetching
 from pipeline.core.txn_buffer.recovery import SnapshotTable
 from pipeline.drivers.log_scan import scan
 from schemas.snapshots import EndKey, decode_key

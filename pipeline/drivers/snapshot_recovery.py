@@ -8,8 +8,9 @@ the markers after that; a gap is an error only when no other writer has written 
 import asyncio
 from collections.abc import Callable
 
-from connectors.base import Connector, Fetching, LogAdmin, LogReader, Record
+from connectors.base import Connector, LogAdmin, LogReader, Record
 from connectors.errors import FencedError
+from connectors.fetching import Fetching
 from pipeline.core.txn_buffer.recovery import SnapshotTable
 from pipeline.core.txn_buffer.writer import SnapshotLimits, SnapshotWriter
 from pipeline.drivers.subscription_outage import OutageGuard

@@ -9,8 +9,9 @@ waited for: without them less is skipped.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from connectors.base import Committed, Connector, Fetching, LogAdmin, Record
+from connectors.base import Committed, Connector, LogAdmin, Record
 from connectors.errors import RetriableError
+from connectors.fetching import Fetching
 from pipeline.core.replication import claims
 from pipeline.drivers.group_metadata import generation_of
 from pipeline.drivers.log_scan import scan

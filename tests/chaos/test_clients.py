@@ -23,6 +23,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "2"))
 
 EACH = 10
 MANY = 20
+REQUESTS = 300
 WAVERS_S = 5
 COMES_BACK_S = 60
 
@@ -94,7 +95,7 @@ async def test_every_reader_finds_its_broker_again():
                 await reader.assign({TopicPartition(TOPIC, 0): Offset(0)})
             for _ in range(ROUNDS * 10):
                 broker.wavers = True
-                await asyncio.sleep(WAVERS_S)
+                await broker.asked(REQUESTS, COMES_BACK_S)
                 broker.wavers = False
                 await broker.heard_of(readers, COMES_BACK_S)
             for task in tasks:
@@ -113,7 +114,7 @@ async def test_every_admin_finds_its_broker_again():
         await asyncio.gather(*map(_ask, admins))
         for _ in range(ROUNDS * 10):
             broker.wavers = True
-            await asyncio.sleep(WAVERS_S)
+            await broker.asked(REQUESTS, COMES_BACK_S)
             broker.wavers = False
             async with asyncio.timeout(COMES_BACK_S):
                 await asyncio.gather(*map(_ask, admins))

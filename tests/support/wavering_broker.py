@@ -39,6 +39,7 @@ class WaveringBroker:
         self.wavers = False
         self.heard: set[str] = set()
         self._heard_more = asyncio.Event()
+        self._requests = 0
         self._random = random.Random(seed)
         self._server: asyncio.Server | None = None
 
@@ -64,6 +65,14 @@ class WaveringBroker:
                 self._heard_more.clear()
                 await self._heard_more.wait()
 
+    async def asked(self, count: int, timeout_s: float) -> None:
+        """Returns when it has been asked for metadata so many times more."""
+        until = self._requests + count
+        async with asyncio.timeout(timeout_s):
+            while self._requests < until:
+                self._heard_more.clear()
+                await self._heard_more.wait()
+
     async def _serve(self, asked: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         # The other side may close whenever it likes.
         with closing(answers), suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -85,6 +94,7 @@ class WaveringBroker:
             answer = ApiVersionsResponse(version=0, error_code=known, api_keys=_API_KEYS)
         elif key == MetadataRequest.API_KEY:
             self.heard.add(request[10 : 10 + name_size].decode())
+            self._requests += 1
             self._heard_more.set()
             if self.wavers and self._random.random() < _CLOSES:
                 return None

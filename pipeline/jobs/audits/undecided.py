@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.base import Connector, Fetching, TimedRecord
+from connectors.base import Connector, TimedRecord
+from connectors.fetching import Fetching
 from connectors.spark.read_committed import VISIBILITY, Visibility
 from pipeline.drivers.log_scan import scan
 from pipeline.jobs.audits.report import Undecided

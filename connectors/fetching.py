@@ -1,0 +1,19 @@
+"""How a reader trades delay for work.
+
+*Source*: connectors.base, `Connector.reader`.
+"""
+
+from enum import Enum
+
+
+class Fetching(Enum):
+    """What a reader is made for.
+
+    TAILING: gets records at once, and hears of an end within a tenth of a second.
+    SCANNING: hears of an end at once, too; to stay at one costs the broker and it much more.
+    IN_BULK: gets records up to a tenth of a second later, many at a time, at much less cost.
+    """
+
+    TAILING = "tailing"
+    SCANNING = "scanning"
+    IN_BULK = "in bulk"

@@ -55,6 +55,9 @@ class KafkaAdmin:
         self._config = config
         self._address = config.bootstrap_servers
         self._clients = AdminClients(config)
+        timeout_s = config.request_timeout_s
+        # Of what changes something: the client waits for the answer, the broker for it to be done.
+        self._timeouts = {"request_timeout": timeout_s, "operation_timeout": timeout_s}
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
@@ -122,13 +125,7 @@ class KafkaAdmin:
             return
         assert min(before.values()) >= 0, "the client takes a negative offset for the end"
         asked = [ClientPartition(data[0], data[1], offset) for data, offset in before.items()]
-        answers = await self._clients.ask(
-            lambda it: it.delete_records(
-                asked,
-                request_timeout=self._config.request_timeout_s,
-                operation_timeout=self._config.request_timeout_s,
-            )
-        )
+        answers = await self._clients.ask(lambda it: it.delete_records(asked, **self._timeouts))
         for partition, answer in answers.items():
             data = TopicPartition(partition.topic, partition.partition)
             try:
@@ -175,12 +172,8 @@ class KafkaAdmin:
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Has a topic have at least so many partitions."""
-        timeout_s, wanted = self._config.request_timeout_s, [NewPartitions(name, partition_count)]
-        answers = await self._clients.ask(
-            lambda it: it.create_partitions(
-                wanted, request_timeout=timeout_s, operation_timeout=timeout_s
-            )
-        )
+        wanted = [NewPartitions(name, partition_count)]
+        answers = await self._clients.ask(lambda it: it.create_partitions(wanted, **self._timeouts))
         try:
             answers[name].result()
         except KafkaException as error:
@@ -198,13 +191,7 @@ class KafkaAdmin:
             NewTopic(spec.name, spec.partition_count, factor, config=dict(spec.configs))
             for spec in specs
         ]
-        answers = await self._clients.ask(
-            lambda it: it.create_topics(
-                wanted,
-                request_timeout=self._config.request_timeout_s,
-                operation_timeout=self._config.request_timeout_s,
-            )
-        )
+        answers = await self._clients.ask(lambda it: it.create_topics(wanted, **self._timeouts))
         for name, answer in answers.items():
             try:
                 answer.result()

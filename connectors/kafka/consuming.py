@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -227,7 +228,7 @@ class ConsumerThread:
 
     def _note_statistics(self, statistics: str) -> None:
         """Runs within a poll."""
-        self._missing = self._watch.look(statistics, self._fetched)
+        self._missing = self._watch.look(statistics, self._fetched, time.monotonic())
 
     def _replace(self, stuck: Consumer, missing: str) -> None:
         """Reads on with a new consumer where this one stands; what is paused stays so.
@@ -254,6 +255,7 @@ class ConsumerThread:
             self.assign(self._consumer, positions, self._generation)
             self._pause(self._consumer, paused)
         else:
+            self._assigned, self._fetched = {}, frozenset()
             self._rejoin(self._consumer)
 
     def _pause(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:

@@ -4,10 +4,12 @@
 while it looked for them may look no more. It says nothing then, and reads nothing.
 
 *Invariants*: a partition that is read, or stands at its end, is served: a broker answers a fetch
-within `fetch.wait.max.ms`, with or without records.
+within `fetch.wait.max.ms`, with or without records. Looks that come together, after a call that
+kept the consumer's thread, are of the past and count as one.
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -25,19 +27,26 @@ class FetchWatch:
     """
 
     def __init__(self, period_s: float) -> None:
-        self._period_us = period_s * 1e6
+        self._period_s = period_s
+        self._looked_s = -math.inf
         self._missed: dict[str, int] = {}
 
-    def look(self, statistics: str, fetched: Collection[TopicPartition]) -> str | None:
+    def look(
+        self, statistics: str, fetched: Collection[TopicPartition], now_s: float
+    ) -> str | None:
         """What has been missing for `LOOKS` looks, for people.
 
         Args:
             statistics: one report of the client.
             fetched: what it should fetch by now; what is paused is not.
+            now_s: on a clock that only goes forward.
         """
+        if now_s - self._looked_s < self._period_s / 2:
+            return None
+        self._looked_s = now_s
         found = json.loads(statistics)
         brokers = [it for it in found["brokers"].values() if it["source"] != "logical"]
-        heard = {it["nodeid"] for it in brokers if 0 <= it["rxidle"] < self._period_us}
+        heard = {it["nodeid"] for it in brokers if 0 <= it["rxidle"] < self._period_s * 1e6}
         missing = [] if brokers else ["it knows of no broker"]
         missing += [
             f"no broker serves {data}"

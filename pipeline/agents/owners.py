@@ -184,7 +184,7 @@ class Owners:
             return {data: one for driver in drivers for data, one in driver.served.items()}
 
         metrics = SubscriptionMetrics(shared.settings.cluster, served, SystemClock())
-        parts = _replication_parts(shared, metrics)
+        parts = replication_parts(shared, metrics)
 
         def controller(partition: int) -> ReplicationDriver:
             return ReplicationDriver(partition, parts)
@@ -267,8 +267,8 @@ def _index_parts(shared: Shared) -> IndexParts:
     )
 
 
-def _replication_parts(shared: Shared, metrics: SubscriptionMetrics) -> ReplicationParts:
-    """What replication controllers use."""
+def replication_parts(shared: Shared, metrics: SubscriptionMetrics) -> ReplicationParts:
+    """What replication controllers use; `metrics` are told of each snapshot."""
     settings = shared.settings
 
     async def first(data: TopicPartition) -> Offset:

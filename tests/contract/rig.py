@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connectors.base import Connector, EndReached, GroupReader, LogReader, LogWriter, Record
-from connectors.errors import ConnectorError
+from connectors.errors import ConnectorError, RetriableError
 from schemas.topics import TopicSpec
 from schemas.values import Offset, TopicPartition
 
@@ -135,6 +135,8 @@ class Membership:
             while not ready():
                 self._changed.clear()
                 await self._changed.wait()
+                if self._task is not None and self._task.done():
+                    self._task.result()
 
     async def leave(self) -> None:
         """Stops reading and closes the reader."""
@@ -155,9 +157,16 @@ class Membership:
         self._changed.set()
 
     async def _read(self) -> None:
-        while True:
-            for item in await self.reader.read():
-                if isinstance(item, Record):
-                    assert TopicPartition(item.topic, item.partition) in self.held, item
-                    self.records.append(item)
+        try:
+            while True:
+                with contextlib.suppress(RetriableError):  # the broker is away
+                    self._take(await self.reader.read())
+                self._changed.set()
+        finally:
             self._changed.set()
+
+    def _take(self, items: Sequence[Record | EndReached]) -> None:
+        for item in items:
+            if isinstance(item, Record):
+                assert TopicPartition(item.topic, item.partition) in self.held, item
+                self.records.append(item)

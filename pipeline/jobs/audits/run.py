@@ -165,8 +165,8 @@ class _Run:
             spark_errors(self._config),
         ):
             found, first, checks = self._spark_checks(spark, known, ledgers)
-        undecided = run_blocking(aged(self._connector, first, known.asked_ms))
         run_blocking(self._check_unmoved(known.scope))
+        undecided = run_blocking(aged(self._connector, first, known.asked_ms))
         hanging, shown = check_hanging(known.open, known.asked_ms, self._plan.evidence_max)
         checks.append(hanging)
         order = list(Check)

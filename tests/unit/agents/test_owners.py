@@ -9,20 +9,23 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
 
+from connectors.clock import SystemClock
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.fetch import KafkaBatchReader
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.agents.apps import cluster_app, writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.agents.owners import Owners, Shared
+from pipeline.agents.owners import Owners, Shared, replication_parts
 from pipeline.agents.probes import Finding, Probes
 from pipeline.config import Settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
+from pipeline.core.replication.controller import SyncMode
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.requests import COORDINATOR_SERVICE, PENDING_ACK_SERVICE, Requests
 from pipeline.metrics import WorkerMetrics
+from pipeline.subscription_metrics import SubscriptionMetrics
 from schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,
@@ -49,7 +52,7 @@ class Site:
         connector = MemoryConnector(broker)
         self.metrics = WorkerMetrics("a", CollectorRegistry())
         self._writer, self._admin = connector.writer("worker"), connector.admin()
-        shared = Shared(
+        self.shared = Shared(
             connector,
             KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),
             self._admin,
@@ -80,7 +83,7 @@ class Site:
             self.metrics,
         )
         self._app = cluster_app(settings, data_dir)
-        self.owners = Owners(self._app, shared, self._failed)
+        self.owners = Owners(self._app, self.shared, self._failed)
         self._probes = Probes(self.metrics.registry, {"partitions": self._ready})
         self._address = ""
 
@@ -125,6 +128,16 @@ async def site(broker: MemoryBroker, tmp_path: Path) -> AsyncIterator[Site]:
         stack.push_async_callback(made.close)
         await made.open()
         yield made
+
+
+@pytest.mark.parametrize("mode", SyncMode)
+async def test_controllers_carry_over_as_the_setting_says(
+    broker: MemoryBroker, tmp_path: Path, mode: SyncMode
+):
+    """What each mode does is tested with the controllers."""
+    shared = Site(broker, tmp_path, Settings.model_validate({"sync": mode.value})).shared
+    metrics = SubscriptionMetrics("a", dict, SystemClock())
+    assert replication_parts(shared, metrics).mode is mode
 
 
 async def test_it_is_unready_before_the_group_has_spoken(site: Site):

@@ -25,8 +25,8 @@ def _statistics(partition: dict[str, Any], *, idle_us: int = 0, known: bool = Tr
 
 
 def _looks(statistics: str, *, fetched: bool = True) -> list[str | None]:
-    watch = FetchWatch(PERIOD_S)
-    return [watch.look(statistics, [DATA] if fetched else []) for _ in range(LOOKS)]
+    watch, data = FetchWatch(PERIOD_S), [DATA] if fetched else []
+    return [watch.look(statistics, data, look * PERIOD_S) for look in range(LOOKS)]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,18 @@ def test_a_client_without_brokers_is_stuck(*, fetched: bool):
 def test_looks_count_only_in_a_row():
     """One answer, and the count begins anew."""
     watch, silent = FetchWatch(PERIOD_S), _statistics(SERVED, idle_us=-1)
-    for statistics in [silent] * (LOOKS - 1) + [_statistics(SERVED)] + [silent] * (LOOKS - 1):
-        assert watch.look(statistics, [DATA]) is None
-    assert watch.look(silent, [DATA]) is not None
+    looks = [silent] * (LOOKS - 1) + [_statistics(SERVED)] + [silent] * (LOOKS - 1)
+    for look, statistics in enumerate(looks):
+        assert watch.look(statistics, [DATA], look * PERIOD_S) is None
+    assert watch.look(silent, [DATA], len(looks) * PERIOD_S) is not None
+
+
+def test_looks_that_come_together_count_as_one():
+    """A member's thread resolves positions for seconds; what was said meanwhile is of before."""
+    watch, unknown = FetchWatch(PERIOD_S), _statistics({})
+    for late_s in range(LOOKS):
+        assert watch.look(unknown, [DATA], 60 + late_s / 100) is None
+    assert watch.look(_statistics(SERVED), [DATA], 60 + PERIOD_S) is None
+    for look in range(2, LOOKS + 1):
+        assert watch.look(unknown, [DATA], 60 + look * PERIOD_S) is None
+    assert watch.look(unknown, [DATA], 60 + (LOOKS + 1) * PERIOD_S) == "no broker serves t/0"

@@ -5,6 +5,7 @@ there, acknowledging it in the same transaction; all of it is copied to every cl
 """
 
 import asyncio
+import logging
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,9 @@ from pipeline.client import Subscription, TransactionClient
 from schemas.values import TopicPartition
 from tests.support.containers import INDEXED, ROOT, Compose
 from tests.support.worker_process import PARTITIONS, Load, create_topics
+
+LOGGER = logging.getLogger(__name__)
+"""Progress; pytest shows it with `--log-cli-level=INFO`."""
 
 ORDERS = INDEXED
 """Written on a."""
@@ -71,20 +75,27 @@ class Tour:
         ) as client:
             writing = asyncio.create_task(self.load.run(client, lambda _: self._moved.set()))
             for victim in self._victims:
-                await self._until(len(self.load.outcomes.committed) + STEP)
+                await self._until(self._committed + STEP)
+                LOGGER.info("%d committed, killing %s", self._committed, victim)
                 await asyncio.to_thread(compose.crash, victim)
+                LOGGER.info("%d committed, %s is healthy", self._committed, victim)
                 done, _ = await asyncio.wait([writing, invoicing], timeout=self._pause_s)
                 assert not done, done
-            await self._until(len(self.load.outcomes.committed) + STEP)
+            await self._until(self._committed + STEP)
             self.load.stop()
             await writing
+        LOGGER.info("%d committed, reading them", self._committed)
         await self._check()
         invoicing.cancel()
         await asyncio.gather(invoicing, return_exceptions=True)
 
+    @property
+    def _committed(self) -> int:
+        return len(self.load.outcomes.committed)
+
     async def _until(self, committed: int) -> None:
         async with asyncio.timeout(180):
-            while len(self.load.outcomes.committed) < committed:
+            while self._committed < committed:
                 self._moved.clear()
                 await self._moved.wait()
 
@@ -112,6 +123,7 @@ class Tour:
         for cluster in "bc":
             assert await self._read(cluster, ORDERS, written) == written, cluster
             assert await self._read(cluster, [INVOICES], invoiced) == invoiced, cluster
+            LOGGER.info("%s has all of them", cluster)
 
     async def _read(
         self, cluster: str, topics: Sequence[str], awaited: Mapping[int, int]

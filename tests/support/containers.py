@@ -122,20 +122,21 @@ class Compose:
 
         `docker kill` would count as stopped by hand, and nothing would bring the container back.
         """
-        before = self._state(service)
+        container = self.container(service)  # a restart keeps it
+        before = _state(container)
         shot = f"import os; os.kill({before['Pid']}, 9)"
         options = ("--pid", "host", "--user", "0", "--entrypoint", "python")
         assert run_image(WORKER_IMAGE, "-c", shot, options=options).returncode == 0
         end_s = time.monotonic() + TIMEOUT_S
         while True:
-            now = self._state(service)
+            now = _state(container)
             if now["StartedAt"] != before["StartedAt"] and now["Health"]["Status"] == "healthy":
                 return
             assert time.monotonic() < end_s, f"{service} does not come back: {now}"
 
-    def _state(self, service: str) -> dict[str, Any]:
-        shown = docker("inspect", "--format", "{{json .State}}", self.container(service))
-        return json.loads(shown.stdout)
+
+def _state(container: str) -> dict[str, Any]:
+    return json.loads(docker("inspect", "--format", "{{json .State}}", container).stdout)
 
 
 @contextmanager

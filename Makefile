@@ -38,7 +38,7 @@ images: ## Build the images stilltide (worker) and stilltide:spark.
 	docker build --quiet --tag stilltide:spark --target spark .
 
 test-containers: setup images ## Run the tests on images and the compose file; needs a Docker engine (TOUR_S=600 ARGS="-k killed").
-	TOUR_S=$(TOUR_S) $(BIN)/pytest tests/containers --session-timeout=$$((1800 + $(TOUR_S))) $(ARGS)
+	TOUR_S=$(TOUR_S) $(BIN)/pytest tests/containers --session-timeout=$$((1800 + 2 * $(TOUR_S))) $(ARGS)
 
 check: setup ## Lint, format, types and import contracts.
 	$(BIN)/ruff check $(CODE)

@@ -31,11 +31,15 @@ def secured() -> Iterator[str]:
 
 
 def ended(service: str, address: str, **variables: object) -> str:
-    """What a container says on stderr that is started so and ends with exit code 1."""
+    """What a container says on stderr that is started so and ends with exit code 1.
+
+    The link copies to the same broker under another address: two clusters may not share one.
+    """
     image, command = SERVICES[service]
+    other = address.replace("127.0.0.1", "localhost")
     settings = {
         "BOOTSTRAP_SERVERS": address,
-        "CLUSTERS": f"a={address} b={address}",
+        "CLUSTERS": f"a={address} b={other}",
         "REQUEST_TIMEOUT_S": 5,
         "BROKER_AWAY_S_MAX": 5,
     } | variables

@@ -30,7 +30,7 @@ SERVICES = [
 TOUR_S = float(os.environ.get("TOUR_S", "0"))
 VICTIMS = SERVICES if TOUR_S else ["worker-a", "link-a-b", "kafka-a", "worker-b"]
 
-pytestmark = pytest.mark.timeout(900 + TOUR_S)  # images start, clusters come up
+pytestmark = pytest.mark.timeout(900 + 2 * TOUR_S)  # of which the kills may take twice their time
 
 
 def fetch(address: str) -> bytes:

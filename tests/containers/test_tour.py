@@ -22,6 +22,11 @@ DASHBOARD = ROOT / "deploy/grafana/dashboards/stilltide.json"
 SEEN_S = 120.0
 """By then Prometheus has scraped often enough for every rate."""
 
+RECORDED_S = 2 * 60 * 60
+"""No run of these tests takes longer."""
+
+RECORDED_STEP_S = 15
+
 SERVICES = [
     *(f"{kind}-{cluster}" for kind in ("kafka", "worker") for cluster in "abc"),
     *(f"link-{source}-{target}" for source in "abc" for target in "abc" if source != target),
@@ -98,11 +103,19 @@ def expressions() -> list[str]:
 
 
 def samples(compose: Compose, expression: str) -> list[float]:
-    """What Prometheus makes of an expression now."""
-    query = urllib.parse.urlencode({"query": expression})
-    address = f"http://127.0.0.1:{compose.ports['PROMETHEUS_PORT']}/api/v1/query?{query}"
+    """What Prometheus makes of an expression, of the whole run: an audit outlasts a rate."""
+    now_s = time.time()
+    query = urllib.parse.urlencode(
+        {
+            "query": expression,
+            "start": now_s - RECORDED_S,
+            "end": now_s,
+            "step": RECORDED_STEP_S,
+        }
+    )
+    address = f"http://127.0.0.1:{compose.ports['PROMETHEUS_PORT']}/api/v1/query_range?{query}"
     found: dict[str, Any] = json.loads(fetch(address))
-    return [float(each["value"][1]) for each in found["data"]["result"]]
+    return [float(value) for each in found["data"]["result"] for _, value in each["values"]]
 
 
 def test_every_panel_shows_data(compose: Compose):

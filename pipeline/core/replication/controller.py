@@ -57,9 +57,15 @@ class SyncMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControllerLimits:
-    """How often groups are looked at, updates written, and idle positions committed again (I8)."""
+    """How often groups are looked at, updates written, and idle positions committed again (I8).
+
+    Where nothing has changed for `rest_after_ms`, groups are looked at every `rest_interval_ms`: a
+    look is nine questions to the brokers.
+    """
 
     poll_interval_ms: int = 100
+    rest_after_ms: int = 5000
+    rest_interval_ms: int = 500
     publish_interval_ms: int = 200
     commit_again_ms: int = 42 * 60 * 60 * 1000
     read_back_ms: int = 10_000
@@ -134,7 +140,7 @@ class ReplicationController:
         self._view: LogView | None = None  # the last one
         self._number = 0
         self._round: _Round | None = None
-        self._next_ms = 0
+        self._looked_ms = self._changed_ms = self._next_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
@@ -173,6 +179,7 @@ class ReplicationController:
         """A record of the positions partition, in log order."""
         if key.data == self._data and key.target == self._here and key.source in self.indexes:
             self.indexes[key.source].bucket_read(key.number, bucket)
+            self._end_rest()
 
     def positions_read(self, stable_offset: EndOffset, now_ms: int) -> list[ControllerEffect]:
         """Every bucket below this last stable offset was reported."""
@@ -181,6 +188,7 @@ class ReplicationController:
 
     def marker_read(self, key: MarkerKey, value: MarkerValue | None) -> None:
         """A marker of this cluster, in log order; None is a tombstone."""
+        self._end_rest()
         if isinstance(key, SnapshotsKey) and key.source == self._here:
             assert value is None or isinstance(value, Snapshots)
             self._snapshots = value
@@ -215,6 +223,10 @@ class ReplicationController:
         return group
 
     # -- rounds
+
+    def _end_rest(self) -> None:
+        """Has the next look come as soon as in times of change."""
+        self._next_ms = min(self._next_ms, self._looked_ms + self._limits.poll_interval_ms)
 
     def tick(self, now_ms: int) -> list[ControllerEffect]:
         """Begins the next round when it is time."""
@@ -257,6 +269,8 @@ class ReplicationController:
         if round_ is None or round_.number != number or round_.view is not None:
             return []
         before, self._view = self._view, view
+        if view != before:
+            self._changed_ms = now_ms
         if before is None or before[:2] != view[:2]:
             self._window = LogWindow()
         for name, seen in groups.items():
@@ -282,12 +296,17 @@ class ReplicationController:
             evaluation = self._evaluation(round_, group, now_ms)
             if evaluation is None:
                 continue
+            self._changed_ms = now_ms
             round_.group, round_.evaluation = name, evaluation
             wanted = self._advance(round_, None, effects, now_ms)
             if wanted:
                 return [*effects, *wanted]
-        self._round = None
-        self._next_ms = now_ms + self._limits.poll_interval_ms
+        self._round, self._looked_ms, limits = None, now_ms, self._limits
+        if now_ms < self._changed_ms + limits.rest_after_ms:
+            self._next_ms = now_ms + limits.poll_interval_ms
+        else:
+            # In step with the other partitions that rest: they share a look.
+            self._next_ms = (now_ms // limits.rest_interval_ms + 1) * limits.rest_interval_ms
         return effects
 
     def _is_busy(self, group: _Group, now_ms: int) -> bool:
@@ -399,6 +418,7 @@ class ReplicationController:
         What came of it is the group's standing.
         """
         self._group(group).reset_to = offset
+        self._end_rest()
 
     def moved(self, group: str, now_ms: int, *, done: bool) -> list[ControllerEffect]:
         """What became of `MoveGroup`."""

@@ -1,5 +1,9 @@
 """Rounds of a replication controller (I6-I9)."""
 
+from collections.abc import Callable
+
+import pytest
+
 from pipeline.core.replication import intervals
 from pipeline.core.replication.controller import (
     ControllerLimits,
@@ -23,6 +27,7 @@ from schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 A, B = ClusterName("a"), ClusterName("b")
 DATA = TopicPartition("t", 0)
+LIMITS = ControllerLimits()
 ON_A, ON_B = Incarnation(A, b"a-------"), Incarnation(B, b"b-------")
 UPDATE_KEY, APPLIED_KEY = UpdateKey(DATA, B, "g"), AppliedKey(DATA, B, "g")
 FROM_A = UpdateKey(DATA, A, "g")
@@ -50,7 +55,7 @@ def read(first: int, end: int, to: int = 5) -> LogRead:
 
 def begun(claimed: int = 2) -> ReplicationController:
     """One on `b` that has read its markers and the index up to offset 1, in its first round."""
-    made = ReplicationController(DATA, B, [A], mode=SyncMode.EXACT, limits=ControllerLimits())
+    made = ReplicationController(DATA, B, [A], mode=SyncMode.EXACT, limits=LIMITS)
     made.bucket_read(BucketKey(A, B, DATA, 0), BUCKET)
     made.bucket_read(BucketKey(A, B, TopicPartition("u", 0), 0), BUCKET)
     made.positions_read(EndOffset(1), 0)
@@ -162,6 +167,62 @@ def test_what_has_not_changed_is_not_looked_at():
         made.tick(made.deadline_ms)
         now_ms = 100 * number
         assert polled(made, GroupSeen(Offset(0), 0), number=number, now_ms=now_ms) == []
+
+
+IDLE = GroupSeen(Offset(0), 0)
+
+
+def resting() -> tuple[ReplicationController, int]:
+    """One that has looked at an idle group until it rested, and when it did so last."""
+    made = begun(claimed=0)
+    polled(made, IDLE)
+    made.log_read(1, read(0, 4), 0)
+    made.log_read(1, read(4, 5), 0)
+    now_ms, number = 0, 1
+    while made.deadline_ms == now_ms + LIMITS.poll_interval_ms:
+        now_ms, number = made.deadline_ms, number + 1
+        made.tick(now_ms)
+        assert polled(made, IDLE, number=number, now_ms=now_ms) == []
+    assert now_ms == LIMITS.rest_after_ms
+    return made, now_ms
+
+
+def test_where_nothing_changes_it_looks_seldom():
+    """Five seconds later it rests between two looks, and goes on resting."""
+    made, now_ms = resting()
+    first = 2 + now_ms // LIMITS.poll_interval_ms
+    for number in range(first, first + 3):
+        now_ms += LIMITS.rest_interval_ms
+        assert made.deadline_ms == now_ms
+        assert made.tick(now_ms - 1) == []
+        assert made.tick(now_ms) == [Poll(number, DATA, ("g",))]
+        assert polled(made, IDLE, number=number, now_ms=now_ms) == []
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        lambda made: made.marker_read(FROM_A, claiming(2)),
+        lambda made: made.bucket_read(BucketKey(A, B, DATA, 0), BUCKET),
+        lambda made: made.reset("g", Offset(0)),
+    ],
+    ids=["marker", "bucket", "reset"],
+)
+def test_news_ends_a_rest(news: Callable[[ReplicationController], None]):
+    """The next look comes as if something had changed lately."""
+    made, now_ms = resting()
+    news(made)
+    assert made.deadline_ms == now_ms + LIMITS.poll_interval_ms
+
+
+def test_a_log_that_grows_ends_a_rest():
+    """So do a group that moves on, and members that come and go: they are evaluated."""
+    made, now_ms = resting()
+    made.tick(now_ms := now_ms + LIMITS.rest_interval_ms)
+    number = 2 + LIMITS.rest_after_ms // LIMITS.poll_interval_ms
+    made.polled(number, view(end=6), {"g": IDLE}, EndOffset(1), now_ms)
+    made.log_read(number, read(5, 6, to=6), now_ms)
+    assert made.deadline_ms == now_ms + LIMITS.poll_interval_ms
 
 
 def test_updates_of_a_group_come_at_intervals():

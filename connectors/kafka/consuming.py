@@ -39,7 +39,7 @@ POLL_S = 0.02
 """A thread that has just read or obeyed looks for orders this often; a look takes 40 us."""
 
 _REST_S = 0.1
-"""And so often after a rest of a second."""
+"""And so often after a rest of half a second."""
 
 _REST_GROWTH = 1.2
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -185,3 +186,24 @@ def kafka_container(**changed: str) -> Iterator[str]:
     broker = DockerContainer(KAFKA_IMAGE).with_bind_ports(9092, port).with_envs(**settings)
     with broker.waiting_for(ready):
         yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def stilltide_container(*command: str, **settings: str) -> Iterator[None]:
+    """A worker or a link from our image, through testcontainers, on the network of this host.
+
+    Args:
+        command: of `stilltide`.
+        settings: environment variables.
+    """
+    serving = LogMessageWaitStrategy(
+        re.compile(r'"event": "(serving|replicating)"')
+    ).with_startup_timeout(READY_S)
+    made = (
+        DockerContainer(WORKER_IMAGE)
+        .with_command(list(command))
+        .with_envs(**settings, STILLTIDE_WEB_PORT=str(free_port()))
+        .with_kwargs(network_mode="host")
+    )
+    with made.waiting_for(serving):
+        yield

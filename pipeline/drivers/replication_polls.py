@@ -4,7 +4,8 @@
 *Invariants*: a look reads groups, then logs, then the end of the positions, all after it was asked
 for; the topic is the same before and after, or there is no answer.
 
-A look costs seven questions to the brokers, however many partitions and groups share it.
+A look costs nine questions to the brokers, two of them for coordinators, however many partitions
+and groups share it.
 """
 
 import asyncio

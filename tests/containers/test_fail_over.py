@@ -9,7 +9,7 @@ import pytest
 
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
-from pipeline.client import Subscription, TransactionClient
+from pipeline.client import TransactionClient
 from tests.support.containers import (
     SPARK_IMAGE,
     WORKER_IMAGE,
@@ -17,13 +17,12 @@ from tests.support.containers import (
     run_image,
     stilltide_container,
 )
-from tests.support.worker_process import create_topics
+from tests.support.worker_process import create_topics, read_and_commit
 
 TOPIC, GROUP = "orders", "billing"
 CLUSTER_IDS = {"a": "5L6g3nShT-eMCtK--X86sw", "b": "q1Wd0m3JQxSpn7cKk2Tb4A"}
 COUNT = 100
 READ_ON_A = 40
-WAIT_S = 120
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -69,29 +68,16 @@ async def written(bootstrap: str) -> set[int]:
     return {number for number in range(COUNT) if number % 10 != 9}
 
 
-async def read(bootstrap: str, count: int) -> list[int]:
-    """So many numbers that the group is given next, and commits."""
-    connector = KafkaConnector(KafkaConfig(bootstrap))
-    found: list[int] = []
-    async with (
-        asyncio.timeout(WAIT_S),
-        Subscription([TOPIC], group=GROUP, connector=connector) as subscription,
-    ):
-        while len(found) < count:
-            found.append(int((await anext(subscription)).value or b""))
-        await subscription.commit()
-    return found
-
-
 def test_a_group_goes_on_at_the_other_cluster(clusters: dict[str, str]):
     """Nothing is lost or read twice, and an audit there finds what was committed."""
     asyncio.run(create_topics(clusters["a"], TOPIC))
     stilltide(clusters, WORKER_IMAGE, "subscription", "enable", TOPIC, GROUP)
     committed = asyncio.run(written(clusters["a"]))
-    first = asyncio.run(read(clusters["a"], READ_ON_A))
+    a, b = (KafkaConnector(KafkaConfig(clusters[name])) for name in "ab")
+    first = asyncio.run(read_and_commit(a, TOPIC, GROUP, READ_ON_A))
     over = ("subscription", "failover", TOPIC, GROUP, "--to", "b")
     stilltide(clusters, WORKER_IMAGE, *over)
-    rest = asyncio.run(read(clusters["b"], len(committed) - READ_ON_A))
+    rest = asyncio.run(read_and_commit(b, TOPIC, GROUP, len(committed) - READ_ON_A))
     assert sorted(first + rest) == sorted(committed)
     where = ("--bootstrap-servers", clusters["b"], "--topics", TOPIC, "--update-index")
     audit = stilltide(clusters, SPARK_IMAGE, "audit", "run", *where, "-o", "json")

@@ -12,10 +12,9 @@ from aiohttp import ClientSession
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from connectors.local.cluster import LocalCluster
-from pipeline.client import Subscription
 from tests.support.link_process import Clusters, LinkProcess
 from tests.support.local import run_stilltide
-from tests.support.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess, read_and_commit
 
 WAIT_S = 60.0
 
@@ -73,19 +72,6 @@ def commit(address: str, topic: str, group: str, offset: int):
     consumer.close()
 
 
-async def read(connector: Any, topic: str, group: str, count: int) -> list[int]:
-    """What a member of ours is given; it commits all of it."""
-    found: list[int] = []
-    async with (
-        asyncio.timeout(WAIT_S),
-        Subscription([topic], group=group, connector=connector) as subscription,
-    ):
-        while len(found) < count:
-            found.append(int((await anext(subscription)).value or b""))
-        await subscription.commit()
-    return found
-
-
 async def metrics(worker: WorkerProcess) -> list[str]:
     """What it shows, line by line."""
     async with ClientSession() as session, session.get(f"{worker.web}/metrics") as response:
@@ -132,7 +118,7 @@ async def test_groups_fail_over_between_two_brokers(
         for group in (foreign, ours):
             await operated.run("subscription", "enable", topic_name, group)
         produced(a, topic_name, 0, 500)
-        first = await read(clusters.connector("a"), topic_name, ours, 300)
+        first = await read_and_commit(clusters.connector("a"), topic_name, ours, 300)
         commit(a, topic_name, foreign, 120)
         produced(b, topic_name, 500, 600)
 
@@ -142,7 +128,7 @@ async def test_groups_fail_over_between_two_brokers(
             )
             assert [(one["read_again"], one["cluster"]) for one in done] == [(0, "b")]
         assert committed(b, topic_name, foreign) == 120
-        rest = await read(clusters.connector("b"), topic_name, ours, 300)
+        rest = await read_and_commit(clusters.connector("b"), topic_name, ours, 300)
         assert sorted(first + rest) == list(range(600))
 
         listed = await operated.ask("subscription", "list")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from connectors.base import Connector
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from pipeline.client import Subscription, TransactionClient
@@ -25,6 +26,8 @@ from schemas.values import TopicPartition
 COORDINATORS = 4
 PARTITIONS = 3
 """Of each data topic."""
+
+READ_S = 120.0
 
 
 class Held(NamedTuple):
@@ -236,6 +239,19 @@ class Load:
         assert self.outcomes.committed <= seen.keys()
         assert seen.keys() <= self.outcomes.committed | self.outcomes.unknown
         assert self.outcomes.count == self.count
+
+
+async def read_and_commit(connector: Connector, topic: str, group: str, count: int) -> list[int]:
+    """So many numbers that a member of ours is given next; it commits all of them."""
+    found: list[int] = []
+    async with (
+        asyncio.timeout(READ_S),
+        Subscription([topic], group=group, connector=connector) as subscription,
+    ):
+        while len(found) < count:
+            found.append(int((await anext(subscription)).value or b""))
+        await subscription.commit()
+    return found
 
 
 async def create_topics(bootstrap: str, *names: str) -> None:

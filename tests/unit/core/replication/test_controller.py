@@ -172,27 +172,27 @@ def test_what_has_not_changed_is_not_looked_at():
 IDLE = GroupSeen(Offset(0), 0)
 
 
-def resting() -> tuple[ReplicationController, int]:
-    """One that has looked at an idle group until it rested, and when it did so last."""
+def resting() -> tuple[ReplicationController, int, int]:
+    """One that has looked at an idle group until it rests; the last look's number, and its time."""
     made = begun(claimed=0)
-    polled(made, IDLE)
-    made.log_read(1, read(0, 4), 0)
-    made.log_read(1, read(4, 5), 0)
-    now_ms, number = 0, 1
+    (write,) = polled(made, IDLE)
+    assert isinstance(write, WriteMarker)
+    made.marker_read(write.key, write.value)
+    number, now_ms = 1, 0
     while made.deadline_ms == now_ms + LIMITS.poll_interval_ms:
-        now_ms, number = made.deadline_ms, number + 1
-        made.tick(now_ms)
+        number, now_ms = number + 1, made.deadline_ms
+        assert made.tick(now_ms) == [Poll(number, DATA, ("g",))]
         assert polled(made, IDLE, number=number, now_ms=now_ms) == []
-    assert now_ms == LIMITS.rest_after_ms
-    return made, now_ms
+    assert now_ms == LIMITS.poll_interval_ms + LIMITS.rest_after_ms, "since its note was read back"
+    return made, number, now_ms
 
 
 def test_where_nothing_changes_it_looks_seldom():
-    """Five seconds later it rests between two looks, and goes on resting."""
-    made, now_ms = resting()
-    first = 2 + now_ms // LIMITS.poll_interval_ms
-    for number in range(first, first + 3):
-        now_ms += LIMITS.rest_interval_ms
+    """Five seconds later it rests between two looks, at times that all partitions share."""
+    made, number, now_ms = resting()
+    now_ms -= now_ms % LIMITS.rest_interval_ms
+    for _ in range(3):
+        number, now_ms = number + 1, now_ms + LIMITS.rest_interval_ms
         assert made.deadline_ms == now_ms
         assert made.tick(now_ms - 1) == []
         assert made.tick(now_ms) == [Poll(number, DATA, ("g",))]
@@ -210,19 +210,29 @@ def test_where_nothing_changes_it_looks_seldom():
 )
 def test_news_ends_a_rest(news: Callable[[ReplicationController], None]):
     """The next look comes as if something had changed lately."""
-    made, now_ms = resting()
+    made, _, now_ms = resting()
     news(made)
     assert made.deadline_ms == now_ms + LIMITS.poll_interval_ms
 
 
-def test_a_log_that_grows_ends_a_rest():
-    """So do a group that moves on, and members that come and go: they are evaluated."""
-    made, now_ms = resting()
-    made.tick(now_ms := now_ms + LIMITS.rest_interval_ms)
-    number = 2 + LIMITS.rest_after_ms // LIMITS.poll_interval_ms
-    made.polled(number, view(end=6), {"g": IDLE}, EndOffset(1), now_ms)
-    made.log_read(number, read(5, 6, to=6), now_ms)
-    assert made.deadline_ms == now_ms + LIMITS.poll_interval_ms
+@pytest.mark.parametrize(
+    ("end", "groups", "rests"),
+    [
+        (5, {"g": IDLE}, True),
+        (5, {"g": IDLE._replace(active=True)}, False),
+        (5, {}, True),
+        (6, {}, False),
+    ],
+    ids=["nothing", "a member", "no group", "a record"],
+)
+def test_what_a_look_finds_ends_a_rest(end: int, groups: dict[str, GroupSeen], *, rests: bool):
+    """What is new about a group, or about the log, with or without groups."""
+    made, number, now_ms = resting()
+    now_ms += LIMITS.rest_interval_ms - now_ms % LIMITS.rest_interval_ms
+    made.tick(now_ms)
+    made.polled(number + 1, view(end), groups, EndOffset(1), now_ms)
+    interval_ms = LIMITS.rest_interval_ms if rests else LIMITS.poll_interval_ms
+    assert made.deadline_ms == now_ms + interval_ms
 
 
 def test_updates_of_a_group_come_at_intervals():

@@ -14,7 +14,8 @@ from connectors.base import EndReached
 from connectors.copying import Columns
 from connectors.kafka.config import KafkaConfig, reader_options
 from connectors.kafka.consuming import ConsumerThread
-from connectors.kafka.inbox import Item
+from connectors.kafka.inbox import Inbox, Item
+from connectors.kafka.seat import Seat
 from schemas.values import Offset, TopicPartition
 
 
@@ -22,27 +23,28 @@ class KafkaColumnReader:
     """A `ColumnReader`. Belongs to the loop of its first `assign`."""
 
     def __init__(self, config: KafkaConfig, client_id: str) -> None:
-        self._thread = ConsumerThread(config, reader_options(config, client_id, committed=True))
+        self._seat = Seat(Inbox(config.reader_records_max))
+        options = reader_options(config, client_id, committed=True)
+        self._thread = ConsumerThread(config, options, self._seat)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces what is read; nothing is paused afterwards."""
-        inbox = self._thread.inbox
-        inbox.generation += 1
-        inbox.clear()
-        generation, wanted = inbox.generation, dict(positions)
-        await self._thread.submit(lambda it: self._thread.assign(it, wanted, generation))
+        generation, wanted = self._seat.inbox.begin_anew(), dict(positions)
+        await self._thread.submit(
+            lambda it: self._thread.assign(it, self._seat, wanted, generation)
+        )
 
     async def read(self) -> Sequence[Columns | EndReached]:
         """The next records, column by column."""
-        return by_columns(await self._thread.inbox.take())
+        return by_columns(await self._seat.inbox.take())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""
-        self._thread.pause(partitions)
+        self._thread.pause(self._seat, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from where they stand."""
-        self._thread.resume(partitions)
+        self._thread.resume(self._seat, partitions)
 
     async def close(self) -> None:
         """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""

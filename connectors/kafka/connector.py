@@ -13,6 +13,7 @@ from connectors.kafka.group_admin import KafkaGroupAdmin
 from connectors.kafka.groups import KafkaGroupReader
 from connectors.kafka.native_transactions import KafkaNativeTransactions
 from connectors.kafka.reader import KafkaReader
+from connectors.kafka.sharing import SharedConsumers
 from connectors.kafka.transactional import KafkaTransactionalWriter
 from connectors.kafka.writer import KafkaWriter
 
@@ -22,6 +23,7 @@ class KafkaConnector:
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
+        self._shared = SharedConsumers(config)
 
     def writer(self, client_id: str, *, linger_ms: float = 0) -> KafkaWriter:
         """A writer: idempotent, acknowledged by all in-sync replicas."""
@@ -40,8 +42,12 @@ class KafkaConnector:
         fetching: Fetching = Fetching.TAILING,
     ) -> KafkaReader:
         """A reader of named partitions; see `Connector.reader`."""
-        options = reader_options(self._config, client_id, committed=committed, fetching=fetching)
-        return KafkaReader(self._config, options, timestamps=timestamps)
+        options, shareable = (
+            reader_options(self._config, name, committed=committed, fetching=fetching)
+            for name in (client_id, f"shared-{fetching.value}")
+        )
+        shared = None if fetching is Fetching.SCANNING else (self._shared, shareable)
+        return KafkaReader(self._config, options, timestamps=timestamps, shared=shared)
 
     def column_reader(self, client_id: str) -> KafkaColumnReader:
         """A reader of columns of committed native data."""

@@ -1,10 +1,11 @@
-"""One confluent-kafka consumer and the thread that polls it.
+"""One confluent-kafka consumer and the thread that polls it, for one reader or for several.
 
 *Source*: kafka.md 2, 7; connectors.base, `LogReader`.
 
 *Invariants*: only the thread touches the consumer, so what a poll brought always belongs to the
 assignment made before it; everything reaches the loop in the order the thread saw it. A consumer
-that no broker serves is replaced by another, which reads on where it stood.
+that no broker serves is replaced by another, which reads on where it stood. Of readers that share
+it none waits for another: who falls behind is shown out.
 
 The loop never calls the consumer, not even to pause: the client lets in one caller at a time, and
 a thread that polls again and again keeps everyone else out, measured for seconds.
@@ -19,7 +20,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -30,9 +31,10 @@ from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, milliseconds
 from connectors.kafka.errors import AWAY, place_of, translate
 from connectors.kafka.fetch_watch import LOOKS, FetchWatch
-from connectors.kafka.inbox import Batch, Inbox
+from connectors.kafka.inbox import Batch
 from connectors.kafka.logs import LOGGER, ClientLog
-from connectors.kafka.messages import sort_out
+from connectors.kafka.messages import place_of_message, sort_out
+from connectors.kafka.seat import Positions, Seat
 from schemas.values import Offset, TopicPartition
 
 POLL_S = 0.02
@@ -46,7 +48,6 @@ _REST_GROWTH = 1.2
 _BATCH_RECORDS = 1000
 _CLOSE_S = 10.0
 _MEET_S = 1.0
-Positions = Mapping[TopicPartition, Offset]
 
 
 def client_partitions(positions: Positions) -> list[ClientPartition]:
@@ -62,9 +63,14 @@ def client_names(partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
 class ConsumerThread:
     """Runs one consumer; made, ordered about and closed on the loop.
 
-    `settle` runs on the thread after each poll; False means that a rebalance has overtaken what
-    the poll brought. `rejoin` has a new consumer join the group of the one it replaces; where there
-    is none, the partitions are the caller's, and are assigned again.
+    Args:
+        config: the cluster.
+        options: librdkafka's.
+        seat: of the one reader it serves; without one, whoever assigns has a seat.
+        settle: runs on the thread after each poll; False means that a rebalance has overtaken what
+            the poll brought.
+        rejoin: has a new consumer join the group of the one it replaces; where there is none, the
+            partitions are the readers', and are assigned again.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -76,14 +82,16 @@ class ConsumerThread:
         self,
         config: KafkaConfig,
         options: Mapping[str, Any],
+        seat: Seat | None = None,
         settle: Callable[[Consumer], bool] = lambda _: True,
         rejoin: Callable[[Consumer], None] | None = None,
     ) -> None:
-        self.inbox = Inbox(config.reader_records_max)
         self.address = config.bootstrap_servers
         self.client_id = str(options["client.id"])
         self._options = options
         self._fetch_timeout_s = config.fetch_timeout_s
+        self._only = seat
+        self._seats = [] if seat is None else [seat]
         self._settle = settle
         self._rejoin = rejoin
         self._orders: deque[tuple[Callable[[Consumer], None], asyncio.Future[None]]] = deque()
@@ -92,11 +100,13 @@ class ConsumerThread:
         self._reading = False
         self._ending = False
         self._all_down = self._begun_anew = False
-        self._generation = 0
-        self._assigned: Positions = {}
-        self._fetched: frozenset[TopicPartition] = frozenset()
         self._missing: str | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has been closed, or has died."""
+        return self._ending
 
     def submit(self, action: Callable[[Consumer], None]) -> "asyncio.Future[None]":
         """Has the thread run `action` between two polls, in the order of submission.
@@ -110,31 +120,41 @@ class ConsumerThread:
         self._ordered.set()
         return done
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching those of the partitions that are assigned."""
         wanted = frozenset(partitions)
-        self.submit(lambda it: self._pause(it, wanted & self._assigned.keys()))
+        self.submit(lambda it: _pause(it, seat, wanted & seat.assigned.keys()))
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+    def resume(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """Fetches again from where they stand those of the partitions that are assigned."""
         wanted = frozenset(partitions)
-        self.submit(lambda it: self._resume(it, wanted & self._assigned.keys()))
+        self.submit(lambda it: _resume(it, seat, wanted & seat.assigned.keys()))
 
-    def assign(self, consumer: Consumer, positions: Positions, generation: int) -> None:
-        """Reads these partitions from now on; on the thread."""
-        self._generation = generation
-        self._assigned = positions
-        self._fetched = frozenset()
-        consumer.assign(client_partitions(positions))
+    def assign(self, consumer: Consumer, seat: Seat, positions: Positions, generation: int) -> None:
+        """Reads these partitions from now on for this seat; on the thread."""
+        if self._only is None:
+            self.leave(consumer, seat)
+            consumer.incremental_assign(client_partitions(positions))
+            self._seats = [*self._seats, seat]
+        else:
+            consumer.assign(client_partitions(positions))
+        seat.take_up(positions, generation)
         # The client keeps the pause of a partition over an assignment.
-        self._resume(consumer, positions.keys())
+        _resume(consumer, seat, positions.keys())
         self._meet(consumer, {data.topic for data in positions})
         self._reading = self._reading or bool(positions)
 
-    def unassign(self, consumer: Consumer) -> None:
-        """Reads nothing any more; on the thread."""
-        self._assigned, self._fetched = {}, frozenset()
+    def unassign(self, consumer: Consumer, seat: Seat) -> None:
+        """Has the only seat read nothing any more; on the thread."""
+        seat.clear()
         consumer.unassign()
+
+    def leave(self, consumer: Consumer, seat: Seat) -> None:
+        """Has one of several seats read nothing any more; on the thread."""
+        if seat in self._seats:
+            self._seats = [it for it in self._seats if it is not seat]
+            consumer.incremental_unassign(client_names(seat.assigned))
+            seat.clear()
 
     def read_on(self) -> None:
         """Polls also without an assignment: a group member's come from a poll; on the thread."""
@@ -151,14 +171,12 @@ class ConsumerThread:
     async def close(self) -> None:
         """Ends thread and consumer; every waiting and later `take` raises `FatalError`."""
         self._ending = True
-        self.inbox.close(self.closed_error())
+        for seat in self._seats:
+            seat.inbox.close(self.closed_error())
         self._ordered.set()
-        if self._thread is None:
-            return
-        await asyncio.to_thread(self._thread.join, _CLOSE_S)
-        while self._orders:
-            _, done = self._orders.popleft()
-            _resolve(done, self.closed_error())
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, _CLOSE_S)
+            self._drop_orders()
 
     def closed_error(self) -> FatalError:
         """What a closed reader answers."""
@@ -194,17 +212,27 @@ class ConsumerThread:
                 self._obey(self._consumer)
                 if not self._reading:
                     self._ordered.wait()
-                elif self.inbox.wait_for_space(POLL_S):
+                elif self._only is None or self._only.inbox.wait_for_space(POLL_S):
                     self._round(self._consumer)
+                if self._only is None:
+                    self._show_out(self._consumer)
                 if self._missing is not None:
                     self._replace(self._consumer, self._missing)
         except Exception as error:  # noqa: BLE001 - whatever it is, the loop must hear of it
             # A dead thread must not look like a silent topic.
             LOGGER.exception("the thread of reader %s died", self.client_id)
+            self._ending = True
             failure = FatalError(f"reader {self.client_id} failed", detail=repr(error))
-            self.post(self.inbox.close, failure)
+            for seat in self._seats:
+                self.post(seat.inbox.close, failure)
+            self.post(self._drop_orders)
         finally:
             self._consumer.close()
+
+    def _drop_orders(self) -> None:
+        while self._orders:
+            _, done = self._orders.popleft()
+            _resolve(done, self.closed_error())
 
     def _obey(self, consumer: Consumer) -> None:
         self._ordered.clear()
@@ -222,21 +250,42 @@ class ConsumerThread:
         first = consumer.poll(self._poll_s)
         messages = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
         self._poll_s = POLL_S if messages else min(self._poll_s * _REST_GROWTH, _REST_S)
-        if not self._settle(consumer) or not messages:
+        if not self._settle(consumer):
             return
-        items, failed = sort_out(messages)
-        if items:
-            self._all_down = self._begun_anew = False
-            value_bytes = sum(map(len, messages))
-            batch = Batch(self._generation, items, value_bytes)
-            self.inbox.count_in(batch)
-            self.post(self.inbox.arrive, batch)
-        for message in failed:
-            self._report(message)
+        for seat, brought in self._shared_out(messages):
+            items, failed = sort_out(brought)
+            if items and seat is not None:
+                self._all_down = self._begun_anew = False
+                batch = Batch(seat.generation, items, sum(map(len, brought)))
+                seat.inbox.count_in(batch)
+                self.post(seat.inbox.arrive, batch)
+            for message in failed:
+                self._report(message, seat)
+
+    def _shared_out(self, messages: list[Message]) -> Iterable[tuple[Seat | None, list[Message]]]:
+        """What is whose; nobody's are what names no partition, or one that nobody reads now."""
+        if self._only is not None or not messages:
+            return [(self._only, messages)] if messages else []
+        owners = {data: seat for seat in self._seats for data in seat.assigned}
+        shares: dict[Seat | None, list[Message]] = {}
+        for message in messages:
+            data = place_of_message(message)
+            seat = None if data is None else owners.get(data)
+            shares.setdefault(seat, []).append(message)
+        return shares.items()
+
+    def _show_out(self, consumer: Consumer) -> None:
+        """A reader that has fallen behind holds up no other: it goes on by itself."""
+        for seat in self._seats:
+            if not seat.inbox.has_space():
+                positions, generation = _positions(consumer, seat), seat.generation
+                self.leave(consumer, seat)
+                self.post(seat.shown_out, generation, positions)
 
     def _note_statistics(self, statistics: str) -> None:
         """Runs within a poll."""
-        self._missing = self._watch.look(statistics, self._fetched, time.monotonic())
+        fetched = [data for seat in self._seats for data in seat.fetched]
+        self._missing = self._watch.look(statistics, fetched, time.monotonic())
 
     def _replace(self, stuck: Consumer, missing: str) -> None:
         """Reads on with a new consumer where this one stands; what is paused stays so.
@@ -252,27 +301,21 @@ class ConsumerThread:
             missing,
         )
         self._begun_anew = True
-        paused = self._assigned.keys() - self._fetched
-        positions = dict(self._assigned)
-        for it in stuck.position(client_names(positions)):
-            if it.offset >= 0:
-                positions[TopicPartition(it.topic, it.partition)] = Offset(it.offset)
+        stood = [
+            (seat, _positions(stuck, seat), seat.assigned.keys() - seat.fetched)
+            for seat in self._seats
+        ]
         stuck.close()
         self._make()
-        if self._rejoin is None:
-            self.assign(self._consumer, positions, self._generation)
-            self._pause(self._consumer, paused)
-        else:
-            self._assigned, self._fetched = {}, frozenset()
-            self._rejoin(self._consumer)
-
-    def _pause(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
-        consumer.pause(client_names(partitions))
-        self._fetched -= partitions
-
-    def _resume(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
-        consumer.resume(client_names(partitions))
-        self._fetched |= partitions
+        if self._only is None:
+            self._seats = []
+        for seat, positions, paused in stood:
+            if self._rejoin is not None:
+                seat.clear()
+                self._rejoin(self._consumer)
+            else:
+                self.assign(self._consumer, seat, positions, seat.generation)
+                _pause(self._consumer, seat, paused)
 
     def _meet(self, consumer: Consumer, topics: set[str]) -> None:
         """Asks where further topics lie; left to itself the client asks within a second."""
@@ -282,13 +325,14 @@ class ConsumerThread:
                 consumer.list_topics(*(new if len(new) == 1 else ()), timeout=_MEET_S)
         self._met |= new
 
-    def _report(self, message: Message) -> None:
-        error, topic, partition = message.error(), message.topic(), message.partition()
+    def _report(self, message: Message, seat: Seat | None) -> None:
+        """Tells the reader; all of them, unless the message says of which partition it is."""
+        error, data = message.error(), place_of_message(message)
         assert error is not None
-        if topic is None or partition is None or partition < 0:
-            self._fail(error, "cannot read")
-        else:
-            self._fail(error, f"cannot read {topic}/{partition}@{message.offset()}")
+        if data is None or data.partition < 0:
+            self._fail(error, "cannot read", self._seats)
+        elif seat is not None:
+            self._fail(error, f"cannot read {data}@{message.offset()}", [seat])
 
     def _note_error(self, error: KafkaError) -> None:
         """Runs within a poll. One broker of several away is no news; all of them away is."""
@@ -297,17 +341,36 @@ class ConsumerThread:
         elif error.code() in AWAY and not self._all_down:
             return
         place = place_of(error)
-        if place is not None and place not in self._assigned:
-            return
-        self._fail(error, "cannot read")
+        told = [it for it in self._seats if place is None or place in it.assigned]
+        self._fail(error, "cannot read", told)
 
-    def _fail(self, error: KafkaError, action: str) -> None:
+    def _fail(self, error: KafkaError, action: str, seats: Sequence[Seat]) -> None:
         failure = translate(error, self.address, action)
-        if isinstance(failure, RetriableError):
-            self.post(self.inbox.away, failure)
-        else:
-            self._fetched = frozenset()  # nobody waits for more
-            self.post(self.inbox.fail, self._generation, failure)
+        for seat in seats:
+            if isinstance(failure, RetriableError):
+                self.post(seat.inbox.away, failure)
+            else:
+                seat.fetched = frozenset()  # nobody waits for more
+                self.post(seat.inbox.fail, seat.generation, failure)
+
+
+def _pause(consumer: Consumer, seat: Seat, partitions: AbstractSet[TopicPartition]) -> None:
+    consumer.pause(client_names(partitions))
+    seat.fetched -= partitions
+
+
+def _resume(consumer: Consumer, seat: Seat, partitions: AbstractSet[TopicPartition]) -> None:
+    consumer.resume(client_names(partitions))
+    seat.fetched |= partitions
+
+
+def _positions(consumer: Consumer, seat: Seat) -> Positions:
+    """Behind what was read."""
+    positions = dict(seat.assigned)
+    for it in consumer.position(client_names(positions)):
+        if it.offset >= 0:
+            positions[TopicPartition(it.topic, it.partition)] = Offset(it.offset)
+    return positions
 
 
 def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:

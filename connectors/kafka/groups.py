@@ -22,13 +22,11 @@ from connectors.commit_check import check_metadata
 from connectors.errors import ConnectorError, FencedError, RetriableError
 from connectors.kafka.admin import log_bounds
 from connectors.kafka.config import KafkaConfig, group_options
-from connectors.kafka.consuming import (
-    ConsumerThread,
-    Positions,
-    client_names,
-)
+from connectors.kafka.consuming import ConsumerThread, client_names
 from connectors.kafka.errors import translate
+from connectors.kafka.inbox import Inbox
 from connectors.kafka.messages import converted
+from connectors.kafka.seat import Positions, Seat
 from schemas.values import Offset, TopicPartition
 
 Assigned = Callable[[Mapping[TopicPartition, Offset]], None]
@@ -44,9 +42,13 @@ class KafkaGroupReader:
         self._config = config
         self._group = group
         self._from_start = from_start
-        options = group_options(config, client_id, group)
+        self._seat = Seat(Inbox(config.reader_records_max))
         self._thread = ConsumerThread(
-            config, {**options, "on_commit": self._note_committed}, self._settle, self._rejoin
+            config,
+            {**group_options(config, client_id, group), "on_commit": self._note_committed},
+            self._seat,
+            self._settle,
+            self._rejoin,
         )
         self._topics: list[str] = []
         # The thread's view of the assignment.
@@ -78,29 +80,26 @@ class KafkaGroupReader:
             FencedError: the group has given one of them to another member.
         """
         self._check_held(positions)
-        inbox = self._thread.inbox
-        inbox.generation += 1
-        inbox.clear()
-        generation, wanted, told = inbox.generation, dict(positions), self._told
+        generation, wanted, told = self._seat.inbox.begin_anew(), dict(positions), self._told
 
         def move(consumer: Consumer) -> None:
             # A rebalance that the loop did not know of has the last word.
             if told == self._rebalances:
-                self._thread.assign(consumer, wanted, generation)
+                self._thread.assign(consumer, self._seat, wanted, generation)
 
         await self._thread.submit(move)
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        return converted(await self._thread.inbox.take())
+        return converted(await self._seat.inbox.take())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""
-        self._thread.pause(partitions)
+        self._thread.pause(self._seat, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from where they stand."""
-        self._thread.resume(partitions)
+        self._thread.resume(self._seat, partitions)
 
     def committed(self, data: TopicPartition) -> Committed | None:
         """What was committed at the assignment; see `GroupReader.committed`."""
@@ -210,7 +209,7 @@ class KafkaGroupReader:
     def _note_withdrawn(self, consumer: Consumer, _: list[ClientPartition]) -> None:
         self._granted = None
         self._withdrawn = True
-        self._thread.unassign(consumer)
+        self._thread.unassign(consumer, self._seat)
 
     def _settle(self, consumer: Consumer) -> bool:
         """Acts on a rebalance, on the thread; False when there was one."""
@@ -231,13 +230,13 @@ class KafkaGroupReader:
         try:
             found, positions = self._resolve(consumer, partitions)
         except RetriableError as error:
-            self._thread.post(self._thread.inbox.away, error)
+            self._thread.post(self._seat.inbox.away, error)
             return
         self._granted = None
         self._given = tuple(positions)
         self._rebalances += 1
         self._thread.post(self._tell_assigned, self._rebalances, positions, found)
-        self._thread.assign(consumer, positions, self._thread.inbox.generation)
+        self._thread.assign(consumer, self._seat, positions, self._seat.inbox.generation)
 
     def _resolve(
         self, consumer: Consumer, partitions: list[TopicPartition]
@@ -258,7 +257,7 @@ class KafkaGroupReader:
         self._told = told
         self._held = frozenset()
         self._found = {}
-        self._thread.inbox.clear()
+        self._seat.inbox.clear()
         self._revoked(partitions)
 
     def _tell_assigned(

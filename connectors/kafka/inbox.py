@@ -5,7 +5,8 @@
 *Invariants*: order of arrival; a failure is raised only after what came before it; a failure that
 will not pass is raised by every `read` until `clear`. Nothing of an older generation is let in.
 
-Belongs to the loop; only `backlog` and `wait_for_space` are called on the consumer's thread.
+Belongs to the loop; only `count_in`, `has_space` and `wait_for_space` are called on the consumer's
+thread.
 """
 
 import asyncio
@@ -92,6 +93,12 @@ class Inbox:
             self._failure = error
             self._wake()
 
+    def begin_anew(self) -> int:
+        """Forgets what was not read, and what is on its way; the new generation."""
+        self.generation += 1
+        self.clear()
+        return self.generation
+
     def clear(self) -> None:
         """Forgets what was not read; what arrives of this generation from now on counts."""
         for batch in self._batches:
@@ -110,21 +117,22 @@ class Inbox:
         self._sent_records += len(batch.items)
         self._sent_bytes += batch.value_bytes
 
-    def wait_for_space(self, timeout_s: float) -> bool:
-        """Waits on the consumer's thread while the loop is behind; False: it still is."""
-        if self._has_space():
-            return True
-        self._space.clear()
-        if self._has_space():
-            return True
-        self._space.wait(timeout_s)
-        return self._has_space()
-
-    def _has_space(self) -> bool:
+    def has_space(self) -> bool:
+        """Whether the loop keeps up; on the consumer's thread."""
         return (
             self._sent_records - self._taken_records < self._records_max
             and self._sent_bytes - self._taken_bytes < BYTES_MAX
         )
+
+    def wait_for_space(self, timeout_s: float) -> bool:
+        """Waits on the consumer's thread while the loop is behind; False: it still is."""
+        if self.has_space():
+            return True
+        self._space.clear()
+        if self.has_space():
+            return True
+        self._space.wait(timeout_s)
+        return self.has_space()
 
     def _count_out(self, batch: Batch) -> None:
         self._taken_records += len(batch.items)

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message
 
 from connectors.base import EndReached, Record, TimedRecord
 from connectors.kafka.inbox import Item
-from schemas.values import EndOffset
+from schemas.values import EndOffset, TopicPartition
 
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name begins so
 
@@ -49,6 +49,12 @@ def sort_out(messages: list[Message]) -> tuple[list[Item], list[Message]]:
         else:
             failed.append(message)
     return items, failed
+
+
+def place_of_message(message: Message) -> TopicPartition | None:
+    """Where a message, or the error it reports, is from; None where it does not say."""
+    topic, partition = message.topic(), message.partition()
+    return None if topic is None or partition is None else TopicPartition(topic, partition)
 
 
 def converted(items: Sequence[Item]) -> Sequence[Record | EndReached]:

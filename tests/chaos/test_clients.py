@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from connectors.errors import RetriableError
+from connectors.fetching import Fetching
 from connectors.kafka.admin import KafkaAdmin
 from connectors.kafka.config import KafkaConfig, admin_options, producer_options, reader_options
 from connectors.kafka.connector import KafkaConnector
@@ -86,8 +87,9 @@ async def test_every_reader_finds_its_broker_again():
     often = {"topic.metadata.refresh.interval.ms": "300", "log_level": "0"}
     async with WaveringBroker(SEED) as broker:
         connector = KafkaConnector(KafkaConfig(broker.bootstrap, often, fetch_timeout_s=WAVERS_S))
-        readers = {
-            f"reader-{number}": connector.reader(f"reader-{number}") for number in range(MANY)
+        readers = {  # such as share no client
+            name: connector.reader(name, fetching=Fetching.SCANNING)
+            for name in (f"reader-{number}" for number in range(MANY))
         }
         async with asyncio.TaskGroup() as reading:
             tasks = [reading.create_task(_read(it)) for it in readers.values()]

@@ -129,9 +129,9 @@ class Membership:
         await self.reader.subscribe([topic], assigned=self._assigned, revoked=self._revoked)
         self._task = asyncio.create_task(self._read())
 
-    async def until(self, ready: Callable[[], bool]) -> None:
+    async def until(self, ready: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
         """Returns when `ready()`; looked at after every event and record."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(timeout_s):
             while not ready():
                 self._changed.clear()
                 await self._changed.wait()

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from connectors.base import LogReader, LogWriter, Record
 from connectors.errors import RetriableError
+from connectors.fetching import Fetching
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.kafka.logs import LOGGER
@@ -18,6 +20,7 @@ from tests.contract.rig import Membership
 
 WAIT_S = 60
 FETCH_TIMEOUT_S = 3
+SHARED = "shared-tailing"
 
 
 class BegunAnew(logging.Handler):
@@ -45,8 +48,9 @@ class BegunAnew(logging.Handler):
 
 
 @pytest.fixture
-async def begun_anew() -> AsyncIterator[BegunAnew]:
+async def begun_anew(caplog: pytest.LogCaptureFixture) -> AsyncIterator[BegunAnew]:
     """Hears of every reader of the test."""
+    caplog.set_level(logging.DEBUG, LOGGER.name)  # where one begins again more than once
     handler = BegunAnew()
     LOGGER.addHandler(handler)
     yield handler
@@ -62,12 +66,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 async def connector(cluster: LocalCluster, topic_name: str) -> KafkaConnector:
-    """Of that broker, where the topic has two partitions."""
+    """Of that broker, where the topic has three partitions."""
     connector = KafkaConnector(
         KafkaConfig(cluster.bootstrap, fetch_timeout_s=FETCH_TIMEOUT_S, session_timeout_s=12)
     )
     admin = connector.admin()
-    await admin.ensure_topics([TopicSpec(topic_name, 2)])
+    await admin.ensure_topics([TopicSpec(topic_name, 3)])
     await admin.close()
     return connector
 
@@ -89,26 +93,52 @@ async def _read(reader: LogReader, count: int) -> list[Record]:
     return records
 
 
-async def test_a_reader_reads_on_with_a_new_client(
+async def test_readers_read_on_with_a_new_client(
     cluster: LocalCluster, connector: KafkaConnector, topic_name: str, begun_anew: BegunAnew
 ):
-    """Nothing is lost or read again, and what was paused stays so."""
+    """Two share it: to neither anything is lost or told again, and what was paused stays so."""
     read, paused = TopicPartition(topic_name, 0), TopicPartition(topic_name, 1)
-    writer, reader = connector.writer("w"), connector.reader("stuck")
+    shared = TopicPartition(topic_name, 2)
+    writer = connector.writer("w")
+    reader, other = connector.reader("stuck"), connector.reader("stuck too")
     await _append(writer, read, b"0")
     await _append(writer, paused, b"p")
     await reader.assign({read: Offset(0), paused: Offset(1)})
+    await other.assign({shared: Offset(0)})
+    assert [it.name for it in threading.enumerate()].count(SHARED) == 1
     assert [it.value for it in await _read(reader, 1)] == [b"0"]
     reader.pause([paused])
     cluster.pause()
-    assert await begun_anew.next() == "stuck"
+    assert await begun_anew.next() == SHARED
     cluster.resume()
+    await _append(writer, shared, b"s")
     await _append(writer, paused, b"q")
     await _append(writer, read, b"1")
     await _append(writer, read, b"2")
     assert [it.value for it in await _read(reader, 2)] == [b"1", b"2"]
+    assert [it.value for it in await _read(other, 1)] == [b"s"]
     reader.resume([paused])
     assert [it.value for it in await _read(reader, 1)] == [b"q"]
+    await other.close()
+    await reader.close()
+    assert SHARED not in [it.name for it in threading.enumerate()]
+    await writer.close()
+
+
+async def test_a_reader_that_shares_with_nobody_reads_on_too(
+    cluster: LocalCluster, connector: KafkaConnector, topic_name: str, begun_anew: BegunAnew
+):
+    """With a new client of its own."""
+    data = TopicPartition(topic_name, 0)
+    writer, reader = connector.writer("w"), connector.reader("alone", fetching=Fetching.SCANNING)
+    await _append(writer, data, b"0")
+    await reader.assign({data: Offset(0)})
+    assert [it.value for it in await _read(reader, 1)] == [b"0"]
+    cluster.pause()
+    assert await begun_anew.next() == "alone"
+    cluster.resume()
+    await _append(writer, data, b"1")
+    assert [it.value for it in await _read(reader, 1)] == [b"1"]
     await reader.close()
     await writer.close()
 
@@ -128,7 +158,8 @@ async def test_a_member_joins_its_group_again_as_a_new_client(
     assert await begun_anew.next() == "stuck"
     cluster.resume()
     await _append(writer, data, b"1")
-    await member.until(lambda: len(member.records) == 2)
+    # The group waits for the member that was, until its session ends.
+    await member.until(lambda: len(member.records) == 2, WAIT_S)
     assert [it.value for it in member.records] == [b"0", b"1"]
     assert [kind for kind, _ in member.events] == ["assigned", "revoked", "assigned"]
     await member.reader.commit({data: Offset(2)})

@@ -1,6 +1,7 @@
 """Style that a linter does not know (architecture.md, Habits of the code)."""
 
 import ast
+import gc
 import re
 import subprocess
 import sys
@@ -47,7 +48,12 @@ def sources_of_tests() -> list[Path]:
 @cache
 def tree(path: Path) -> ast.Module:
     """The parsed file."""
-    return ast.parse(path.read_text(), path)
+    # A collection in its middle may let another thread parse: CPython 3.11 then counts wrongly.
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(), path)
+    finally:
+        gc.enable()
 
 
 def functions(path: Path) -> Iterator[Function]:

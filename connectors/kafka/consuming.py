@@ -21,11 +21,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
-from confluent_kafka import TopicPartition as ClientPartition
 
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, milliseconds
@@ -34,8 +32,8 @@ from connectors.kafka.fetch_watch import LOOKS, FetchWatch
 from connectors.kafka.inbox import Batch
 from connectors.kafka.logs import LOGGER, ClientLog
 from connectors.kafka.messages import place_of_message, sort_out
-from connectors.kafka.seat import Positions, Seat
-from schemas.values import Offset, TopicPartition
+from connectors.kafka.seat import Positions, Seat, client_names, client_partitions
+from schemas.values import TopicPartition
 
 POLL_S = 0.02
 """A thread that has just read or obeyed looks for orders this often; a look takes 40 us."""
@@ -48,16 +46,6 @@ _REST_GROWTH = 1.2
 _BATCH_RECORDS = 1000
 _CLOSE_S = 10.0
 _MEET_S = 1.0
-
-
-def client_partitions(positions: Positions) -> list[ClientPartition]:
-    """Positions as the client library takes them."""
-    return [ClientPartition(data[0], data[1], offset) for data, offset in positions.items()]
-
-
-def client_names(partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
-    """Partitions as the client library takes them."""
-    return [ClientPartition(data[0], data[1]) for data in partitions]
 
 
 class ConsumerThread:
@@ -123,12 +111,12 @@ class ConsumerThread:
     def pause(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching those of the partitions that are assigned."""
         wanted = frozenset(partitions)
-        self.submit(lambda it: _pause(it, seat, wanted & seat.assigned.keys()))
+        self.submit(lambda it: seat.pause(it, wanted))
 
     def resume(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """Fetches again from where they stand those of the partitions that are assigned."""
         wanted = frozenset(partitions)
-        self.submit(lambda it: _resume(it, seat, wanted & seat.assigned.keys()))
+        self.submit(lambda it: seat.resume(it, wanted))
 
     def assign(self, consumer: Consumer, seat: Seat, positions: Positions, generation: int) -> None:
         """Reads these partitions from now on for this seat; on the thread."""
@@ -140,7 +128,7 @@ class ConsumerThread:
             consumer.assign(client_partitions(positions))
         seat.take_up(positions, generation)
         # The client keeps the pause of a partition over an assignment.
-        _resume(consumer, seat, positions.keys())
+        seat.resume(consumer, positions.keys())
         self._meet(consumer, {data.topic for data in positions})
         self._reading = self._reading or bool(positions)
 
@@ -169,10 +157,13 @@ class ConsumerThread:
             self._ending = True
 
     async def close(self) -> None:
-        """Ends thread and consumer; every waiting and later `take` raises `FatalError`."""
+        """Ends thread and consumer; every later `take` of its only reader raises `FatalError`.
+
+        Readers that share it have left by then; one that has yet to be let go may read elsewhere.
+        """
         self._ending = True
-        for seat in self._seats:
-            seat.inbox.close(self.closed_error())
+        if self._only is not None:
+            self._only.inbox.close(self.closed_error())
         self._ordered.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, _CLOSE_S)
@@ -278,7 +269,7 @@ class ConsumerThread:
         """A reader that has fallen behind holds up no other: it goes on by itself."""
         for seat in self._seats:
             if not seat.inbox.has_space():
-                positions, generation = _positions(consumer, seat), seat.generation
+                positions, generation = seat.positions(consumer), seat.generation
                 self.leave(consumer, seat)
                 self.post(seat.shown_out, generation, positions)
 
@@ -302,7 +293,7 @@ class ConsumerThread:
         )
         self._begun_anew = True
         stood = [
-            (seat, _positions(stuck, seat), seat.assigned.keys() - seat.fetched)
+            (seat, seat.positions(stuck), seat.assigned.keys() - seat.fetched)
             for seat in self._seats
         ]
         stuck.close()
@@ -315,7 +306,7 @@ class ConsumerThread:
                 self._rejoin(self._consumer)
             else:
                 self.assign(self._consumer, seat, positions, seat.generation)
-                _pause(self._consumer, seat, paused)
+                seat.pause(self._consumer, paused)
 
     def _meet(self, consumer: Consumer, topics: set[str]) -> None:
         """Asks where further topics lie; left to itself the client asks within a second."""
@@ -352,25 +343,6 @@ class ConsumerThread:
             else:
                 seat.fetched = frozenset()  # nobody waits for more
                 self.post(seat.inbox.fail, seat.generation, failure)
-
-
-def _pause(consumer: Consumer, seat: Seat, partitions: AbstractSet[TopicPartition]) -> None:
-    consumer.pause(client_names(partitions))
-    seat.fetched -= partitions
-
-
-def _resume(consumer: Consumer, seat: Seat, partitions: AbstractSet[TopicPartition]) -> None:
-    consumer.resume(client_names(partitions))
-    seat.fetched |= partitions
-
-
-def _positions(consumer: Consumer, seat: Seat) -> Positions:
-    """Behind what was read."""
-    positions = dict(seat.assigned)
-    for it in consumer.position(client_names(positions)):
-        if it.offset >= 0:
-            positions[TopicPartition(it.topic, it.partition)] = Offset(it.offset)
-    return positions
 
 
 def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:

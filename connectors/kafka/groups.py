@@ -22,11 +22,11 @@ from connectors.commit_check import check_metadata
 from connectors.errors import ConnectorError, FencedError, RetriableError
 from connectors.kafka.admin import log_bounds
 from connectors.kafka.config import KafkaConfig, group_options
-from connectors.kafka.consuming import ConsumerThread, client_names
+from connectors.kafka.consuming import ConsumerThread
 from connectors.kafka.errors import translate
 from connectors.kafka.inbox import Inbox
 from connectors.kafka.messages import converted
-from connectors.kafka.seat import Positions, Seat
+from connectors.kafka.seat import Positions, Seat, client_names
 from schemas.values import Offset, TopicPartition
 
 Assigned = Callable[[Mapping[TopicPartition, Offset]], None]

@@ -5,12 +5,26 @@
 Belongs to the consumer's thread; its inbox to the loop.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from connectors.kafka.inbox import Inbox
 from schemas.values import Offset, TopicPartition
 
 Positions = Mapping[TopicPartition, Offset]
+
+
+def client_partitions(positions: Positions) -> list[ClientPartition]:
+    """Positions as the client library takes them."""
+    return [ClientPartition(data[0], data[1], offset) for data, offset in positions.items()]
+
+
+def client_names(partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
+    """Partitions as the client library takes them."""
+    return [ClientPartition(data[0], data[1]) for data in partitions]
 
 
 class Seat:
@@ -40,3 +54,23 @@ class Seat:
     def clear(self) -> None:
         """Reads nothing any more."""
         self.assigned, self.fetched = {}, frozenset()
+
+    def pause(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
+        """Stops fetching those of the partitions that are assigned."""
+        chosen = partitions & self.assigned.keys()
+        consumer.pause(client_names(chosen))
+        self.fetched -= chosen
+
+    def resume(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
+        """Fetches those of them that are assigned again, from where they stand."""
+        chosen = partitions & self.assigned.keys()
+        consumer.resume(client_names(chosen))
+        self.fetched |= chosen
+
+    def positions(self, consumer: Consumer) -> Positions:
+        """Behind what was read."""
+        positions = dict(self.assigned)
+        for it in consumer.position(client_names(positions)):
+            if it.offset >= 0:
+                positions[TopicPartition(it.topic, it.partition)] = Offset(it.offset)
+        return positions

@@ -211,7 +211,7 @@ def test_evidence_says_what_differs(planted: Planted):
     assert (undecided.partition, undecided.offset, undecided.txn) == (5, 1, "7:0")
 
 
-SOUND_RUNS = 5
+SOUND_RUNS = 3
 """As many topics, each audited alone; `make chaos` audits fifty."""
 
 

@@ -107,7 +107,9 @@ class KafkaReader:
         if self._own is not None:
             return self._own, self._own_seat
         if self._shared is None:
-            raise self._closed_error()
+            if self._closed:
+                raise self._closed_error()
+            raise FatalError(f"reader {self._client_id} was assigned nothing yet")
         return self._shared.thread, self._shared_seat
 
     def _shown_out(self, generation: int, positions: Positions) -> None:

@@ -56,6 +56,7 @@ def encode_batch(
     epoch: int = 0,
     transactional: bool = False,
     control: bool = False,
+    time_ms: int = _TIME_MS,
     records: list[tuple[int, bytes, bytes]],
 ) -> bytes:
     """A batch of (offset delta, key, value); its extent and flags are what they are said to be."""
@@ -69,12 +70,12 @@ def encode_batch(
         batch_size=1 << 30,
     )
     for delta, key, value in records:
-        builder.append(delta, _TIME_MS, key, value, [])
+        builder.append(delta, time_ms, key, value, [])
     data = bytearray(builder.build())
     fields = list(_HEADER.unpack_from(data))
     fields[0], fields[6] = base, last - base
     fields[5] |= DefaultRecordBatch.CONTROL_MASK if control else 0
-    fields[7] = fields[8] = _TIME_MS
+    fields[7] = fields[8] = time_ms
     _HEADER.pack_into(data, 0, *fields)
     crc = calc_crc32c(memoryview(data)[DefaultRecordBatch.ATTRIBUTES_OFFSET :])
     struct.pack_into(">I", data, DefaultRecordBatch.CRC_OFFSET, crc)

@@ -74,6 +74,7 @@ async def _write(line: Line, data: TopicPartition, count: int, epoch: int) -> tu
         producer=made.producer_id,
         epoch=epoch,
         transactional=True,
+        time_ms=time.time_ns() // 1_000_000,  # of what is older than a week retention takes hold
         records=[(delta, b"k", b"v") for delta in range(count)],
     )
     topic = ProduceRequest.TopicProduceData

@@ -23,7 +23,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, milliseconds
@@ -46,6 +47,8 @@ _REST_GROWTH = 1.2
 _BATCH_RECORDS = 1000
 _CLOSE_S = 10.0
 _MEET_S = 1.0
+_WAKE_S = 0.2
+"""How long a thread waits for an answer that only wakes the client; without it nothing is lost."""
 
 
 class ConsumerThread:
@@ -116,7 +119,7 @@ class ConsumerThread:
     def resume(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """Fetches again from where they stand those of the partitions that are assigned."""
         wanted = frozenset(partitions)
-        self.submit(lambda it: seat.resume(it, wanted))
+        self.submit(lambda it: self._resume(it, seat, wanted))
 
     def assign(self, consumer: Consumer, seat: Seat, positions: Positions, generation: int) -> None:
         """Reads these partitions from now on for this seat; on the thread."""
@@ -315,6 +318,16 @@ class ConsumerThread:
             with contextlib.suppress(KafkaException):
                 consumer.list_topics(*(new if len(new) == 1 else ()), timeout=_MEET_S)
         self._met |= new
+
+    def _resume(
+        self, consumer: Consumer, seat: Seat, partitions: frozenset[TopicPartition]
+    ) -> None:
+        """Also wakes the client's threads, which look at what was resumed once a second only."""
+        resumed = seat.resume(consumer, partitions)
+        if resumed:
+            newest = [ClientPartition(it.topic, it.partition, OFFSET_END) for it in resumed]
+            with contextlib.suppress(KafkaException):
+                consumer.offsets_for_times(newest, timeout=_WAKE_S)
 
     def _report(self, message: Message, seat: Seat | None) -> None:
         """Tells the reader; all of them, unless the message says of which partition it is."""

@@ -61,11 +61,14 @@ class Seat:
         consumer.pause(client_names(chosen))
         self.fetched -= chosen
 
-    def resume(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
-        """Fetches those of them that are assigned again, from where they stand."""
+    def resume(
+        self, consumer: Consumer, partitions: AbstractSet[TopicPartition]
+    ) -> AbstractSet[TopicPartition]:
+        """Fetches those of them that are assigned again, from where they stand; which they are."""
         chosen = partitions & self.assigned.keys()
         consumer.resume(client_names(chosen))
         self.fetched |= chosen
+        return chosen
 
     def positions(self, consumer: Consumer) -> Positions:
         """Behind what was read."""

@@ -1,0 +1,52 @@
+"""How soon a Kafka reader reads again what it had paused."""
+
+import asyncio
+
+from connectors.base import LogReader, Record
+from connectors.kafka.config import KafkaConfig
+from connectors.kafka.connector import KafkaConnector
+from schemas.topics import TopicSpec
+from schemas.values import Offset, TopicPartition
+
+RECORDS = 20_000
+WAIT_S = 60
+
+
+async def _read(reader: LogReader, count: int) -> int:
+    """Reads so many records, or as many more as come with the last."""
+    found = 0
+    async with asyncio.timeout(WAIT_S):
+        while found < count:
+            found += sum(isinstance(it, Record) for it in await reader.read())
+    return found
+
+
+async def test_a_backlog_that_was_paused_goes_on_at_once(bootstrap: str, topic_name: str):
+    """Nothing is being fetched then, so a client left to itself looks once a second."""
+    # The client reads no further ahead than this, so that it waits for nothing when it is paused.
+    little = KafkaConnector(KafkaConfig(bootstrap, extra={"queued.min.messages": "1000"}))
+    reader = little.reader("r")
+    connector = KafkaConnector(KafkaConfig(bootstrap))
+    data = TopicPartition(topic_name, 0)
+    admin = connector.admin()
+    await admin.ensure_topics([TopicSpec(topic_name, 1)])
+    writer = connector.writer("w")
+    for _ in range(RECORDS):
+        await writer.room()
+        writer.append(data, bytes(100), lambda *_: None)
+    assert await writer.flush(WAIT_S)
+    loop = asyncio.get_running_loop()
+    took_s: list[float] = []
+    for _ in range(5):
+        await reader.assign({data: Offset(0)})
+        found = await _read(reader, 1)
+        reader.pause([data])
+        await admin.end_offsets([data])
+        reader.resume([data])
+        began = loop.time()
+        assert found + await _read(reader, RECORDS - found) == RECORDS
+        took_s.append(loop.time() - began)
+    assert min(took_s) < 0.5, took_s
+    await reader.close()
+    await writer.close()
+    await admin.close()

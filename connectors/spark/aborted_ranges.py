@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
+from connectors.spark.frames import frame_of_table
 from schemas.values import OffsetRange, TopicPartition
 
 _LONG = 4096
@@ -56,7 +57,7 @@ def without_aborted(
     for shift, is_long in ((_SHIFT, False), (_LONG_SHIFT, True)):
         table = places.table(aborted, shift, is_long=is_long)
         if table.num_rows:
-            ranges = F.broadcast(records.sparkSession.createDataFrame(table))
+            ranges = F.broadcast(frame_of_table(records.sparkSession, table))
             within = places.key(shift) == ranges["aborted_bucket"]
             within &= F.col("offset") >= ranges["aborted_first"]
             within &= F.col("offset") < ranges["aborted_end"]

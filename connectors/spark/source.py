@@ -11,14 +11,13 @@ Refuses: a read without partitions, an end above the last stable offset when `co
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.kafka.config import Cluster, config_of
 from connectors.kafka.security import java_options
+from connectors.spark.frames import session_setting
 from schemas.values import OffsetRange
 
 KAFKA_DDL = (
@@ -38,8 +37,6 @@ prefetches past the log's end, and its offset requests queue behind that fetch."
 _V1_SOURCES = "spark.sql.sources.useV1SourceList"
 """Names the sources that Spark reads by their older interface, Kafka's by default. That makes two
 more rows of each record, and takes 1.4 times the processor time without headers, 1.7 with them."""
-
-_setting_sources = Lock()
 
 
 def read_ranges(
@@ -61,7 +58,7 @@ def read_ranges(
         headers: whether the frame has that column.
     """
     options = options_of(bootstrap_servers, ranges, committed=committed, headers=headers)
-    with _kafka_by_v2(spark):
+    with session_setting(spark, _V1_SOURCES, _v1_but_kafka(spark)):
         return spark.read.format("kafka").options(**options).load()
 
 
@@ -90,17 +87,9 @@ def options_of(
     }
 
 
-@contextmanager
-def _kafka_by_v2(spark: SparkSession) -> Generator[None]:
-    """A frame that is made inside stays with the interface; the session's setting is put back."""
-    with _setting_sources:
-        before = spark.conf.get(_V1_SOURCES) or ""
-        names = [name for name in before.split(",") if name.strip().lower() != "kafka"]
-        spark.conf.set(_V1_SOURCES, ",".join(names))
-        try:
-            yield
-        finally:
-            spark.conf.set(_V1_SOURCES, before)
+def _v1_but_kafka(spark: SparkSession) -> str:
+    names = (spark.conf.get(_V1_SOURCES) or "").split(",")
+    return ",".join(name for name in names if name.strip().lower() != "kafka")
 
 
 def _offsets_json(ranges: Sequence[OffsetRange], bound: Callable[[OffsetRange], int]) -> str:

@@ -8,13 +8,14 @@ same name still decides, but bounds and promises nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from connectors.spark.read_committed import Decisions
+from connectors.spark.frames import frame_of_rows, frame_of_table
+from connectors.spark.read_committed import OUTCOMES_SCHEMA, Decisions
 from pipeline.core.txn_buffer.aborted import AbortedSet
 from pipeline.drivers.evidence import Evidence
 from schemas.markers import Marker
@@ -47,8 +48,18 @@ def of_current_topic(marker: Marker, evidence: Evidence) -> bool:
     return marker.topic_id in (b"", evidence.topic_ids[marker.data.topic])
 
 
-def decisions_of(spark: SparkSession, evidence: Evidence) -> Decisions:
-    """What decides the records of `evidence.data`; its outcomes are of `OUTCOMES_ARROW_SCHEMA`."""
+def decisions_of(spark: SparkSession, evidence: Evidence, *, audited: bool = True) -> Decisions:
+    """What decides the records of `evidence.data`.
+
+    Args:
+        spark: the session.
+        evidence: what is known.
+        audited: whether the outcomes have all of `OUTCOMES_ARROW_SCHEMA`, or only what `classify`
+            and `committed` need.
+    """
+    outcomes = _outcomes(evidence)
+    if not audited:
+        outcomes = outcomes.select(OUTCOMES_SCHEMA.names)
     snapshots = evidence.snapshots
     positions = [(*data, found.end.max_read_position) for data, found in snapshots.items()]
     floors = [
@@ -57,9 +68,9 @@ def decisions_of(spark: SparkSession, evidence: Evidence) -> Decisions:
         for coordinator, floor in found.aborted.floors.items()
     ]
     return Decisions(
-        spark.createDataFrame(_outcomes(evidence)),
-        _frame(spark, positions, _POSITIONS) if positions else None,
-        _frame(spark, floors, _FLOORS) if floors else None,
+        frame_of_table(spark, outcomes),
+        frame_of_rows(spark, positions, _POSITIONS) if positions else None,
+        frame_of_rows(spark, floors, _FLOORS) if floors else None,
     )
 
 
@@ -69,15 +80,6 @@ def mixed_transactions(evidence: Evidence) -> list[TxnId]:
     aborted = {marker.txn for marker in evidence.markers if not marker.committed}
     sets = [found.aborted for found in evidence.snapshots.values()]
     return sorted(txn for txn in committed if txn in aborted or any(it.holds(*txn) for it in sets))
-
-
-def _frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> DataFrame:
-    """By way of Arrow: a frame of Python rows needs a Python worker each time it is evaluated."""
-    columns = [
-        pa.array(column, field.type)
-        for column, field in zip(zip(*rows, strict=True), schema, strict=True)
-    ]
-    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema))
 
 
 def _outcomes(evidence: Evidence) -> pa.Table:

@@ -83,7 +83,7 @@ def read_committed(
         native.check()
         read = partial(native_committed, spark, bootstrap_servers, native)
     with spark_errors(bootstrap_servers):
-        decisions = decisions_of(spark, evidence)
+        decisions = decisions_of(spark, evidence, audited=False)
         return committed(read(_decided(read, evidence, decisions)), decisions)
 
 

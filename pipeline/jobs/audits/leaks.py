@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from connectors.errors import ConnectorError
 from connectors.spark.errors import spark_errors
+from connectors.spark.frames import frame_of_rows
 from connectors.spark.read_committed import VISIBILITY, Visibility
 from pipeline.jobs.audit_result import Finding, FindingKind
 from pipeline.jobs.audits.report import Check, CheckResult, Findings
@@ -152,8 +153,4 @@ def _ranges(spark: SparkSession, data: Sequence[OffsetRange]) -> DataFrame:
             ("end", pa.int64()),
         ]
     )
-    columns = [
-        pa.array(column, field.type)
-        for column, field in zip(zip(*rows, strict=True), schema, strict=True)
-    ]
-    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema))
+    return frame_of_rows(spark, rows, schema)

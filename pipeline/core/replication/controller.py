@@ -66,7 +66,7 @@ class ControllerLimits:
     poll_interval_ms: int = 100
     rest_after_ms: int = 5000
     rest_interval_ms: int = 500
-    publish_interval_ms: int = 200
+    publish_interval_ms: int = 100
     commit_again_ms: int = 42 * 60 * 60 * 1000
     read_back_ms: int = 10_000
 

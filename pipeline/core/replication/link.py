@@ -53,7 +53,7 @@ P = TypeVar("P")
 class LinkLimits:
     """When a transaction ends, and how often a position is written that moved without a copy."""
 
-    linger_ms: int = 100
+    linger_ms: int = 50
     records_max: int = 20_000
     position_interval_ms: int = 1000
 

@@ -27,7 +27,7 @@ from schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 A, B = ClusterName("a"), ClusterName("b")
 DATA = TopicPartition("t", 0)
-LIMITS = ControllerLimits()
+LIMITS = ControllerLimits(publish_interval_ms=200)
 ON_A, ON_B = Incarnation(A, b"a-------"), Incarnation(B, b"b-------")
 UPDATE_KEY, APPLIED_KEY = UpdateKey(DATA, B, "g"), AppliedKey(DATA, B, "g")
 FROM_A = UpdateKey(DATA, A, "g")

@@ -130,14 +130,14 @@ def test_records_bucket_and_markers_go_into_one_transaction():
     effects = link.records_read(DATA, records(1, 3), EndOffset(5), 0)
     assert effects == [Begin(1), Copy(1, DATA, 0, records(1, 3))]
     assert link.markers_read([(REQUEST, request(5))], 0) == []
-    assert link.deadline_ms == 100
-    assert link.tick(100) == [Finish(1, {DATA: 1})]
+    assert link.deadline_ms == 50
+    assert link.tick(50) == [Finish(1, {DATA: 1})]
     assert not link.accepts_records
-    (effect,) = link.finished(1, {DATA: [span(8, 12)]}, {DATA: TOPICS}, 100)
+    (effect,) = link.finished(1, {DATA: [span(8, 12)]}, {DATA: TOPICS}, 51)
     assert effect == Commit(1, {DATA: [(0, bucket((0, 5), (0, 12)))]}, [(REQUEST, request(5))])
-    assert link.finished(1, {DATA: [span(8, 12)]}, {DATA: TOPICS}, 100) == []
-    assert link.committed(1, 101) == []
-    assert link.committed(1, 102) == []
+    assert link.finished(1, {DATA: [span(8, 12)]}, {DATA: TOPICS}, 51) == []
+    assert link.committed(1, 52) == []
+    assert link.committed(1, 53) == []
     assert link.accepts_records
 
 

@@ -21,7 +21,7 @@ from pipeline.drivers.group_report import Standpoint, describe_group
 from schemas.settings import subscription_setting
 from schemas.values import ClusterName, EndOffset, TopicPartition
 from tests.chaos.mesh import PARTITIONS, Mesh
-from tests.chaos.points import Point
+from tests.chaos.points import APPLIED, REPLICATION_POINTS, Point
 from tests.chaos.replicated_data import Writer, bounds, read_by_others, read_by_us, visible
 
 SILENCE_S = 60.0
@@ -60,6 +60,7 @@ class Campaign:
             Group(f"{tag}-lagging", first, ours=False, share=0.1),
             Group(f"{tag}-idle", first, ours=True, share=0.0),
         ]
+        self.reading = self.groups[:2]
         self.away: set[str] = set()
         self._began = time.monotonic()
 
@@ -151,7 +152,7 @@ class Campaign:
         async def stir() -> None:
             while not over.is_set():
                 self.write(50)
-                await self.consume(self.random.choice(self.groups[:2]), 0.3)
+                await self.consume(self.random.choice(self.reading), 0.3)
 
         stirring = asyncio.create_task(stir())
         try:
@@ -159,6 +160,11 @@ class Campaign:
         finally:
             over.set()
             await stirring
+
+    def any_point(self, name: str) -> Point:
+        """One that comes on a cluster while groups read; where all of them are, none is moved."""
+        moved = any(group.at != name for group in self.reading)
+        return self.random.choice([one for one in REPLICATION_POINTS if moved or one != APPLIED])
 
     async def point(self, name: str, point: Point):
         """Applications write until the protocol reaches a point on a cluster."""

@@ -16,7 +16,7 @@ import pytest
 from connectors.local.cluster import LocalCluster
 from schemas.values import TopicPartition
 from tests.chaos.mesh import Mesh
-from tests.chaos.points import COPIED, COPY_POINTS, REPLICATION_POINTS
+from tests.chaos.points import COPIED, COPY_POINTS
 from tests.chaos.replicated_campaign import Campaign
 
 SEED = int(os.environ.get("SEED", "1"))
@@ -35,7 +35,7 @@ async def link_killed(campaign: Campaign) -> None:
     """SIGKILL to a link; another one follows."""
     source, target = campaign.random.sample(campaign.mesh.names, 2)
     async with campaign.stirred():
-        await campaign.point(target, campaign.random.choice(REPLICATION_POINTS))
+        await campaign.point(target, campaign.any_point(target))
         await campaign.mesh.links[source, target].kill()
 
 
@@ -43,7 +43,7 @@ async def link_stopped(campaign: Campaign) -> None:
     """SIGSTOP to a link; another one takes over, and the zombie finds itself fenced."""
     source, target = campaign.random.sample(campaign.mesh.names, 2)
     async with campaign.stirred():
-        await campaign.point(target, campaign.random.choice(REPLICATION_POINTS))
+        await campaign.point(target, campaign.any_point(target))
         frozen = await campaign.mesh.links[source, target].freeze()
         await campaign.copied(source, target)
         frozen.send(signal.SIGCONT)
@@ -55,7 +55,7 @@ async def worker_killed(campaign: Campaign) -> None:
     """SIGKILL to a worker with its controllers, and links if it has any; another is started."""
     name = campaign.random.choice(campaign.mesh.names)
     async with campaign.stirred():
-        await campaign.point(name, campaign.random.choice(REPLICATION_POINTS))
+        await campaign.point(name, campaign.any_point(name))
         await campaign.mesh.workers[name].kill()
         await campaign.mesh.add_worker(name)
 

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
 CODE := schemas connectors pipeline tests
-JOBS ?= 2
+JOBS ?= 3
 SEED ?= 1
 ROUNDS ?= 2
 TOUR_S ?= 0
@@ -27,7 +27,7 @@ setup: .venv/.installed ## Create .venv with the locked dependencies.
 demo: setup ## Run the main job end to end on a real broker and check the result (ARGS="--file events.ndjson").
 	@$(BIN)/stilltide demo $(ARGS)
 
-test: check ## Run every check and test, those on a real broker and Spark included (JOBS=2 ARGS="-k marker").
+test: check ## Run every check and test, those on a real broker and Spark included (JOBS=3 ARGS="-k marker").
 	$(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
 	@if [ -n "$(ARGS)" ]; then :; \
 	elif timeout 10 docker version >/dev/null 2>&1; then $(MAKE) --no-print-directory test-containers; \

@@ -227,6 +227,13 @@ class GroupReader(LogReader, Protocol):
         """
         ...
 
+    def read_now(self) -> Sequence[Record | EndReached]:
+        """What can be had without waiting, some hundred items; empty: only `read` can tell.
+
+        Not while a `read` waits. Who calls it again and again lets the loop run now and then.
+        """
+        ...
+
     def committed(self, data: TopicPartition) -> Committed | None:
         """What the group had committed for a partition when it was assigned here.
 

@@ -36,7 +36,7 @@ class KafkaColumnReader:
 
     async def read(self) -> Sequence[Columns | EndReached]:
         """The next records, column by column."""
-        return by_columns(await self._seat.inbox.take())
+        return by_columns(await self._thread.take(self._seat))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""

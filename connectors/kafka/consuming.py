@@ -2,13 +2,15 @@
 
 *Source*: kafka.md 2, 7; connectors.base, `LogReader`.
 
-*Invariants*: only the thread touches the consumer, so what a poll brought always belongs to the
-assignment made before it; everything reaches the loop in the order the thread saw it. A consumer
+*Invariants*: orders reach the consumer on the thread only, so what a poll brought always belongs
+to the assignment made before it; everything reaches the loop in the order it was read. A consumer
 that no broker serves is replaced by another, which reads on where it stood. Of readers that share
 it none waits for another: who falls behind is shown out.
 
-The loop never calls the consumer, not even to pause: the client lets in one caller at a time, and
-a thread that polls again and again keeps everyone else out, measured for seconds.
+The loop orders nothing of the consumer itself, not even a pause: the client lets in one caller at a
+time, and a thread that polls again and again keeps everyone else out, measured for seconds. While a
+backlog lasts, the thread rests and the loop fetches what is there for itself (`turns`): only after
+all that the thread brought has been read, and only of the assignment that the loop knows.
 
 Refuses to be clever about waiting: `consume(n, timeout)` would sit out its time-out to fill n, so
 the thread polls for the first message and takes along what has been fetched already.
@@ -21,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
@@ -30,10 +32,11 @@ from connectors.errors import FatalError, RetriableError
 from connectors.kafka.config import KafkaConfig, milliseconds
 from connectors.kafka.errors import AWAY, place_of, translate
 from connectors.kafka.fetch_watch import LOOKS, FetchWatch
-from connectors.kafka.inbox import Batch
+from connectors.kafka.inbox import Batch, Item
 from connectors.kafka.logs import LOGGER, ClientLog
 from connectors.kafka.messages import place_of_message, sort_out
 from connectors.kafka.seat import Positions, Seat, client_names, client_partitions
+from connectors.kafka.turns import Turns
 from schemas.values import TopicPartition
 
 POLL_S = 0.02
@@ -45,10 +48,29 @@ _REST_S = 0.1
 _REST_GROWTH = 1.2
 
 _BATCH_RECORDS = 1000
+_BACKLOG_RECORDS = _BATCH_RECORDS // 2
+"""A poll that brings so many leaves the next ones to the loop."""
+_TURN_RECORDS = 200
+"""So few are still in the processor's cache when the last of them is handled."""
 _CLOSE_S = 10.0
 _MEET_S = 1.0
 _WAKE_S = 0.2
 """How long a thread waits for an answer that only wakes the client; without it nothing is lost."""
+
+
+class Membership(NamedTuple):
+    """What a member of a group has to do with its consumer.
+
+    Attributes:
+        overtaken: whether a rebalance has come that was not settled, so that what was read with it
+            belongs to nobody.
+        settle: acts on it, on the thread.
+        rejoin: has a new consumer join the group of the one it replaces.
+    """
+
+    overtaken: Callable[[], bool]
+    settle: Callable[[Consumer], None]
+    rejoin: Callable[[Consumer], None]
 
 
 class ConsumerThread:
@@ -58,10 +80,7 @@ class ConsumerThread:
         config: the cluster.
         options: librdkafka's.
         seat: of the one reader it serves; without one, whoever assigns has a seat.
-        settle: runs on the thread after each poll; False means that a rebalance has overtaken what
-            the poll brought.
-        rejoin: has a new consumer join the group of the one it replaces; where there is none, the
-            partitions are the readers', and are assigned again.
+        membership: of the group that assigns partitions; without one the readers do.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -74,8 +93,7 @@ class ConsumerThread:
         config: KafkaConfig,
         options: Mapping[str, Any],
         seat: Seat | None = None,
-        settle: Callable[[Consumer], bool] = lambda _: True,
-        rejoin: Callable[[Consumer], None] | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.address = config.bootstrap_servers
         self.client_id = str(options["client.id"])
@@ -83,10 +101,10 @@ class ConsumerThread:
         self._fetch_timeout_s = config.fetch_timeout_s
         self._only = seat
         self._seats = [] if seat is None else [seat]
-        self._settle = settle
-        self._rejoin = rejoin
+        self._membership = membership
         self._orders: deque[tuple[Callable[[Consumer], None], asyncio.Future[None]]] = deque()
         self._ordered = threading.Event()
+        self._turns = Turns(self._ordered)
         self._poll_s = POLL_S
         self._reading = False
         self._ending = False
@@ -110,6 +128,31 @@ class ConsumerThread:
         self._orders.append((action, done))
         self._ordered.set()
         return done
+
+    async def take(self, seat: Seat) -> Sequence[Item]:
+        """The next items of a seat; see `LogReader.read`."""
+        if self._turns.lent:
+            await asyncio.sleep(0)  # a reader that need not wait must not keep others waiting
+            if items := self.fetch(seat):
+                return items
+        return await seat.inbox.take()
+
+    def fetch(self, seat: Seat) -> Sequence[Item]:
+        """The next items, read on the loop; nothing where only the thread can tell."""
+        if not seat.inbox.is_read_up or not self._turns.begin():
+            return ()
+        messages: list[Message] = []
+        try:
+            if not self._ending and seat.generation == seat.inbox.generation:
+                messages = self._consumer.consume(_TURN_RECORDS, 0)
+            if self._membership is not None and self._membership.overtaken():
+                messages = []
+            items = self._sorted_out(messages, seat)
+        finally:
+            self._turns.end()
+        if len(messages) < _TURN_RECORDS:
+            self._turns.give_back()
+        return items
 
     def pause(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching those of the partitions that are assigned."""
@@ -203,15 +246,12 @@ class ConsumerThread:
     def _run(self) -> None:
         try:
             while not self._ending:
-                self._obey(self._consumer)
-                if not self._reading:
+                with self._turns.of_thread():
+                    self._step()
+                if self._turns.lent:
+                    self._turns.rest()
+                elif not self._reading:
                     self._ordered.wait()
-                elif self._only is None or self._only.inbox.wait_for_space(POLL_S):
-                    self._round(self._consumer)
-                if self._only is None:
-                    self._show_out(self._consumer)
-                if self._missing is not None:
-                    self._replace(self._consumer, self._missing)
         except Exception as error:  # noqa: BLE001 - whatever it is, the loop must hear of it
             # A dead thread must not look like a silent topic.
             LOGGER.exception("the thread of reader %s died", self.client_id)
@@ -222,6 +262,17 @@ class ConsumerThread:
             self.post(self._drop_orders)
         finally:
             self._consumer.close()
+
+    def _step(self) -> None:
+        self._obey(self._consumer)
+        if self._turns.lent or not self._reading:
+            return
+        if self._only is None or self._only.inbox.wait_for_space(POLL_S):
+            self._round(self._consumer)
+        if self._only is None:
+            self._show_out(self._consumer)
+        if self._missing is not None:
+            self._replace(self._consumer, self._missing)
 
     def _drop_orders(self) -> None:
         while self._orders:
@@ -244,17 +295,26 @@ class ConsumerThread:
         first = consumer.poll(self._poll_s)
         messages = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
         self._poll_s = POLL_S if messages else min(self._poll_s * _REST_GROWTH, _REST_S)
-        if not self._settle(consumer):
+        if self._membership is not None and self._membership.overtaken():
+            self._membership.settle(consumer)
             return
         for seat, brought in self._shared_out(messages):
-            items, failed = sort_out(brought)
+            items = self._sorted_out(brought, seat)
             if items and seat is not None:
-                self._all_down = self._begun_anew = False
                 batch = Batch(seat.generation, items, sum(map(len, brought)))
                 seat.inbox.count_in(batch)
                 self.post(seat.inbox.arrive, batch)
-            for message in failed:
-                self._report(message, seat)
+        if self._only is not None and len(messages) >= _BACKLOG_RECORDS:
+            self._turns.lend()
+
+    def _sorted_out(self, messages: list[Message], seat: Seat | None) -> list[Item]:
+        """What a reader is given; failures are reported."""
+        items, failed = sort_out(messages)
+        if items and seat is not None:
+            self._all_down = self._begun_anew = False
+        for message in failed:
+            self._report(message, seat)
+        return items
 
     def _shared_out(self, messages: list[Message]) -> Iterable[tuple[Seat | None, list[Message]]]:
         """What is whose; nobody's are what names no partition, or one that nobody reads now."""
@@ -304,9 +364,9 @@ class ConsumerThread:
         if self._only is None:
             self._seats = []
         for seat, positions, paused in stood:
-            if self._rejoin is not None:
+            if self._membership is not None:
                 seat.clear()
-                self._rejoin(self._consumer)
+                self._membership.rejoin(self._consumer)
             else:
                 self.assign(self._consumer, seat, positions, seat.generation)
                 seat.pause(self._consumer, paused)

@@ -22,7 +22,7 @@ from connectors.commit_check import check_metadata
 from connectors.errors import ConnectorError, FencedError, RetriableError
 from connectors.kafka.admin import log_bounds
 from connectors.kafka.config import KafkaConfig, group_options
-from connectors.kafka.consuming import ConsumerThread
+from connectors.kafka.consuming import ConsumerThread, Membership
 from connectors.kafka.errors import translate
 from connectors.kafka.inbox import Inbox
 from connectors.kafka.messages import converted
@@ -47,8 +47,7 @@ class KafkaGroupReader:
             config,
             {**group_options(config, client_id, group), "on_commit": self._note_committed},
             self._seat,
-            self._settle,
-            self._rejoin,
+            Membership(self._is_overtaken, self._settle, self._rejoin),
         )
         self._topics: list[str] = []
         # The thread's view of the assignment.
@@ -91,7 +90,11 @@ class KafkaGroupReader:
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        return converted(await self._seat.inbox.take())
+        return converted(await self._thread.take(self._seat))
+
+    def read_now(self) -> Sequence[Record | EndReached]:
+        """What can be had without waiting; see `GroupReader.read_now`."""
+        return converted(self._thread.fetch(self._seat))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""
@@ -211,10 +214,12 @@ class KafkaGroupReader:
         self._withdrawn = True
         self._thread.unassign(consumer, self._seat)
 
-    def _settle(self, consumer: Consumer) -> bool:
-        """Acts on a rebalance, on the thread; False when there was one."""
-        if not self._withdrawn and self._granted is None:
-            return True
+    def _is_overtaken(self) -> bool:
+        """Whether there was a rebalance that was not settled."""
+        return self._withdrawn or self._granted is not None
+
+    def _settle(self, consumer: Consumer) -> None:
+        """Acts on a rebalance, on the thread."""
         if self._withdrawn:
             self._withdrawn = False
             self._rebalances += 1
@@ -223,7 +228,6 @@ class KafkaGroupReader:
             self._given = ()
         if self._granted is not None:
             self._take_up(consumer, self._granted)
-        return False
 
     def _take_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Resolves positions and starts to read; on failure the next round tries again."""

@@ -112,6 +112,12 @@ class Inbox:
         self._closed = error
         self._wake()
 
+    @property
+    def is_read_up(self) -> bool:
+        """Whether nothing waits here, nothing is on its way, and nothing is to be raised."""
+        failure = self._closed or self._failure or self._away
+        return failure is None and self._sent_records == self._taken_records
+
     def count_in(self, batch: Batch) -> None:
         """Counts a batch that is on its way; on the consumer's thread."""
         self._sent_records += len(batch.items)

@@ -23,7 +23,6 @@ _FIELDS: tuple[Callable[[Message], Any], ...] = (
     Message.value,
     Message.headers,
 )
-_NO_ERROR = {type(None)}
 _MESSAGES_ONLY = {Message}
 _record_of: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 """Half the cost of `Record(*fields)`."""
@@ -31,13 +30,12 @@ _record_of: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 
 def sort_out(messages: list[Message]) -> tuple[list[Item], list[Message]]:
     """Records and ends in their order, and the messages that report an error."""
-    errors = list(map(Message.error, messages))
-    # Never by `==`: an error of the client compared with None leaves a hidden exception behind.
-    if set(map(type, errors)) == _NO_ERROR:
+    if not any(map(Message.error, messages)):
         return [*messages], []
     items: list[Item] = []
     failed: list[Message] = []
-    for message, error in zip(messages, errors, strict=True):
+    for message in messages:
+        error = message.error()
         if error is None:
             items.append(message)
         elif error.code() == _END:

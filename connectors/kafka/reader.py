@@ -61,7 +61,8 @@ class KafkaReader:
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        return self._converted(await self._inbox.take())
+        taken = await (self._inbox.take() if self._own is None else self._own.take(self._own_seat))
+        return self._converted(taken)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""

@@ -72,6 +72,12 @@ class MemoryReader:
             self._unwatch()
             self._changed.set()
 
+    def read_now(self) -> Sequence[Record | EndReached]:
+        """What can be had without waiting; see `GroupReader.read_now`."""
+        if self._closed or self._failure is not None or self._broker.is_down:
+            return ()
+        return self._fetch()
+
     def check_open(self) -> None:
         """Raises `FatalError` once closed."""
         if self._closed:
@@ -153,6 +159,10 @@ class MemoryGroupReader:
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
         return await self._reader.read()
+
+    def read_now(self) -> Sequence[Record | EndReached]:
+        """What can be had without waiting; see `GroupReader.read_now`."""
+        return self._reader.read_now()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching."""

@@ -18,12 +18,9 @@ from connectors.kafka.connector import KafkaConnector
 from pipeline.core.read_committed.effects import Statistics
 from pipeline.drivers.ack_store import connect_ack_store
 from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
-from pipeline.drivers.subscription import (
-    TURN_RECORDS,
-    SubscriptionDriver,
-    SubscriptionOptions,
-)
+from pipeline.drivers.subscription import TURN_RECORDS, SubscriptionDriver
 from pipeline.drivers.subscription_asks import Blocked
+from pipeline.drivers.subscription_options import SubscriptionOptions
 from pipeline.errors import ConfigError, NotAssignedError, UndecidedError
 from schemas.values import EndOffset, TopicPartition
 
@@ -169,6 +166,27 @@ class Subscription:
                 if not queue:  # revoked while the application had the turn
                     break
                 yield queue.popleft()
+
+    async def batches(self, records_max: int = 500) -> AsyncGenerator[Sequence[Message], None]:
+        """The visible records in batches of one partition each, otherwise as iterating.
+
+        Costs less than one message at a time. `commit` counts a batch as returned as a whole.
+
+        Args:
+            records_max: of one batch, >= 1.
+        """
+        _require_positive(records_max=records_max)
+        driver, source = self._open_driver(), self._open_source()
+        while True:
+            queue = source.next_queue()
+            if not queue:
+                await driver.changed()
+            elif len(queue) > records_max:
+                yield [queue.popleft() for _ in range(records_max)]
+            else:
+                batch = list(queue)
+                queue.clear()
+                yield batch
 
     async def __anext__(self) -> Message:
         """The next visible record; waits and raises as iterating does."""

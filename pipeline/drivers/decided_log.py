@@ -23,7 +23,7 @@ from pipeline.core.replication.frontier import LogRead, ReadLog, VisibleRecord
 from pipeline.drivers.log_scan import scan
 from pipeline.drivers.subscription_evidence import Evidence
 from pipeline.drivers.subscription_outage import OutageGuard
-from pipeline.drivers.subscription_txns import txns_of
+from pipeline.drivers.subscription_records import txns_of
 from schemas.replication import origin_of
 from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
@@ -229,7 +229,7 @@ class DecidedLog:
         records = [it for it in items if isinstance(it, Record)]
         if records:
             tail.read_to = Offset(records[-1].offset + 1)
-            self._decided(data, tail.machine.records_read(list(_fed(records))))
+            self._decided(data, tail.machine.records_read(*zip(*_fed(records), strict=True)))
         for item in items:
             if isinstance(item, EndReached) and item.end_offset > tail.read_to:
                 tail.read_to = Offset(item.end_offset)

@@ -28,7 +28,7 @@ from pipeline.drivers.replication_sides import Side
 from pipeline.drivers.subscription_asks import Blocked, SnapshotAsker
 from pipeline.drivers.subscription_evidence import Evidence
 from pipeline.drivers.subscription_outage import OutageGuard
-from pipeline.drivers.subscription_txns import txns_of_headers
+from pipeline.drivers.subscription_records import txns_of_headers
 from schemas.headers import Headers
 from schemas.replication import origin_of
 from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
@@ -189,7 +189,8 @@ class DecidedSource:
             effects = self._machines[data].end_reached(item.end_offset)
         else:
             data = item.data
-            effects = self._machines[data].records_read(_fed(item))
+            offsets, txns = item.offsets, txns_of_headers(item.headers)
+            effects = self._machines[data].records_read(offsets, txns, _payloads(item))
         self._decided(data, effects)
 
     def _decided(self, data: TopicPartition, effects: Iterable[Effect[Any]]) -> None:
@@ -233,9 +234,8 @@ class DecidedSource:
         return blocked
 
 
-def _fed(columns: Columns) -> list[tuple[int, bytes | None, SourceRecord[Payload]]]:
-    """Records as the filter takes them; the payload is as the link takes it."""
+def _payloads(columns: Columns) -> list[SourceRecord[Payload]]:
+    """Records as the link takes them."""
     _, offsets, headers, keys, values, timestamps_ms = columns
     payloads = zip(headers, keys, values, timestamps_ms, strict=True)
-    records = zip(offsets, map(origin_of, headers), payloads, strict=True)
-    return list(zip(offsets, txns_of_headers(headers), records, strict=True))
+    return list(zip(offsets, map(origin_of, headers), payloads, strict=True))

@@ -11,13 +11,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
-from typing import Protocol, cast
+from operator import itemgetter
 
 import structlog
 
@@ -38,8 +36,9 @@ from pipeline.drivers.subscription_asks import Blocked, SnapshotAsker
 from pipeline.drivers.subscription_buffer import DeliveredBuffer
 from pipeline.drivers.subscription_elsewhere import ElsewhereFilter, Opened
 from pipeline.drivers.subscription_evidence import Evidence
+from pipeline.drivers.subscription_options import AssignmentListener, SubscriptionOptions
 from pipeline.drivers.subscription_outage import OutageGuard
-from pipeline.drivers.subscription_txns import txns_of
+from pipeline.drivers.subscription_records import runs, txns_of
 from pipeline.drivers.system_topics import require_topics
 from schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPSHOTS
 from schemas.values import EndOffset, Offset, TopicPartition
@@ -47,56 +46,17 @@ from schemas.values import EndOffset, Offset, TopicPartition
 TURN_RECORDS = 256
 """Records taken from a queue before it is another partition's turn."""
 
-_AHEAD_RECORDS = 2000
+_AHEAD_RECORDS = 100
 """Visible records buffered while the application keeps up: few, so that they are still in the
 processor's cache, and young to the garbage collector, when they are taken."""
+_FETCHES_MAX = 20
+"""Made for an application that has taken all, before everything else on the loop has its turn."""
 _PATIENCE_S = 0.1
 """How long nothing is read for want of room; then the buffer fills up until fetching pauses."""
 
-_KIND_AND_PLACE = attrgetter("__class__", "topic", "partition")
-_OFFSET = attrgetter("offset")
+_OFFSET = itemgetter(2)
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionOptions:
-    """What a subscription reads and how far it goes.
-
-    Attributes:
-        topics: read as one group, at least one.
-        group: consumer group.
-        client_id: prefix of the names its clients bear at the brokers.
-        from_start: where a group without committed position begins: the log start, or its end.
-        buffer_records_max: visible records not yet taken before all fetching pauses, >= 1.
-        undecided_records_max: records of a partition held behind an undecided one before its
-            fetching pauses, >= 1.
-        unavailable_timeout_s: how long an outage may last before the subscription fails.
-        retry_delay_s: between two looks whether the cluster is back.
-        ask_after_s: how long an undecided record stands before a snapshot is asked for (D2).
-    """
-
-    topics: Sequence[str]
-    group: str
-    client_id: str = "stilltide-subscription"
-    from_start: bool = True
-    buffer_records_max: int = 10_000
-    undecided_records_max: int = 10_000
-    unavailable_timeout_s: float = 60.0
-    retry_delay_s: float = 0.2
-    ask_after_s: float = 5.0
-
-
-class AssignmentListener(Protocol):
-    """Told of partitions that come and go, after the driver has taken note of it."""
-
-    def assigned(self, committed: Mapping[TopicPartition, Committed]) -> None:
-        """These are read from now on, from what the group has committed, or a fresh start."""
-        ...
-
-    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are not read any more."""
-        ...
 
 
 @dataclass(slots=True)
@@ -130,6 +90,8 @@ class SubscriptionDriver:
         self._committed: dict[TopicPartition, EndOffset] = {}
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
+        self._rests = False
+        self._fetches = 0
         self._failure: Exception | None = None
         self._reading: asyncio.Task[None] | None = None
         self._tailing: asyncio.Task[None] | None = None
@@ -218,7 +180,10 @@ class SubscriptionDriver:
         fetching goes on and others have their turn. Raises what went wrong.
         """
         self.look()
-        return self._buffer.next_queue()
+        queue = self._buffer.next_queue()
+        if not queue and self._fetch():
+            queue = self._buffer.next_queue()
+        return queue
 
     def queue(self, data: TopicPartition) -> deque[Record]:
         """Visible records of one partition; otherwise as `next_queue`."""
@@ -330,10 +295,24 @@ class SubscriptionDriver:
             if self._buffer.count >= _AHEAD_RECORDS:
                 # A pause throws away what the client has fetched ahead: first a short while.
                 self._room.clear()
+                self._rests, self._fetches = True, 0
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_PATIENCE_S):
                         await self._room.wait()
+                self._rests = False
             self._items_read(await self._outages.call(reader.read, may_rest=True))
+
+    def _fetch(self) -> bool:
+        """Reads in place of the task that rests: two turns of the loop are saved."""
+        if not self._rests or self._fetches == _FETCHES_MAX or self._reader is None:
+            return False
+        self._fetches += 1
+        try:
+            self._items_read(self._reader.read_now())
+        except Exception as error:
+            self.fail(error)
+            raise
+        return True
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
         assert self._evidence is not None
@@ -388,18 +367,16 @@ class SubscriptionDriver:
         self._changed.set()
 
     def _items_read(self, items: Sequence[Record | EndReached]) -> None:
-        for (kind, topic, partition), run in groupby(items, _KIND_AND_PLACE):
-            data = TopicPartition(topic, partition)
+        for data, records, ends in runs(items):
             assigned = self._assigned.get(data)
             if assigned is None:
                 continue
-            if kind is EndReached:
-                for _, _, end_offset in cast("Iterator[EndReached]", run):
-                    self._run(data, assigned, assigned.machine.end_reached(end_offset))
-            else:
-                records = cast("list[Record]", list(run))
-                fed = zip(map(_OFFSET, records), txns_of(records), records, strict=True)
-                self._run(data, assigned, assigned.machine.records_read(list(fed)))
+            if records:
+                offsets = list(map(_OFFSET, records))
+                effects = assigned.machine.records_read(offsets, txns_of(records), records)
+                self._run(data, assigned, effects)
+            for _, _, end_offset in ends:
+                self._run(data, assigned, assigned.machine.end_reached(end_offset))
         self._apply_pauses()
 
     def _machine_of(self, data: TopicPartition) -> PartitionFilter[Record] | None:

@@ -3,9 +3,9 @@
 Transactions of 10 records, as many open at once, one in a hundred aborted. A snapshot tells of all
 but the last 1000 transactions of a partition, as old as a writer lets it become, and markers of the
 rest. Records are the demo's events. Both sides do the same with each one they are given: decode its
-JSON and add amounts up by type; `bare` only counts bytes. The plain consumer has the same options,
-is given every record, also what aborted, and takes batches. Rates are of records of the log, from
-the first one given.
+JSON and add amounts up by type; `bare` only counts bytes. The plain consumer has the same options
+and is given every record, also what aborted; both take batches, in an interpreter set up with
+`tune`. Rates are of records of the log, from the first one given.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
 from pipeline.client import Subscription
 from pipeline.demo.events import SAMPLE
+from pipeline.interpreter import tune
 from schemas import markers
 from schemas.headers import TXN
 from schemas.markers import Marker
@@ -139,12 +140,13 @@ async def ours(connector: KafkaConnector, group: str, visible: int, setting: str
     left = visible
     began = 0.0
     async with Subscription([TOPIC], group=group, connector=connector) as subscription:
-        async for message in subscription:
+        async for batch in subscription.batches():
             if left == visible:
                 began = time.perf_counter()
-            assert message.value is not None
-            add(message.value)
-            left -= 1
+            for message in batch:
+                assert message.value is not None
+                add(message.value)
+            left -= len(batch)
             if not left:
                 break
         elapsed_s = time.perf_counter() - began
@@ -193,6 +195,7 @@ async def run() -> None:
         await admin.ensure_topics([*specs, TopicSpec(TOPIC, PARTITIONS)])
         topic_id = (await admin.describe_topics([TOPIC]))[TOPIC].topic_id
         await admin.close()
+        tune()
         say(f"reader: writing {RECORDS * PARTITIONS} records")
         visible = await asyncio.to_thread(fill, cluster.bootstrap, topic_id)
         for number in range(ROUNDS + 1):

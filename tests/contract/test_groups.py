@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from connectors.base import COMMIT_METADATA_CHARS_MAX
+from connectors.base import COMMIT_METADATA_CHARS_MAX, GroupReader, Record
 from connectors.errors import FatalError, FencedError, RetriableError
 from schemas.values import TopicPartition
-from tests.contract.rig import Membership, Rig, trim, write
+from tests.contract.rig import WAIT_S, Membership, Rig, trim, write
 
 BUSY_S = 0.3
 """Longer than a broker takes to answer a commit."""
@@ -87,6 +87,52 @@ async def test_a_record_comes_only_while_its_partition_is_held(rig: Rig, log: To
     assert {record.partition for record in second.records} == {it.partition for it in second.held}
     for member in (first, second):
         await member.leave()
+
+
+async def read_backlog(
+    reader: GroupReader, data: TopicPartition, count: int, *, at_once: int
+) -> list[Record]:
+    """So many records of one partition, read without waiting where that can be."""
+    records: list[Record] = []
+    fetches = 0
+    while len(records) < count or fetches < at_once:
+        items = reader.read_now()
+        fetches += bool(items)
+        found = items or await reader.read()
+        records += [it for it in found if isinstance(it, Record) and it.partition == data.partition]
+    return records
+
+
+async def test_a_backlog_is_read_without_waiting(rig: Rig, log: TopicPartition):
+    """`read_now` and `read` go on where the other has come to: each record comes once."""
+    values = [b"%04d" % number for number in range(6000)]
+    await write(rig, log, *values)
+    reader = rig.connector.group_reader("m", log.topic)
+    assigned = asyncio.Event()
+    await reader.subscribe([log.topic], assigned=lambda _: assigned.set(), revoked=print)
+    assert not reader.read_now()
+    async with asyncio.timeout(WAIT_S):
+        records = await read_backlog(reader, log, len(values), at_once=1)
+    assert [it.value for it in records] == values
+    await reader.close()
+    assert not reader.read_now()
+
+
+async def test_a_backlog_is_read_from_where_assign_says(rig: Rig, log: TopicPartition):
+    """What was ready to be read belongs to the assignment before."""
+    values = [b"%04d" % number for number in range(6000)]
+    await write(rig, log, *values)
+    reader = rig.connector.group_reader("m", log.topic)
+    await reader.subscribe([log.topic], assigned=lambda _: None, revoked=print)
+    async with asyncio.timeout(WAIT_S):
+        await read_backlog(reader, log, 1, at_once=1)
+        moving = asyncio.create_task(reader.assign({log: 10}))
+        await asyncio.sleep(0)
+        records = [it for it in reader.read_now() if isinstance(it, Record)]
+        await moving
+        records += await read_backlog(reader, log, 2000, at_once=1)
+    assert [it.value for it in records[:2000]] == values[10:2010]
+    await reader.close()
 
 
 async def test_a_commit_of_a_partition_not_held_is_fenced(rig: Rig, log: TopicPartition):

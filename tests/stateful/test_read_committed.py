@@ -64,7 +64,8 @@ class ReadCommitted(RuleBasedStateMachine):
         self.fed += len(batch)
         if batch:
             self.fed_end = batch[-1][0] + 1
-        self.run(self.machine.records_read([(offset, txn, offset) for offset, txn in batch]))
+        offsets, txns = [offset for offset, _ in batch], [txn for _, txn in batch]
+        self.run(self.machine.records_read(offsets, txns, offsets))
 
     @precondition(lambda self: self.fed == len(self.log) and not self.paused)
     @rule()

@@ -49,9 +49,9 @@ class SnapshotReader:
         """They arrive."""
         batch, self.fetched = self.fetched[:count], self.fetched[count:]
         self.fed += batch
-        txns = (self.there.records[offset] for offset in batch)
-        records = [(o, txn and txn.to_bytes(), o) for o, txn in zip(batch, txns, strict=True)]
-        self.run(self.machine.records_read(records))
+        found = [self.there.records[offset] for offset in batch]
+        txns = [txn and txn.to_bytes() for txn in found]
+        self.run(self.machine.records_read(batch, txns, batch))
 
     def read_markers(self, count: int) -> None:
         """D5: what was trimmed is not waited for."""

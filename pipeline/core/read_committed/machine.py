@@ -79,15 +79,25 @@ class PartitionFilter(Generic[P]):
         self._paused = False
         self._delivered = self._hidden = self._late = self._malformed = self._lost = 0
 
-    def records_read(self, records: Sequence[tuple[int, bytes | None, P]]) -> list[Effect[P]]:
-        """Takes records just read: (offset, transaction, payload), in offset order.
+    def records_read(
+        self, offsets: Sequence[int], txns: Sequence[bytes | None], payloads: Sequence[P]
+    ) -> list[Effect[P]]:
+        """Takes records just read, in offset order.
 
-        The transaction is the 16 bytes of the `txn` header, None without, or `MALFORMED`.
+        Args:
+            offsets: of the records.
+            txns: the 16 bytes of each `txn` header, None without, or `MALFORMED`.
+            payloads: what is delivered of the records.
         """
-        if not records:
+        if not offsets:
             return []
-        assert records[0][0] >= self._read_to, "records come in offset order, each once"
-        self._read_to = records[-1][0] + 1
+        assert offsets[0] >= self._read_to, "records come in offset order, each once"
+        last_offset = offsets[-1]
+        self._read_to = last_offset + 1
+        if not self._waiting and self._are_visible(last_offset, txns):
+            self._delivered += len(payloads)
+            return self._effects([*payloads])
+        records = [*zip(offsets, txns, payloads, strict=True)]
         if self._waiting:
             self._waiting.extend(records)
             return self._effects([])
@@ -211,6 +221,22 @@ class PartitionFilter(Generic[P]):
             position=self.position,
             undecided=self.undecided,
         )
+
+    def _are_visible(self, last_offset: int, txns: Iterable[bytes | None]) -> bool:
+        """Whether a snapshot, or markers, tell that all of these records are; False: look closer.
+
+        Most of a long history is, and costs one look for each transaction, not for each record.
+        """
+        if last_offset >= self._max_read_position:
+            return False
+        for txn in set(txns):
+            if txn is not None:
+                end_offset = self._outcomes.get(txn)
+                if end_offset is None:
+                    end_offset = self._unmarked(last_offset, txn)
+                if end_offset is None or last_offset >= end_offset:
+                    return False
+        return True
 
     def _decide(self, records: Collection[tuple[int, bytes | None, P]]) -> tuple[int, list[P]]:
         """How many records come before the first undecided one, and the visible among them."""

@@ -13,7 +13,8 @@ from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.pending_ack.cursor import decode
 from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
-from pipeline.drivers.subscription import SubscriptionDriver, SubscriptionOptions
+from pipeline.drivers.subscription import SubscriptionDriver
+from pipeline.drivers.subscription_options import SubscriptionOptions
 from pipeline.errors import (
     AlreadyAcknowledgedError,
     NotDeliveredError,

@@ -8,7 +8,8 @@ from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.client.subscription import Message, Subscription
-from pipeline.drivers.subscription import SubscriptionDriver, SubscriptionOptions
+from pipeline.drivers.subscription import SubscriptionDriver
+from pipeline.drivers.subscription_options import SubscriptionOptions
 from pipeline.errors import (
     ConfigError,
     MarkerConflictError,
@@ -419,3 +420,64 @@ def test_needs_one_cluster_and_a_list_of_topics(connector: MemoryConnector):
         Subscription(["orders"], group="g", connector=connector, bootstrap_servers="b:1")
     with pytest.raises(TypeError):
         Subscription("orders", group="g", connector=connector)
+
+
+async def test_who_takes_all_at_once_lets_others_have_their_turn(
+    broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic
+):
+    """A long backlog is read without waiting, and the loop runs nevertheless."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    data = topic.at(0)
+    for _ in range(200):
+        broker.append(data, b"v", None, None)
+    async with subscribe(connector) as subscription:
+        await anext(subscription)
+        counting = asyncio.create_task(count())
+        found: list[Message] = []
+        for _ in range(
+            60
+        ):  # each batch is answered by as many records, so that there is always one
+            found += await anext(batches := subscription.batches())
+            await batches.aclose()
+            for _ in range(200):
+                broker.append(data, b"v", None, None)
+        counting.cancel()
+    assert offsets(found) == list(range(1, len(found) + 1))
+    assert len(found) > 60 * 100
+    assert turns >= 2
+
+
+async def test_batches_are_of_one_partition_and_bounded(
+    connector: MemoryConnector, topic: CoordinatedTopic
+):
+    """And are committed as a whole."""
+    await topic.write(0, None, 5)
+    await topic.write(1, None, 2)
+    async with subscribe(connector) as subscription:
+        found: list[list[int]] = []
+        async for batch in subscription.batches(3):
+            (partition,) = {it.partition for it in batch}
+            found.append([partition, *offsets(list(batch))])
+            if len(found) == 3:
+                break
+        assert sorted(found) == [[0, 0, 1, 2], [0, 3, 4], [1, 0, 1]]
+        await subscription.commit()
+        assert subscription.position(topic.at(0)) == 5
+    async with subscribe(connector) as subscription:
+        await topic.write(0, None)
+        assert offsets(await take(subscription, 1)) == [5]
+
+
+async def test_a_batch_has_room_for_a_record(connector: MemoryConnector, topic: CoordinatedTopic):
+    """Refused before anything is taken."""
+    await topic.write(0, None)
+    async with subscribe(connector) as subscription:
+        with pytest.raises(ConfigError, match="records_max"):
+            await anext(subscription.batches(0))

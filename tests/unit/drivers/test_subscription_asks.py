@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from connectors.base import Record
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
-from pipeline.drivers.subscription import SubscriptionDriver, SubscriptionOptions
+from pipeline.drivers.subscription import SubscriptionDriver
 from pipeline.drivers.subscription_asks import Blocked, SnapshotAsker
+from pipeline.drivers.subscription_options import SubscriptionOptions
 from schemas import snapshot_requests
 from schemas.framing import decode_value
 from schemas.placement import system_partition

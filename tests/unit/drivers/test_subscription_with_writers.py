@@ -8,7 +8,8 @@ from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.client.subscription import Subscription
 from pipeline.core.txn_buffer.writer import SnapshotLimits
-from pipeline.drivers.subscription import SubscriptionDriver, SubscriptionOptions
+from pipeline.drivers.subscription import SubscriptionDriver
+from pipeline.drivers.subscription_options import SubscriptionOptions
 from schemas.topics import TXN_SNAPSHOTS, TopicSpec
 from schemas.values import TopicPartition, TxnId
 from tests.support.snapshot_client import SnapshotClient, snapshot_client

@@ -31,12 +31,9 @@ def machine(position: int = 0, waiting_max: int = 100) -> Machine:
 
 def read(m: Machine, *records: tuple[int, TxnId | bytes | None]) -> Effects:
     """Feeds (offset, transaction) pairs; the payload of a record is its offset."""
-    return m.records_read(
-        [
-            (offset, txn.to_bytes() if isinstance(txn, TxnId) else txn, offset)
-            for offset, txn in records
-        ]
-    )
+    offsets = [offset for offset, _ in records]
+    txns = [txn.to_bytes() if isinstance(txn, TxnId) else txn for _, txn in records]
+    return m.records_read(offsets, txns, offsets)
 
 
 def commit(m: Machine, txn: TxnId, end_offset: int) -> Effects:

@@ -21,9 +21,9 @@ class Rig:
 
     def read(self, *records: tuple[int, TxnId | None]) -> list[Effect[int]]:
         """Feeds records."""
-        return self.machine.records_read(
-            [(offset, txn and txn.to_bytes(), offset) for offset, txn in records]
-        )
+        offsets = [offset for offset, _ in records]
+        txns = [txn and txn.to_bytes() for _, txn in records]
+        return self.machine.records_read(offsets, txns, offsets)
 
     def commit(self, txn: TxnId, end: int) -> list[Effect[int]]:
         """Feeds a commit marker."""

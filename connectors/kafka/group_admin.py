@@ -39,6 +39,8 @@ _ACTIVE = (
 """What a broker says of offsets that only members may move."""
 
 _ABSENT = kafka_errors.GroupIdNotFoundError.errno
+_GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue] - a stub of version 2
+"""The broker has left the cluster, for all that is known."""
 
 
 class KafkaGroupAdmin:
@@ -51,6 +53,7 @@ class KafkaGroupAdmin:
             FatalError: the settings hold a TLS or SASL option that cannot be passed on.
         """
         self._client = RawClient(config, "stilltide-groups", "an admin of groups")
+        self._nodes: dict[str, int] = {}  # that coordinate groups; on the client's thread
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
@@ -61,7 +64,7 @@ class KafkaGroupAdmin:
 
         async def ask(line: Line) -> dict[str, dict[TopicPartition, Committed]]:
             found: dict[str, dict[TopicPartition, Committed]] = {}
-            for node, names in (await _coordinators(line, groups)).items():
+            for node, names in (await self._coordinators(line, groups)).items():
                 response = await line.send(_fetch(names, partitions), node)
                 found |= _offsets(response)
             return found
@@ -75,7 +78,7 @@ class KafkaGroupAdmin:
 
         async def ask(line: Line) -> set[str]:
             found: set[str] = set()
-            for node, names in (await _coordinators(line, groups)).items():
+            for node, names in (await self._coordinators(line, groups)).items():
                 request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
                 response = await line.send(request, node)
                 for group in response.groups:
@@ -94,7 +97,7 @@ class KafkaGroupAdmin:
             return
 
         async def ask(line: Line) -> None:
-            (node,) = await _coordinators(line, [group])
+            (node,) = await self._coordinators(line, [group])
             response = await line.send(_commit(group, positions), node)
             for topic in response.topics:
                 for partition in topic.partitions:
@@ -110,8 +113,19 @@ class KafkaGroupAdmin:
         """Asks again while a coordinator is not there yet, or is another broker by now."""
         client = self._client
         deadline_s = time.monotonic() + client.timeout_s
+
+        async def attempt(line: Line) -> T:
+            try:
+                return await ask(line)
+            except _GONE as error:
+                self._nodes.clear()
+                raise kafka_errors.NotCoordinatorError from error
+            except kafka_errors.KafkaError:
+                self._nodes.clear()
+                raise
+
         try:
-            return await client.call(lambda line: line.persist(lambda: ask(line), deadline_s))
+            return await client.call(lambda line: line.persist(lambda: attempt(line), deadline_s))
         except _ACTIVE as error:
             raise ActiveGroupError(
                 f"{action} at {client.address}: it has members",
@@ -121,17 +135,19 @@ class KafkaGroupAdmin:
         except kafka_errors.KafkaError as error:
             raise translate_raw(error, client.address, action) from error
 
-
-async def _coordinators(line: Line, groups: Iterable[str]) -> dict[int, list[str]]:
-    """Groups by the broker that coordinates them; asked for each time, since they move."""
-    names = sorted(set(groups))
-    request = FindCoordinatorRequest(key_type=0, coordinator_keys=names, min_version=4)
-    response = await line.send(request)
-    found: defaultdict[int, list[str]] = defaultdict(list)
-    for one in response.coordinators:
-        _check(one.error_code)
-        found[one.node_id].append(one.key)
-    return found
+    async def _coordinators(self, line: Line, groups: Iterable[str]) -> dict[int, list[str]]:
+        """Groups by the broker that coordinates them; asked for anew after each error."""
+        names, nodes = sorted(set(groups)), self._nodes
+        unknown = [name for name in names if name not in nodes]
+        if unknown:
+            request = FindCoordinatorRequest(key_type=0, coordinator_keys=unknown, min_version=4)
+            for one in (await line.send(request)).coordinators:
+                _check(one.error_code)
+                nodes[one.key] = one.node_id
+        found: defaultdict[int, list[str]] = defaultdict(list)
+        for name in names:
+            found[nodes[name]].append(name)
+        return found
 
 
 def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition]) -> Any:

@@ -251,12 +251,13 @@ class ControlledPartition:
     async def _move(self, move: MoveGroup) -> bool:
         """Whether the group was, and is, what it has to be (I7, I12)."""
         groups, data = self._parts.groups, self._data
-        if move.offset is None or await self._topic_now() != move.incarnation:
+        if move.offset is None:
             return False
-        if await groups.active([move.group]):
-            return False
-        before = await self._committed(move.group)
-        if (before.offset if before else None) != move.expected:
+        topic, active, before = await asyncio.gather(
+            self._topic_now(), groups.active([move.group]), self._committed(move.group)
+        )
+        offset = before.offset if before else None
+        if topic != move.incarnation or active or offset != move.expected:
             return False
         try:
             target = moved(before, move.offset, move.generation)

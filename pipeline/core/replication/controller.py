@@ -60,13 +60,15 @@ class ControllerLimits:
     """How often groups are looked at, updates written, and idle positions committed again (I8).
 
     Where nothing has changed for `rest_after_ms`, groups are looked at every `rest_interval_ms`: a
-    look is nine questions to the brokers.
+    look is six questions to the brokers. After another cluster's update one comes as soon as
+    `update_interval_ms` after the last has ended.
     """
 
     poll_interval_ms: int = 100
+    update_interval_ms: int = 20
     rest_after_ms: int = 5000
     rest_interval_ms: int = 500
-    publish_interval_ms: int = 100
+    publish_interval_ms: int = 50
     commit_again_ms: int = 42 * 60 * 60 * 1000
     read_back_ms: int = 10_000
 
@@ -140,7 +142,8 @@ class ReplicationController:
         self._view: LogView | None = None  # the last one
         self._number = 0
         self._round: _Round | None = None
-        self._looked_ms = self._changed_ms = self._next_ms = 0
+        self._began_ms = self._looked_ms = self._changed_ms = self._next_ms = 0
+        self._updated = False  # since the last look began
 
     @property
     def deadline_ms(self) -> int | None:
@@ -188,6 +191,7 @@ class ReplicationController:
 
     def marker_read(self, key: MarkerKey, value: MarkerValue | None) -> None:
         """A marker of this cluster, in log order; None is a tombstone."""
+        limits = self._limits
         self._end_rest()
         if isinstance(key, SnapshotsKey) and key.source == self._here:
             assert value is None or isinstance(value, Snapshots)
@@ -196,6 +200,9 @@ class ReplicationController:
             assert value is None or isinstance(value, Update)
             self._group(key.group).state.update_read(key.source, value)
             self._read_back(key, value)
+            if key.source != self._here:
+                self._updated = True
+                self._next_ms = min(self._next_ms, self._looked_ms + limits.update_interval_ms)
         elif isinstance(key, AppliedKey) and key.source == self._here:
             assert value is None or isinstance(value, Applied)
             self._group(key.group).state.applied_read(value)
@@ -226,7 +233,7 @@ class ReplicationController:
 
     def _end_rest(self) -> None:
         """Has the next look come as soon as in times of change."""
-        self._next_ms = min(self._next_ms, self._looked_ms + self._limits.poll_interval_ms)
+        self._next_ms = min(self._next_ms, self._began_ms + self._limits.poll_interval_ms)
 
     def tick(self, now_ms: int) -> list[ControllerEffect]:
         """Begins the next round when it is time."""
@@ -240,6 +247,7 @@ class ReplicationController:
             if now_ms < self._next_ms:
                 return []
             self._number += 1
+            self._began_ms, self._updated = now_ms, False
             self._round = _Round(self._number)
             return [Poll(self._number, self._data, tuple(self.groups))]
         if round_.view is None or round_.evaluation is not None:
@@ -302,8 +310,11 @@ class ReplicationController:
             if wanted:
                 return [*effects, *wanted]
         self._round, self._looked_ms, limits = None, now_ms, self._limits
-        if now_ms < self._changed_ms + limits.rest_after_ms:
-            self._next_ms = now_ms + limits.poll_interval_ms
+        if self._updated:
+            self._next_ms = now_ms + limits.update_interval_ms
+        elif now_ms < self._changed_ms + limits.rest_after_ms:
+            soonest_ms = now_ms + limits.update_interval_ms
+            self._next_ms = max(self._began_ms + limits.poll_interval_ms, soonest_ms)
         else:
             # In step with the other partitions that rest: they share a look.
             self._next_ms = (now_ms // limits.rest_interval_ms + 1) * limits.rest_interval_ms

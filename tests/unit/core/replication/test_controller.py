@@ -202,7 +202,7 @@ def test_where_nothing_changes_it_looks_seldom():
 @pytest.mark.parametrize(
     "news",
     [
-        lambda made: made.marker_read(FROM_A, claiming(2)),
+        lambda made: made.marker_read(UPDATE_KEY, claiming(2)),
         lambda made: made.bucket_read(BucketKey(A, B, DATA, 0), BUCKET),
         lambda made: made.reset("g", Offset(0)),
     ],
@@ -213,6 +213,39 @@ def test_news_ends_a_rest(news: Callable[[ReplicationController], None]):
     made, _, now_ms = resting()
     news(made)
     assert made.deadline_ms == now_ms + LIMITS.poll_interval_ms
+
+
+def test_an_update_of_another_cluster_is_looked_into_at_once():
+    """Also one that comes while a look is under way, which may have been too early for it."""
+    made, number, now_ms = resting()
+    made.marker_read(FROM_A, Update(0, ON_A.topic, Offset(0), {ON_B: intervals.below(5)}))
+    assert made.deadline_ms == now_ms + LIMITS.update_interval_ms
+    now_ms += LIMITS.update_interval_ms
+    assert made.tick(now_ms) == [Poll(number + 1, DATA, ("g",))]
+    made.marker_read(FROM_A, Update(0, ON_A.topic, Offset(0), {ON_B: intervals.below(5)}))
+    assert made.deadline_ms is None
+    made.polled(number + 1, view(), {}, EndOffset(1), now_ms + 7)
+    assert made.deadline_ms == now_ms + 7 + LIMITS.update_interval_ms
+    now_ms += 7 + LIMITS.update_interval_ms
+    made.tick(now_ms)
+    made.polled(number + 2, view(), {}, EndOffset(1), now_ms)
+    assert made.deadline_ms is not None
+    assert made.deadline_ms > now_ms + LIMITS.update_interval_ms
+
+
+@pytest.mark.parametrize(
+    ("look_ms", "after_ms"),
+    [
+        (0, LIMITS.poll_interval_ms),
+        (30, LIMITS.poll_interval_ms),
+        (500, 500 + LIMITS.update_interval_ms),
+    ],
+)
+def test_looks_begin_at_intervals(look_ms: int, after_ms: int):
+    """However long one takes, but never without a moment between them."""
+    made = begun()
+    made.polled(1, view(), {}, EndOffset(1), look_ms)
+    assert made.deadline_ms == after_ms
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,9 @@ async def _index(
     names: tuple[ClusterName, ClusterName],
     data: TopicPartition,
 ) -> OffsetIndex:
-    starts = await admin.start_offsets([log])
-    ends = await admin.end_offsets([log], committed=True)
+    starts, ends = await asyncio.gather(
+        admin.start_offsets([log]), admin.end_offsets([log], committed=True)
+    )
     if log not in starts or log not in ends:
         raise RetriableError("the positions have no offsets yet", topic=REPLICATION_POSITIONS)
     index = OffsetIndex(names[0])

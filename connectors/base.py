@@ -231,6 +231,7 @@ class GroupReader(LogReader, Protocol):
         """What can be had without waiting, some hundred items; empty: only `read` can tell.
 
         Not while a `read` waits. Who calls it again and again lets the loop run now and then.
+        Raises as `read` does, or leaves it to `read`.
         """
         ...
 

@@ -148,6 +148,8 @@ class ConsumerThread:
             if self._membership is not None and self._membership.overtaken():
                 messages = []
             items = self._sorted_out(messages, seat)
+        except KafkaException as error:
+            raise translate(error, self.address, "cannot read") from error
         finally:
             self._turns.end()
         if len(messages) < _TURN_RECORDS:

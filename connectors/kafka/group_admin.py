@@ -137,13 +137,15 @@ class KafkaGroupAdmin:
 
     async def _coordinators(self, line: Line, groups: Iterable[str]) -> dict[int, list[str]]:
         """Groups by the broker that coordinates them; asked for anew after each error."""
-        names, nodes = sorted(set(groups)), self._nodes
+        names = sorted(set(groups))
+        nodes = {name: self._nodes[name] for name in names if name in self._nodes}
         unknown = [name for name in names if name not in nodes]
         if unknown:
             request = FindCoordinatorRequest(key_type=0, coordinator_keys=unknown, min_version=4)
             for one in (await line.send(request)).coordinators:
                 _check(one.error_code)
                 nodes[one.key] = one.node_id
+            self._nodes |= nodes
         found: defaultdict[int, list[str]] = defaultdict(list)
         for name in names:
             found[nodes[name]].append(name)

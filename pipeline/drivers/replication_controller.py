@@ -253,11 +253,11 @@ class ControlledPartition:
         groups, data = self._parts.groups, self._data
         if move.offset is None:
             return False
-        topic, active, before = await asyncio.gather(
-            self._topic_now(), groups.active([move.group]), self._committed(move.group)
-        )
-        offset = before.offset if before else None
-        if topic != move.incarnation or active or offset != move.expected:
+        topic, active = await asyncio.gather(self._topic_now(), groups.active([move.group]))
+        if topic != move.incarnation or active:
+            return False
+        before = await self._committed(move.group)  # last, else a member may commit once more
+        if (before.offset if before else None) != move.expected:
             return False
         try:
             target = moved(before, move.offset, move.generation)

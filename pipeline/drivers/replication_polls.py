@@ -4,7 +4,7 @@
 *Invariants*: a look reads groups, then logs, then the end of the positions, all after it was asked
 for; the topic is the same before and after, or there is no answer.
 
-A look costs six questions to the brokers in four steps, however many partitions and groups share
+A look costs six questions to the brokers, however many partitions and groups share
 it; topics are the ones that the look before saw last.
 """
 
@@ -116,9 +116,8 @@ class GroupPolls:
         committed = await self._groups.committed(groups, everywhere)
         partitions = [one.data for one in there]
         decided = {data: self._decided.decided_end(data) for data in partitions}
-        starts, ends = await asyncio.gather(
-            admin.start_offsets(partitions), admin.end_offsets(partitions)
-        )
+        starts = await admin.start_offsets(partitions)
+        ends = await admin.end_offsets(partitions)  # later, so that none lies below its start
         after, index_ends = await asyncio.gather(
             admin.describe_topics(names), admin.end_offsets([self._positions])
         )

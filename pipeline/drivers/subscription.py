@@ -20,7 +20,7 @@ from operator import itemgetter
 import structlog
 
 from connectors.base import NO_METADATA, Committed, Connector, EndReached, GroupReader, Record
-from connectors.errors import FatalError, FencedError
+from connectors.errors import FatalError, FencedError, RetriableError
 from pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
@@ -309,6 +309,8 @@ class SubscriptionDriver:
         self._fetches += 1
         try:
             self._items_read(self._reader.read_now())
+        except RetriableError:
+            return False  # the task meets it, too, and has the patience for it
         except Exception as error:
             self.fail(error)
             raise

@@ -191,7 +191,6 @@ class ReplicationController:
 
     def marker_read(self, key: MarkerKey, value: MarkerValue | None) -> None:
         """A marker of this cluster, in log order; None is a tombstone."""
-        limits = self._limits
         self._end_rest()
         if isinstance(key, SnapshotsKey) and key.source == self._here:
             assert value is None or isinstance(value, Snapshots)
@@ -202,7 +201,8 @@ class ReplicationController:
             self._read_back(key, value)
             if key.source != self._here:
                 self._updated = True
-                self._next_ms = min(self._next_ms, self._looked_ms + limits.update_interval_ms)
+                soonest_ms = self._looked_ms + self._limits.update_interval_ms
+                self._next_ms = min(self._next_ms, soonest_ms)
         elif isinstance(key, AppliedKey) and key.source == self._here:
             assert value is None or isinstance(value, Applied)
             self._group(key.group).state.applied_read(value)

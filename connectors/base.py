@@ -498,11 +498,3 @@ class Connector(Protocol):
     def admin(self) -> LogAdmin:
         """An admin."""
         ...
-
-
-class Clock(Protocol):
-    """Wall clock."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
-        ...

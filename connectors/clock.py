@@ -1,6 +1,15 @@
-"""The machine's wall clock."""
+"""The wall clock: what is asked of one, and the machine's."""
 
 import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall clock."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
 
 
 class SystemClock:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from connectors.base import Clock
+from connectors.clock import Clock
 from pipeline.drivers.replication_progress import LinkProgress, PartitionProgress
 
 _LABELS = ("source", "target", "topic", "partition")

@@ -38,7 +38,7 @@ from prometheus_client import Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from connectors.base import Clock
+from connectors.clock import Clock
 from pipeline.core.replication.group import Standing
 from pipeline.drivers.owned_replication import shown_groups
 from pipeline.drivers.replication_controller import ControlledPartition

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from connectors.base import BatchReader, Clock, Connector, NewRecord
+from connectors.base import BatchReader, Connector, NewRecord
+from connectors.clock import Clock
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from pipeline.core.native_transactions.index_table import IndexTable
 from pipeline.core.native_transactions.indexer import IndexLimits, PartitionIndexer, WriteIndex

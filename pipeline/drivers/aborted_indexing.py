@@ -6,7 +6,8 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from connectors.base import BatchReader, Clock, Connector, TopicDescription
+from connectors.base import BatchReader, Connector, TopicDescription
+from connectors.clock import Clock
 from connectors.errors import ConnectorError, FatalError
 from pipeline.core.native_transactions.indexer import IndexLimits
 from pipeline.drivers.aborted_indexer import AbortedIndexer

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import structlog
 
-from connectors.base import BatchReader, Clock, Connector, LogAdmin, TopicDescription
+from connectors.base import BatchReader, Connector, LogAdmin, TopicDescription
+from connectors.clock import Clock
 from connectors.errors import FatalError, FencedError, RetriableError
 from pipeline.core.native_transactions.indexer import IndexLimits
 from pipeline.drivers.aborted_indexer import AbortedIndexer

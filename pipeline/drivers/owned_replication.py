@@ -17,7 +17,8 @@ from heapq import nsmallest
 
 import structlog
 
-from connectors.base import Clock, EndReached, LogAdmin, LogReader, LogWriter, Record
+from connectors.base import EndReached, LogAdmin, LogReader, LogWriter, Record
+from connectors.clock import Clock
 from connectors.errors import ConnectorError
 from connectors.group_admin import GroupConnector
 from pipeline.core.replication.controller import (

@@ -14,7 +14,6 @@ from typing import TypeVarTuple
 import structlog
 
 from connectors.base import (
-    Clock,
     Connector,
     EndReached,
     LogAdmin,
@@ -23,6 +22,7 @@ from connectors.base import (
     Record,
     TransactionalWriter,
 )
+from connectors.clock import Clock
 from connectors.errors import FatalError, FencedError, OffsetOutOfRangeError, RetriableError
 from connectors.fetching import Fetching
 from pipeline.core.txn_buffer.buffer import DataPosition

@@ -14,7 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from connectors.base import Clock, Connector, LogAdmin, LogWriter
+from connectors.base import Connector, LogAdmin, LogWriter
+from connectors.clock import Clock
 from connectors.errors import ConnectorError, FencedError
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.drivers.log_bases import LogBases

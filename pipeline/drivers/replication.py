@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import structlog
 
-from connectors.base import Clock
+from connectors.clock import Clock
 from connectors.copying import LinkConnector
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from pipeline.core.replication.copying import Topics

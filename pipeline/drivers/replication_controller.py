@@ -16,7 +16,8 @@ from typing import Protocol
 
 import structlog
 
-from connectors.base import Clock, Committed, LogAdmin, LogWriter
+from connectors.base import Committed, LogAdmin, LogWriter
+from connectors.clock import Clock
 from connectors.errors import ActiveGroupError, ConnectorError, RetriableError
 from connectors.group_admin import GroupAdmin
 from pipeline.core.replication.controller import ReplicationController

@@ -20,7 +20,8 @@ from typing import Any
 
 import structlog
 
-from connectors.base import Clock, Record
+from connectors.base import Record
+from connectors.clock import Clock
 from pipeline.core.replication.copying import Topics
 from pipeline.core.replication.link import Link, LinkLimits
 from pipeline.core.replication.link_effects import (

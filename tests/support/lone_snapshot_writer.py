@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager, suppress
 
 from prometheus_client import CollectorRegistry
 
-from connectors.base import Clock, NewRecord
-from connectors.clock import SystemClock
+from connectors.base import NewRecord
+from connectors.clock import Clock, SystemClock
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.kafka.transactional import KafkaTransactionalWriter

@@ -15,11 +15,7 @@ from pipeline.core.pending_ack.cursor import decode
 from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
 from pipeline.drivers.subscription import SubscriptionDriver
 from pipeline.drivers.subscription_options import SubscriptionOptions
-from pipeline.errors import (
-    AlreadyAcknowledgedError,
-    NotDeliveredError,
-    PendingAcknowledgementError,
-)
+from pipeline.errors import AlreadyAcknowledgedError, NotDeliveredError, PendingAcknowledgementError
 from schemas.acknowledgements import Acknowledge, Acks, Attach, CursorMoved, DescribeAcks
 from schemas.errors import UnknownVersionError
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId

@@ -144,8 +144,9 @@ async def ours(connector: KafkaConnector, group: str, visible: int, setting: str
             if left == visible:
                 began = time.perf_counter()
             for message in batch:
-                assert message.value is not None
-                add(message.value)
+                value = message.value
+                assert value is not None
+                add(value)
             left -= len(batch)
             if not left:
                 break

@@ -14,11 +14,6 @@ from connectors.errors import ConnectorError
 from connectors.fetching import Fetching
 from schemas.batches import AbortedTransaction, Batch
 from schemas.headers import Headers, txn_header
-from schemas.native_transactions import (
-    ActiveProducer,
-    DescribedTransaction,
-    ListedTransaction,
-)
 from schemas.topics import TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
@@ -32,6 +27,11 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers | None
+
+    @property
+    def data(self) -> TopicPartition:
+        """The partition it lies in."""
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def txn(self) -> TxnId | None:
@@ -70,6 +70,20 @@ class EndReached(NamedTuple):
     topic: str
     partition: int
     end_offset: EndOffset
+
+    @property
+    def data(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class Run(NamedTuple):
+    """Consecutive records of one partition, at least one, and two of their columns."""
+
+    data: TopicPartition
+    offsets: Sequence[Offset]
+    headers: Sequence[Headers | None]
+    records: Sequence[Record]
 
 
 Delivered = Callable[[ConnectorError | None, int], None]
@@ -209,7 +223,7 @@ class Committed(NamedTuple):
     metadata: str
 
 
-class GroupReader(LogReader, Protocol):
+class GroupReader(Protocol):
     """A reader whose partitions come from a consumer group."""
 
     async def subscribe(
@@ -222,17 +236,40 @@ class GroupReader(LogReader, Protocol):
         """Joins the group; `assigned` is called with positions before their first record.
 
         `revoked` is called when partitions are taken away, before `assigned` for what follows;
-        a rebalance takes all of them. Neither is called by `close`. `assign` moves to other
-        positions within what the group has given, until the next rebalance.
+        a rebalance takes all of them. Neither is called by `close`.
         """
         ...
 
-    def read_now(self) -> Sequence[Record | EndReached]:
-        """What can be had without waiting, some hundred items; empty: only `read` can tell.
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """As `LogReader.assign`, within what the group has given, until the next rebalance.
+
+        Raises:
+            FencedError: the group has not given this member one of the partitions.
+        """
+        ...
+
+    async def read(self) -> Sequence[Run | EndReached]:
+        """As `LogReader.read`; records come in runs, which cost less to handle."""
+        ...
+
+    def read_now(self) -> Sequence[Run | EndReached]:
+        """What can be had without waiting, some hundred records; empty: only `read` can tell.
 
         Not while a `read` waits. Who calls it again and again lets the loop run now and then.
         Raises as `read` does, or leaves it to `read`.
         """
+        ...
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """As `LogReader.pause`."""
+        ...
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """As `LogReader.resume`."""
+        ...
+
+    async def close(self) -> None:
+        """As `LogReader.close`; leaves the group."""
         ...
 
     def committed(self, data: TopicPartition) -> Committed | None:
@@ -319,69 +356,6 @@ class BatchReader(Protocol):
 
     async def close(self) -> None:
         """Ends connections; a waiting `fetch` raises `FatalError`. Safe to call twice."""
-        ...
-
-
-class NativeTransactions(Protocol):
-    """The brokers' own view of Kafka's transactions, and their last resort (KIP-664).
-
-    Only `connectors.kafka` has one: the memory broker has no transaction coordinators, producer
-    ids or markers, and a fake of their disagreements would prove nothing about brokers.
-
-    Every method raises `RetriableError` when a broker is away, or a coordinator is on the move, for
-    longer than the request time-out, and `FatalError` when it may not ask, or is closed.
-    """
-
-    async def list_transactions(
-        self,
-        *,
-        states: Sequence[str] = (),
-        producer_ids: Sequence[int] = (),
-        older_than_ms: int | None = None,
-    ) -> list[ListedTransaction]:
-        """The transactional ids of all coordinators, ascending; filters that are empty let all by.
-
-        Complete: raises rather than leave out what a coordinator without a leader may know.
-
-        Args:
-            states: of `TransactionState`; a broker passes over one that it does not know.
-            producer_ids: those that the ids have now.
-            older_than_ms: only ids whose transaction has been open for longer.
-
-        Raises:
-            FatalError: the brokers (before Kafka 3.8) cannot select by age.
-        """
-        ...
-
-    async def describe_transaction(self, transactional_id: str) -> DescribedTransaction | None:
-        """What its coordinator knows; None when that knows no such id."""
-        ...
-
-    async def producers(
-        self, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, list[ActiveProducer]]:
-        """The producers that each partition's leader remembers, ascending.
-
-        Raises:
-            FatalError: a partition does not exist.
-        """
-        ...
-
-    async def write_abort_marker(self, data: TopicPartition, producer: ActiveProducer) -> None:
-        """Ends the producer's open transaction on one partition with an ABORT marker.
-
-        The coordinator and the producer are not told: only for a transaction that no coordinator
-        has, else half of it may commit. Returns when the marker is on all in-sync replicas.
-
-        Raises:
-            FencedError: the producer has a newer epoch there; nothing was written.
-            FatalError: a coordinator with a newer epoch has written there; nothing was written.
-            RetriableError: the marker may have been written.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Ends connections; what waits raises `FatalError`. Safe to call twice."""
         ...
 
 

@@ -4,8 +4,7 @@
 made for a record beside the client's own.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from confluent_kafka import Message
@@ -15,6 +14,7 @@ from connectors.copying import Columns
 from connectors.kafka.config import KafkaConfig, reader_options
 from connectors.kafka.consuming import ConsumerThread
 from connectors.kafka.inbox import Inbox, Item
+from connectors.kafka.messages import by_partition
 from connectors.kafka.seat import Seat
 from schemas.values import Offset, TopicPartition
 
@@ -53,26 +53,10 @@ class KafkaColumnReader:
 
 def by_columns(items: Sequence[Item]) -> list[Columns | EndReached]:
     """What a column reader returns: runs of one partition, and ends."""
-    found: list[Columns | EndReached] = []
-    for place, run in groupby(items, _place):
-        if place is None:
-            found += cast("Iterable[EndReached]", run)
-        else:
-            found.append(_columns(TopicPartition(*place), list(cast("Iterable[Message]", run))))
-    return found
+    return [it if isinstance(it, EndReached) else _columns(*it) for it in by_partition(items)]
 
 
-def _place(item: Item) -> tuple[str, int] | None:
-    if isinstance(item, EndReached):
-        return None
-    return _topic(item), _partition(item)
-
-
-_topic = cast("Callable[[Message], str]", Message.topic)
-_partition = cast("Callable[[Message], int]", Message.partition)
-
-
-def _columns(data: TopicPartition, messages: list[Message]) -> Columns:
+def _columns(data: TopicPartition, messages: Sequence[Message]) -> Columns:
     return Columns(
         data,
         cast("list[Offset]", list(map(Message.offset, messages))),

@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from connectors.base import NO_METADATA, Committed, EndReached, Record
+from connectors.base import NO_METADATA, Committed, EndReached, Run
 from connectors.commit_check import check_metadata
 from connectors.errors import ConnectorError, FencedError, RetriableError
 from connectors.kafka.admin import log_bounds
 from connectors.kafka.config import KafkaConfig, group_options
 from connectors.kafka.consuming import ConsumerThread, Membership
 from connectors.kafka.errors import translate
-from connectors.kafka.inbox import Inbox
-from connectors.kafka.messages import converted
+from connectors.kafka.inbox import Inbox, Item
+from connectors.kafka.messages import by_partition, run_of
 from connectors.kafka.seat import Positions, Seat, client_names
 from schemas.values import Offset, TopicPartition
 
@@ -88,13 +88,13 @@ class KafkaGroupReader:
 
         await self._thread.submit(move)
 
-    async def read(self) -> Sequence[Record | EndReached]:
-        """The next records; see `LogReader.read`."""
-        return converted(await self._thread.take(self._seat))
+    async def read(self) -> Sequence[Run | EndReached]:
+        """The next records; see `GroupReader.read`."""
+        return _runs(await self._thread.take(self._seat))
 
-    def read_now(self) -> Sequence[Record | EndReached]:
+    def read_now(self) -> Sequence[Run | EndReached]:
         """What can be had without waiting; see `GroupReader.read_now`."""
-        return converted(self._thread.fetch(self._seat))
+        return _runs(self._thread.fetch(self._seat))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""
@@ -271,6 +271,10 @@ class KafkaGroupReader:
         self._held = frozenset(positions)
         self._found = found
         self._assigned(positions)
+
+
+def _runs(items: Sequence[Item]) -> list[Run | EndReached]:
+    return [it if isinstance(it, EndReached) else run_of(*it) for it in by_partition(items)]
 
 
 def _committed(

@@ -3,15 +3,16 @@
 *Source*: connectors.base, `LogReader.read`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby, repeat
 from typing import Any, cast
 
 from confluent_kafka import KafkaError, Message
 
-from connectors.base import EndReached, Record, TimedRecord
+from connectors.base import EndReached, Record, Run, TimedRecord
 from connectors.kafka.inbox import Item
-from schemas.values import EndOffset, TopicPartition
+from schemas.values import EndOffset, Offset, TopicPartition
 
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name begins so
 
@@ -23,6 +24,8 @@ _FIELDS: tuple[Callable[[Message], Any], ...] = (
     Message.value,
     Message.headers,
 )
+_TOPIC = cast("Callable[[Message], str]", Message.topic)
+_PARTITION = cast("Callable[[Message], int]", Message.partition)
 _MESSAGES_ONLY = {Message}
 _record_of: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 """Half the cost of `Record(*fields)`."""
@@ -76,6 +79,42 @@ def timed(items: Sequence[Item]) -> Sequence[Record | EndReached]:
         else TimedRecord.at(made, item.timestamp()[1])
         for item, made in zip(items, converted(items), strict=True)
     ]
+
+
+def by_partition(
+    items: Sequence[Item],
+) -> Iterator[EndReached | tuple[TopicPartition, Sequence[Message]]]:
+    """Ends, and the messages between them that follow one another in one partition."""
+    if set(map(type, items)) == _MESSAGES_ONLY:
+        yield from _by_partition(cast("Sequence[Message]", items))
+        return
+    for is_end, found in groupby(items, lambda it: isinstance(it, EndReached)):
+        if is_end:
+            yield from cast("Iterator[EndReached]", found)
+        else:
+            yield from _by_partition(cast("list[Message]", [*found]))
+
+
+def run_of(data: TopicPartition, messages: Sequence[Message]) -> Run:
+    """What a group's reader returns of messages of one partition."""
+    offsets = cast("list[Offset]", [*map(Message.offset, messages)])
+    headers = cast("list[Any]", [*map(Message.headers, messages)])
+    keys, values = map(Message.key, messages), map(Message.value, messages)
+    columns = zip(repeat(data.topic), repeat(data.partition), offsets, keys, values, headers)
+    return Run(data, offsets, headers, [*map(_record_of, columns)])
+
+
+def _by_partition(
+    messages: Sequence[Message],
+) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+    topics, partitions = [*map(_TOPIC, messages)], [*map(_PARTITION, messages)]
+    first, count = TopicPartition(topics[0], partitions[0]), len(messages)
+    # Most often all are of one, which is cheaper to see than to find.
+    if topics.count(first.topic) == count and partitions.count(first.partition) == count:
+        yield first, messages
+        return
+    for place, found in groupby(messages, lambda it: (_TOPIC(it), _PARTITION(it))):
+        yield TopicPartition(*place), [*found]
 
 
 def _records_of(messages: Sequence[Message]) -> list[Record]:

@@ -1,6 +1,6 @@
 """The brokers' own view of transactions, over kafka-python's messages.
 
-*Source*: KIP-664; connectors.base, `NativeTransactions`; kafka.md 4.
+*Source*: KIP-664; connectors.native_transactions; kafka.md 4.
 
 *Invariants*: a listing is complete: every partition of Kafka's transaction topic had the same
 leader, with the same epoch, before all brokers were asked and afterwards.

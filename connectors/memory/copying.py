@@ -53,7 +53,7 @@ class MemoryColumnReader:
 
 
 def _place(item: Record | EndReached) -> TopicPartition | None:
-    return TopicPartition(item.topic, item.partition) if isinstance(item, Record) else None
+    return item.data if isinstance(item, Record) else None
 
 
 def _columns(data: TopicPartition, records: list[Record]) -> Columns:

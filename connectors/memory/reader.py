@@ -7,8 +7,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import cast
 
-from connectors.base import NO_METADATA, Committed, EndReached, Record, TimedRecord
+from connectors.base import NO_METADATA, Committed, EndReached, Record, Run, TimedRecord
 from connectors.commit_check import check_metadata
 from connectors.errors import FatalError, FencedError
 from connectors.memory.broker import MemoryBroker
@@ -156,13 +159,13 @@ class MemoryGroupReader:
         self._check_held(positions)
         await self._reader.assign(positions)
 
-    async def read(self) -> Sequence[Record | EndReached]:
-        """The next records; see `LogReader.read`."""
-        return await self._reader.read()
+    async def read(self) -> Sequence[Run | EndReached]:
+        """The next records; see `GroupReader.read`."""
+        return _runs(await self._reader.read())
 
-    def read_now(self) -> Sequence[Record | EndReached]:
+    def read_now(self) -> Sequence[Run | EndReached]:
         """What can be had without waiting; see `GroupReader.read_now`."""
-        return self._reader.read_now()
+        return _runs(self._reader.read_now())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching."""
@@ -239,3 +242,15 @@ class MemoryGroupReader:
                     f"group {self._name} has not given {data} to this member",
                     hint="stop using the partition; another member has it, or will",
                 )
+
+
+def _runs(items: Sequence[Record | EndReached]) -> list[Run | EndReached]:
+    found: list[Run | EndReached] = []
+    for (kind, *place), run in groupby(items, attrgetter("__class__", "topic", "partition")):
+        if kind is EndReached:
+            found += cast("Iterable[EndReached]", run)
+        else:
+            records = cast("list[Record]", [*run])
+            offsets, headers = [it.offset for it in records], [it.headers for it in records]
+            found.append(Run(TopicPartition(*place), offsets, headers, records))
+    return found

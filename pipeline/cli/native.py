@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
-from connectors.base import LogAdmin, NativeTransactions
+from connectors.base import LogAdmin
 from connectors.clock import SystemClock
 from connectors.kafka.connector import KafkaConnector
+from connectors.native_transactions import NativeTransactions
 from pipeline.cli.asking import bootstrap_option, cluster_connector
 from pipeline.cli.native_look import aborted_ranges, watch
 from pipeline.cli.native_rows import described_row, listed_row, open_row, producer_rows

@@ -8,8 +8,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from connectors.base import LogAdmin, NativeTransactions
+from connectors.base import LogAdmin
 from connectors.clock import SystemClock
+from connectors.native_transactions import NativeTransactions
 from pipeline.cli.asking import EXIT_INCOMPLETE, bootstrap_option, cluster_connector
 from pipeline.cli.native_rows import position_row
 from pipeline.cli.output import output_option, print_rows, say

@@ -102,7 +102,7 @@ async def _read(reader: LogReader, scans: Mapping[TopicPartition, BatchScan]) ->
     await reader.assign({log: Offset(scan.next_offset) for log, scan in left.items()})
     while left:
         for item in await reader.read():
-            scan = scans[TopicPartition(item.topic, item.partition)]
+            scan = scans[item.data]
             if isinstance(item, EndReached):
                 scan.next_offset = max(scan.next_offset, item.end_offset)
             else:

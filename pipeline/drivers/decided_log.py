@@ -214,7 +214,7 @@ class DecidedLog:
             while True:
                 by_partition: dict[TopicPartition, list[Record | EndReached]] = {}
                 for item in await self._outages.call(reader.read, may_rest=True):
-                    data = TopicPartition(item.topic, item.partition)
+                    data = item.data
                     by_partition.setdefault(data, []).append(item)
                 for data, items in by_partition.items():
                     self._items_read(data, items)

@@ -31,7 +31,7 @@ async def scan(reader: LogReader, ranges: Sequence[OffsetRange]) -> AsyncIterato
         found: list[Record] = []
         ended: set[TopicPartition] = set()
         for item in await reader.read():
-            data = TopicPartition(item.topic, item.partition)
+            data = item.data
             end = left.get(data)
             if end is None:
                 continue

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from connectors.base import LogAdmin, NativeTransactions
+from connectors.base import LogAdmin
 from connectors.errors import FatalError
+from connectors.native_transactions import NativeTransactions
 from pipeline.core.native_transactions.hanging import (
     OpenTransaction,
     judge_open,

@@ -205,7 +205,7 @@ class OwnedReplication:
         read_to: dict[TopicPartition, int] = dict(starts)
         while True:
             for item in await outages.call(reader.read, may_rest=True):
-                data = TopicPartition(item.topic, item.partition)
+                data = item.data
                 read_to[data] = self._item_read(item)
             for one in self.partitions.values():
                 one.positions_read(EndOffset(read_to[self._positions]))

@@ -339,7 +339,7 @@ class LinkDriver:
                     self._take(self._machine.markers_caught_up(self._parts.clock.now_ms()))
                 markers: list[tuple[MarkerKey, MarkerValue | None]] = []
                 for item in await reader.read():
-                    place = TopicPartition(item.topic, item.partition)
+                    place = item.data
                     if isinstance(item, Record):
                         markers += self._markers_of(item, count)
                     elif item.end_offset >= ends[place]:

@@ -51,7 +51,7 @@ class PositionsView:
             ends = await self._side.admin.end_offsets(list(self._positions))
             while any(self._positions[data] < end for data, end in ends.items()):
                 for item in await self._reader.read():
-                    data = TopicPartition(item.topic, item.partition)
+                    data = item.data
                     if isinstance(item, Record):
                         self._record_read(item)
                         self._positions[data] = item.offset + 1

@@ -185,7 +185,7 @@ class DecidedSource:
 
     def _item_read(self, item: Columns | EndReached) -> None:
         if isinstance(item, EndReached):
-            data = TopicPartition(item.topic, item.partition)
+            data = item.data
             effects = self._machines[data].end_reached(item.end_offset)
         else:
             data = item.data

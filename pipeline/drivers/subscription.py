@@ -15,11 +15,18 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import itemgetter
 
 import structlog
 
-from connectors.base import NO_METADATA, Committed, Connector, EndReached, GroupReader, Record
+from connectors.base import (
+    NO_METADATA,
+    Committed,
+    Connector,
+    EndReached,
+    GroupReader,
+    Record,
+    Run,
+)
 from connectors.errors import FatalError, FencedError, RetriableError
 from pipeline.core.read_committed.effects import (
     Deliver,
@@ -38,7 +45,7 @@ from pipeline.drivers.subscription_elsewhere import ElsewhereFilter, Opened
 from pipeline.drivers.subscription_evidence import Evidence
 from pipeline.drivers.subscription_options import AssignmentListener, SubscriptionOptions
 from pipeline.drivers.subscription_outage import OutageGuard
-from pipeline.drivers.subscription_records import runs, txns_of
+from pipeline.drivers.subscription_records import txns_of_headers
 from pipeline.drivers.system_topics import require_topics
 from schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPSHOTS
 from schemas.values import EndOffset, Offset, TopicPartition
@@ -53,8 +60,6 @@ _FETCHES_MAX = 20
 """Made for an application that has taken all, before everything else on the loop has its turn."""
 _PATIENCE_S = 0.1
 """How long nothing is read for want of room; then the buffer fills up until fetching pauses."""
-
-_OFFSET = itemgetter(2)
 
 _log = structlog.get_logger(__name__)
 
@@ -368,17 +373,18 @@ class SubscriptionDriver:
         self._tailing = asyncio.create_task(self._guarded(self._evidence.run))
         self._changed.set()
 
-    def _items_read(self, items: Sequence[Record | EndReached]) -> None:
-        for data, records, ends in runs(items):
+    def _items_read(self, items: Sequence[Run | EndReached]) -> None:
+        for item in items:
+            data = item.data
             assigned = self._assigned.get(data)
             if assigned is None:
                 continue
-            if records:
-                offsets = list(map(_OFFSET, records))
-                effects = assigned.machine.records_read(offsets, txns_of(records), records)
-                self._run(data, assigned, effects)
-            for _, _, end_offset in ends:
-                self._run(data, assigned, assigned.machine.end_reached(end_offset))
+            if isinstance(item, EndReached):
+                effects = assigned.machine.end_reached(item.end_offset)
+            else:
+                txns = txns_of_headers(item.headers)
+                effects = assigned.machine.records_read(item.offsets, txns, item.records)
+            self._run(data, assigned, effects)
         self._apply_pauses()
 
     def _machine_of(self, data: TopicPartition) -> PartitionFilter[Record] | None:

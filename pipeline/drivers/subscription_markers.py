@@ -132,7 +132,7 @@ class MarkerTail:
             self._positions[source] = max(start, self._positions.get(source, start))
 
     def _item_read(self, item: Record | EndReached) -> None:
-        source = TopicPartition(item.topic, item.partition)
+        source = item.data
         if isinstance(item, EndReached):
             if source not in self._caught_up_at:
                 self._caught_up_at[source] = asyncio.get_running_loop().time()

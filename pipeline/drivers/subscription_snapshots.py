@@ -127,7 +127,7 @@ class SnapshotTail:
         item: Record | EndReached,
         ids: dict[str, bytes],
     ) -> None:
-        source = sources[TopicPartition(item.topic, item.partition)]
+        source = sources[item.data]
         if isinstance(item, Record):
             source.table.record_read(item.offset, item.key, item.value)
             return

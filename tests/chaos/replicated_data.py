@@ -83,7 +83,7 @@ async def visible(
         async with asyncio.timeout(READ_S):
             while open_:
                 for item in await reader.read():
-                    data = TopicPartition(item.topic, item.partition)
+                    data = item.data
                     if isinstance(item, Record) and item.offset < ends[data]:
                         found[data].append(item)
                     at = item.offset + 1 if isinstance(item, Record) else item.end_offset

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from connectors.base import Connector, EndReached, GroupReader, LogReader, LogWriter, Record
+from connectors.base import Connector, EndReached, GroupReader, LogReader, LogWriter, Record, Run
 from connectors.errors import ConnectorError, RetriableError
 from schemas.topics import TopicSpec
 from schemas.values import Offset, TopicPartition
@@ -105,12 +105,25 @@ async def read_to_ends(
     left = dict(ends)
     while left:
         for item in await read(reader):
-            data = TopicPartition(item.topic, item.partition)
+            data = item.data
             if isinstance(item, Record):
                 values[data].append(item.value)
             elif left.get(data) == item.end_offset:
                 del left[data]
     return values
+
+
+def records_of(items: Iterable[Run | EndReached]) -> list[Record]:
+    """The records of what a group's reader returned, whose columns must be theirs."""
+    found: list[Record] = []
+    for item in items:
+        if isinstance(item, Run):
+            assert item.records
+            assert {it.data for it in item.records} == {item.data}
+            assert [it.offset for it in item.records] == [*item.offsets]
+            assert [it.headers for it in item.records] == [*item.headers]
+            found += item.records
+    return found
 
 
 class Membership:
@@ -165,8 +178,8 @@ class Membership:
         finally:
             self._changed.set()
 
-    def _take(self, items: Sequence[Record | EndReached]) -> None:
+    def _take(self, items: Sequence[Run | EndReached]) -> None:
         for item in items:
-            if isinstance(item, Record):
-                assert TopicPartition(item.topic, item.partition) in self.held, item
-                self.records.append(item)
+            if isinstance(item, Run):
+                assert item.data in self.held, item
+                self.records += records_of([item])

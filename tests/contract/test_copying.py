@@ -78,7 +78,7 @@ async def test_columns_are_of_one_partition(rig: Rig, log: TopicPartition):
         while ends != {log: 2, other: 1}:
             for item in await reader.read():
                 if isinstance(item, EndReached):
-                    ends[TopicPartition(item.topic, item.partition)] = item.end_offset
+                    ends[item.data] = item.end_offset
                 else:
                     assert item.headers == [None] * len(item.offsets)
                     seen.setdefault(item.data, []).extend(item.values)

@@ -8,7 +8,7 @@ import pytest
 from connectors.base import COMMIT_METADATA_CHARS_MAX, GroupReader, Record
 from connectors.errors import FatalError, FencedError, RetriableError
 from schemas.values import TopicPartition
-from tests.contract.rig import WAIT_S, Membership, Rig, trim, write
+from tests.contract.rig import WAIT_S, Membership, Rig, records_of, trim, write
 
 BUSY_S = 0.3
 """Longer than a broker takes to answer a commit."""
@@ -99,7 +99,7 @@ async def read_backlog(
         items = reader.read_now()
         fetches += bool(items)
         found = items or await reader.read()
-        records += [it for it in found if isinstance(it, Record) and it.partition == data.partition]
+        records += [it for it in records_of(found) if it.data == data]
     return records
 
 
@@ -128,7 +128,7 @@ async def test_a_backlog_is_read_from_where_assign_says(rig: Rig, log: TopicPart
         await read_backlog(reader, log, 1, at_once=1)
         moving = asyncio.create_task(reader.assign({log: 10}))
         await asyncio.sleep(0)
-        records = [it for it in reader.read_now() if isinstance(it, Record)]
+        records = records_of(reader.read_now())
         await moving
         records += await read_backlog(reader, log, 2000, at_once=1)
     assert [it.value for it in records[:2000]] == values[10:2010]

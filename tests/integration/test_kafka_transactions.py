@@ -9,6 +9,7 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from schemas.topics import TopicSpec
 from schemas.values import Offset, TopicPartition
+from tests.contract.rig import records_of
 
 
 def _transactional(bootstrap: str, name: str) -> Producer:
@@ -80,7 +81,7 @@ async def test_a_new_group_starts_at_the_last_stable_offset(bootstrap: str, topi
         await asyncio.to_thread(producer.commit_transaction)
         values: list[bytes | None] = []
         while not values:
-            values += [item.value for item in await member.read() if isinstance(item, Record)]
+            values += [it.value for it in records_of(await member.read())]
     assert values == [b"a"]
     await member.close()
     await admin.close()

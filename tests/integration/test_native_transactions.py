@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from connectors.base import LogAdmin, NativeTransactions
+from connectors.base import LogAdmin
 from connectors.errors import FatalError, FencedError
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
+from connectors.native_transactions import NativeTransactions
 from pipeline.drivers.named_partitions import named_partitions
 from pipeline.drivers.native_transactions import (
     abort_hanging,

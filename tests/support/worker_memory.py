@@ -200,5 +200,5 @@ class MemoryWorker:
                 continue
             for item in items:
                 if isinstance(item, Record):
-                    owner = owners[TopicPartition(item.topic, item.partition)]
+                    owner = owners[item.data]
                     owner.requests_received(item.value)

@@ -8,8 +8,8 @@ ended by now makes the answer unknown.
 
 from collections.abc import Sequence
 
-from connectors.base import NativeTransactions
 from connectors.errors import FatalError
+from connectors.native_transactions import NativeTransactions
 from pipeline.core.native_transactions.hanging import OpenTransaction
 from pipeline.drivers.native_transactions import open_transactions
 from pipeline.jobs.audit_result import Finding, FindingKind

@@ -20,13 +20,15 @@ RECORD_BYTES_MAX = 6 * 1024 * 1024
 """Largest record a writer takes: above every topic's own limit, so that the topic decides."""
 
 _FETCH_BYTES = 8 * 1024 * 1024
+_SCAN_BYTES = 512 * 1024
 _READ_AHEAD_KIB = 32 * 1024
 _FETCH_WAIT_MS = 100
 """A broker holds an empty fetch this long; only then is `EndReached` known."""
 
 _FETCHING: dict[Fetching, Options] = {
     Fetching.TAILING: {},
-    Fetching.SCANNING: {"fetch.wait.max.ms": 1},
+    # Of what it fetches at once, who looks a single record up throws the rest away.
+    Fetching.SCANNING: {"fetch.wait.max.ms": 1, "fetch.message.max.bytes": _SCAN_BYTES},
     Fetching.IN_BULK: {"fetch.min.bytes": _FETCH_BYTES},
 }
 

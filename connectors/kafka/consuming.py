@@ -305,9 +305,9 @@ class ConsumerThread:
             if items and seat is not None:
                 batch = Batch(seat.generation, items, sum(map(len, brought)))
                 seat.inbox.count_in(batch)
+                if self._only is not None and len(items) >= _BACKLOG_RECORDS:
+                    self._turns.lend()  # first: nothing else tells a loop that waits again
                 self.post(seat.inbox.arrive, batch)
-        if self._only is not None and len(messages) >= _BACKLOG_RECORDS:
-            self._turns.lend()
 
     def _sorted_out(self, messages: list[Message], seat: Seat | None) -> list[Item]:
         """What a reader is given; failures are reported."""

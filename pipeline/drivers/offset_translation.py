@@ -8,10 +8,11 @@ Refuses: an offset that was not copied yet, or whose copies have left the log.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from connectors.base import Connector, LogAdmin, LogReader, TopicDescription
+from connectors.base import Connector, LogAdmin, LogReader, Record, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from connectors.fetching import Fetching
 from pipeline.core.replication.index import OffsetIndex
@@ -21,7 +22,7 @@ from pipeline.errors import RefusedError
 from schemas import replication_positions
 from schemas.errors import DecodeError
 from schemas.placement import system_partition
-from schemas.replication import origin_of, topic_incarnation
+from schemas.replication import Origin, origin_of, topic_incarnation
 from schemas.topics import REPLICATION_POSITIONS
 from schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
 
@@ -156,14 +157,31 @@ async def _look_up(
         read = OffsetRange(data, Offset(one.target_from), one.target_to)
         try:
             async for records in scan(reader, [read]):
-                for record in records:
-                    origin = origin_of(record.headers)
-                    copy = origin is not None and index.is_copy(one, origin)
-                    if origin is not None and copy and origin.offset >= offset:
-                        return Translated(record.offset, origin.offset)
+                if found := _first(partial(index.is_copy, one), records, offset):
+                    return found
         except OffsetOutOfRangeError:
             raise _gone(data, offset) from None
     return Translated(Offset(index.copied_end(topics[1])), None)
+
+
+def _first(
+    is_copy: Callable[[Origin], bool], records: Sequence[Record], offset: Offset
+) -> Translated | None:
+    """The first copy of a record at or above the offset; copies ascend by their origins."""
+    _, last = next(_copies(is_copy, reversed(records)), (0, -1))
+    if last < offset:  # most often: then it is further on
+        return None
+    return next(Translated(*it) for it in _copies(is_copy, records) if it[1] >= offset)
+
+
+def _copies(
+    is_copy: Callable[[Origin], bool], records: Iterable[Record]
+) -> Iterator[tuple[Offset, Offset]]:
+    """The offsets of copies among these, here and where they were copied from."""
+    for record in records:
+        origin = origin_of(record.headers)
+        if origin is not None and is_copy(origin):
+            yield record.offset, origin.offset
 
 
 def _gone(data: TopicPartition, offset: Offset) -> RefusedError:

@@ -197,7 +197,8 @@ class DecidedSource:
         for effect in effects:
             match effect:
                 case Deliver(payloads, position):
-                    size_bytes = sum(len(value) for _, _, (_, _, value, _) in payloads if value)
+                    values = [value for _, _, (_, _, value, _) in payloads if value]
+                    size_bytes = sum(map(len, values))
                     self._ready.append(Ready(data, payloads, position, size_bytes))
                     self._ready_count += max(1, len(payloads))
                     self._ready_bytes += size_bytes
@@ -238,4 +239,5 @@ def _payloads(columns: Columns) -> list[SourceRecord[Payload]]:
     """Records as the link takes them."""
     _, offsets, headers, keys, values, timestamps_ms = columns
     payloads = zip(headers, keys, values, timestamps_ms, strict=True)
-    return list(zip(offsets, map(origin_of, headers), payloads, strict=True))
+    origins = map(origin_of, headers) if any(headers) else [None] * len(headers)
+    return list(zip(offsets, origins, payloads, strict=True))

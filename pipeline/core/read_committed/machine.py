@@ -223,14 +223,16 @@ class PartitionFilter(Generic[P]):
         )
 
     def _are_visible(self, last_offset: int, txns: Iterable[bytes | None]) -> bool:
-        """Whether a snapshot, or markers, tell that all of these records are; False: look closer.
+        """Whether all of these records surely are; False: look closer.
 
-        Most of a long history is, and costs one look for each transaction, not for each record.
+        Most of a long history, which a snapshot tells, is; it costs one look for each transaction,
+        not for each record. So is all that is in none.
         """
-        if last_offset >= self._max_read_position:
-            return False
+        is_told = last_offset < self._max_read_position
         for txn in set(txns):
             if txn is not None:
+                if not is_told:
+                    return False
                 end_offset = self._outcomes.get(txn)
                 if end_offset is None:
                     end_offset = self._unmarked(last_offset, txn)

@@ -44,8 +44,8 @@ STEP = 100
 COMMIT_S = 0.1
 LOOK_S = 0.005
 LOOK_UNDER_LOAD_S = 0.05
-SETTLE_S = 5.0
-"""From the beginning of the load on; not looked at."""
+SETTLE_S = 15.0
+"""From the beginning of the load on; not looked at: brokers, and MirrorMaker, warm up."""
 
 REST_S = 3.0
 

@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message
@@ -87,6 +88,7 @@ class ConsumerThread:
     _consumer: Consumer
     _watch: FetchWatch
     _met: set[str]
+    _paused: set[TopicPartition]
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class ConsumerThread:
     def pause(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching those of the partitions that are assigned."""
         wanted = frozenset(partitions)
-        self.submit(lambda it: seat.pause(it, wanted))
+        self.submit(lambda it: self._pause(it, seat, wanted))
 
     def resume(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
         """Fetches again from where they stand those of the partitions that are assigned."""
@@ -175,8 +177,9 @@ class ConsumerThread:
         else:
             consumer.assign(client_partitions(positions))
         seat.take_up(positions, generation)
-        # The client keeps the pause of a partition over an assignment.
-        seat.resume(consumer, positions.keys())
+        # The client keeps the pause of a partition over an assignment, and without it.
+        if paused := self._paused & positions.keys():
+            self._resume(consumer, seat, paused)
         self._meet(consumer, {data.topic for data in positions})
         self._reading = self._reading or bool(positions)
 
@@ -238,6 +241,7 @@ class ConsumerThread:
         self._watch = FetchWatch(look_s)
         self._missing = None
         self._met = set[str]()
+        self._paused = set[TopicPartition]()
         self._consumer = Consumer(
             {**self._options, "statistics.interval.ms": milliseconds(look_s)},
             error_cb=self._note_error,
@@ -371,7 +375,7 @@ class ConsumerThread:
                 self._membership.rejoin(self._consumer)
             else:
                 self.assign(self._consumer, seat, positions, seat.generation)
-                seat.pause(self._consumer, paused)
+                self._pause(self._consumer, seat, paused)
 
     def _meet(self, consumer: Consumer, topics: set[str]) -> None:
         """Asks where further topics lie; left to itself the client asks within a second."""
@@ -381,11 +385,17 @@ class ConsumerThread:
                 consumer.list_topics(*(new if len(new) == 1 else ()), timeout=_MEET_S)
         self._met |= new
 
+    def _pause(
+        self, consumer: Consumer, seat: Seat, partitions: AbstractSet[TopicPartition]
+    ) -> None:
+        self._paused |= seat.pause(consumer, partitions)
+
     def _resume(
-        self, consumer: Consumer, seat: Seat, partitions: frozenset[TopicPartition]
+        self, consumer: Consumer, seat: Seat, partitions: AbstractSet[TopicPartition]
     ) -> None:
         """Also wakes the client's threads, which look at what was resumed once a second only."""
         resumed = seat.resume(consumer, partitions)
+        self._paused -= resumed
         if resumed:
             newest = [ClientPartition(it.topic, it.partition, OFFSET_END) for it in resumed]
             with contextlib.suppress(KafkaException):

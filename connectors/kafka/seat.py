@@ -55,11 +55,14 @@ class Seat:
         """Reads nothing any more."""
         self.assigned, self.fetched = {}, frozenset()
 
-    def pause(self, consumer: Consumer, partitions: AbstractSet[TopicPartition]) -> None:
-        """Stops fetching those of the partitions that are assigned."""
+    def pause(
+        self, consumer: Consumer, partitions: AbstractSet[TopicPartition]
+    ) -> AbstractSet[TopicPartition]:
+        """Stops fetching those of the partitions that are assigned; which they are."""
         chosen = partitions & self.assigned.keys()
         consumer.pause(client_names(chosen))
         self.fetched -= chosen
+        return chosen
 
     def resume(
         self, consumer: Consumer, partitions: AbstractSet[TopicPartition]

@@ -25,7 +25,6 @@ from pipeline.drivers.fail_over import FailOver, fail_over
 from schemas.values import ClusterName, EndOffset, TopicPartition
 from tests.bench.copiers import (
     EVERY_SECOND,
-    WAIT_S,
     Pair,
     create,
     fill,
@@ -44,6 +43,9 @@ STRETCH = 1_000
 
 LOOK_S = 0.2
 STILL_S = 5.0
+FAIL_OVER_S = 300.0
+"""A group that is new to a cluster walks over its whole log first."""
+
 NEVER_S = 60.0
 """A group that has not come by then does not: its members begin at the log start."""
 
@@ -182,7 +184,7 @@ async def _read_on_b(this: _Round, log: VisibleLog, group: str, read: set[int]) 
 
 
 async def _failed_over(pair: Pair, topic: str, group: str) -> FailOver:
-    done = await fail_over(pair.connectors, topic, group, B, dry_run=False, timeout_s=WAIT_S)
+    done = await fail_over(pair.connectors, topic, group, B, dry_run=False, timeout_s=FAIL_OVER_S)
     assert done.complete, done
     return done
 

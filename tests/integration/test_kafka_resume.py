@@ -22,6 +22,11 @@ async def _read(reader: LogReader, count: int) -> int:
     return found
 
 
+def _of_little(bootstrap: str) -> KafkaConnector:
+    """Its clients read little ahead, so that they wait for nothing when a partition is paused."""
+    return KafkaConnector(KafkaConfig(bootstrap, extra={"queued.min.messages": "1000"}))
+
+
 async def _filled(connector: KafkaConnector, data: TopicPartition) -> None:
     """Makes the topic, with the backlog in its partition."""
     admin = connector.admin()
@@ -37,9 +42,7 @@ async def _filled(connector: KafkaConnector, data: TopicPartition) -> None:
 
 async def test_a_backlog_that_was_paused_goes_on_at_once(bootstrap: str, topic_name: str):
     """Nothing is being fetched then, so a client left to itself looks once a second."""
-    # The client reads no further ahead than this, so that it waits for nothing when it is paused.
-    little = KafkaConnector(KafkaConfig(bootstrap, extra={"queued.min.messages": "1000"}))
-    reader = little.reader("r")
+    reader = _of_little(bootstrap).reader("r")
     connector = KafkaConnector(KafkaConfig(bootstrap))
     data = TopicPartition(topic_name, 0)
     await _filled(connector, data)
@@ -76,3 +79,27 @@ async def test_a_backlog_that_begins_is_read_without_a_rest(bootstrap: str, topi
             rests += loop.time() - began > 0.08
     assert rests < 4  # a busy machine has some of its own
     await reader.close()
+
+
+async def test_what_was_paused_is_read_at_once_when_it_is_assigned_again(
+    bootstrap: str, topic_name: str
+):
+    """As a log is that is read stretch by stretch."""
+    connector, data = KafkaConnector(KafkaConfig(bootstrap)), TopicPartition(topic_name, 0)
+    await _filled(connector, data)
+    reader, admin = _of_little(bootstrap).reader("r", fetching=Fetching.SCANNING), connector.admin()
+    loop = asyncio.get_running_loop()
+    slow = 0
+    for turn in range(60):
+        began = loop.time()
+        await reader.assign({data: Offset(turn)})
+        await _read(reader, 1)
+        slow += loop.time() - began > 0.5
+        reader.pause([data])
+        for _ in range(20):  # the client rests meanwhile
+            await admin.end_offsets([data])
+        if turn % 2:
+            await reader.assign({})
+    assert slow < 2
+    await reader.close()
+    await admin.close()

@@ -25,7 +25,7 @@ from connectors.base import TopicDescription
 from connectors.errors import FatalError, RetriableError
 from connectors.kafka.admin_client import AdminClients, Answers, make_client
 from connectors.kafka.config import KafkaConfig
-from connectors.kafka.errors import MISSING, REFUSED, STALE, error_of, translate
+from connectors.kafka.errors import AWAY, MISSING, REFUSED, STALE, error_of, translate
 from connectors.topic_check import check_specs, check_topic
 from schemas.topics import TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition
@@ -288,7 +288,7 @@ class KafkaAdmin:
 
     def _failure(self, error: KafkaException, action: str) -> Exception:
         last = self._clients.last_error
-        if last is not None and last.code() in REFUSED:
+        if last is not None and last.code() in REFUSED and error_of(error).code() in AWAY:
             # The call itself only timed out: the client goes on trying to connect.
             return translate(last, self._address, action)
         return translate(error, self._address, action, detail=last.str() if last else "")

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from connectors.kafka.config import KafkaConfig, admin_options
-from connectors.kafka.errors import translate
+from connectors.kafka.errors import REFUSED, translate
 from connectors.kafka.logs import ClientLog
 
 K = TypeVar("K")
@@ -34,7 +34,8 @@ class AdminClients:
     """What the calls of one admin share. Connects at the first call.
 
     Attributes:
-        last_error: of a connection; a call that timed out does not say why.
+        last_error: of a connection; a call that timed out does not say why. A refusal stays until
+            a question is answered, for the client tries again and may then be cut off.
     """
 
     def __init__(self, config: KafkaConfig) -> None:
@@ -49,7 +50,9 @@ class AdminClients:
         async with self.calling() as client:
             answers = question(client)
             arriving = map(asyncio.wrap_future, answers.values())
-            await asyncio.gather(*arriving, return_exceptions=True)
+            arrived = await asyncio.gather(*arriving, return_exceptions=True)
+        if not all(isinstance(it, BaseException) for it in arrived):
+            self.last_error = None
         return answers
 
     @asynccontextmanager
@@ -58,7 +61,7 @@ class AdminClients:
         if self._given_up:
             await self.close()
         if self._client is None:
-            self._client = make_client(self._config, self._note_error)
+            self._client = make_client(self._config, self.note_error)
         client, began_s = self._client, time.monotonic()
         self._calls[client] += 1
         try:
@@ -89,10 +92,12 @@ class AdminClients:
             # The client's destructor joins its threads.
             await asyncio.to_thread(client.__exit__, None, None, None)
 
-    def _note_error(self, error: KafkaError) -> None:
+    def note_error(self, error: KafkaError) -> None:
+        """Takes an error of a connection, within a poll."""
         # "all brokers are down" follows upon every cause; the cause is the news.
         down = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public name
-        if self.last_error is None or not down:
+        last = self.last_error
+        if last is None or not (down or last.code() in REFUSED):
             self.last_error = error
 
 

@@ -10,7 +10,8 @@ class Fetching(Enum):
     """What a reader is made for.
 
     TAILING: gets records at once, and hears of an end within two tenths of a second.
-    SCANNING: hears of an end at once, too; to stay at one costs the broker and it much more.
+    SCANNING: hears of an end at once, too, and fetches half a megabyte at a time, for
+        it may want little; to stay at an end costs the broker and it much more.
     IN_BULK: gets records up to a tenth of a second later, many at a time, at much less cost.
 
     All but those that scan may share one client with others of their kind.

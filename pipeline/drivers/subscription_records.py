@@ -19,19 +19,19 @@ _SEVERAL = ("", None)
 _SIZES = {TXN_ID_BYTES}
 
 
-def txns_of(records: Iterable[Record]) -> list[bytes | None]:
+def txns_of(records: Iterable[Record]) -> Sequence[bytes | None]:
     """The transaction of each record as its machine wants it."""
     return txns_of_headers([*map(_HEADERS, records)])
 
 
-def txns_of_headers(of_records: Sequence[Headers | None]) -> list[bytes | None]:
+def txns_of_headers(of_records: Sequence[Headers | None]) -> Sequence[bytes | None]:
     """The transactions of records with these headers."""
     # Most often each has one header, its transaction, which is cheaper to see than to find.
     lone = cast("Sequence[Sequence[tuple[str, bytes]]]", of_records)
     with suppress(TypeError, ValueError):  # no headers, several, or without a value
         txns = [txn for [(name, txn)] in lone if name == TXN]
         if len(txns) == len(lone) and set(map(len, txns)) == _SIZES:
-            return [*txns]
+            return txns
     return [None if headers is None else _txn_of(headers) for headers in of_records]
 
 

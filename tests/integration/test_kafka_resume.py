@@ -70,7 +70,7 @@ async def test_a_backlog_that_begins_is_read_without_a_rest(bootstrap: str, topi
     reader = connector.reader("r", fetching=Fetching.SCANNING)
     loop = asyncio.get_running_loop()
     rests = 0
-    for _ in range(150):
+    for _ in range(300):
         await reader.assign({data: Offset(0)})
         found = await _read(reader, 1)
         while found < RECORDS // 4:

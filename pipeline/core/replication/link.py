@@ -195,7 +195,7 @@ class Link(Generic[P]):
     ) -> list[LinkEffect[P]]:
         """Takes the decided, committed records from the position to below `until`, all of them.
 
-        Costs some 0.05 us for a record without `origin`.
+        Costs less than 0.05 us for a record without `origin`.
         """
         assert self.accepts_records
         assert data not in self._held

@@ -121,6 +121,13 @@ class LogWriter(Protocol):
         """Returns when the local queue has room again."""
         ...
 
+    def hurry(self) -> None:
+        """Sends what is queued without lingering, and returns at once.
+
+        The reports of a writer that was hurried may come in another order than its appends.
+        """
+        ...
+
     async def flush(self, timeout_s: float) -> bool:
         """Waits for every queued record; False when some are still under way."""
         ...

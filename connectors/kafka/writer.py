@@ -3,18 +3,19 @@
 *Source*: faust.md 7: the asyncio producer of the same package waits for batches of its own, so a
 lone record took 100 ms to 1 s.
 
-*Invariants*: one report per append, on the loop, in the order librdkafka made them; a thousand
-reports cost one wake of the loop.
+*Invariants*: one report per append, on the loop, in the order librdkafka made them unless it was
+hurried; a thousand reports cost one wake of the loop.
 
-Threads: the poll thread only appends to `_reports` and wakes the loop; everything else belongs to
-the loop. `_wake_due` is cleared before the reports are counted, so a report that is not counted
-finds it cleared and wakes the loop again.
+Threads: the poll thread, and one that hurries, only append to `_reports` and wake the loop;
+everything else belongs to the loop. `_wake_due` is cleared before the reports are counted, so a
+report that is not counted finds it cleared and wakes the loop again.
 """
 
 import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -27,6 +28,10 @@ from connectors.kafka.logs import ClientLog
 from schemas.values import TopicPartition
 
 _POLL_S = 0.1
+
+_HURRY_S = 0.001
+"""The client lingers not while it flushes: as long as its own thread takes to see that."""
+
 _UNKNOWN_OFFSET = -1
 
 
@@ -58,6 +63,9 @@ class KafkaWriter:
             raise translate(error, self._address, "cannot make a producer") from error
         self._produce: Callable[..., None] = self._start
         self._thread: threading.Thread | None = None
+        self._lingers = linger_ms > 0
+        self._hurry_due = False
+        self._hurrier = ThreadPoolExecutor(1, f"{client_id}-hurry")
 
     def append(
         self,
@@ -93,6 +101,12 @@ class KafkaWriter:
         if self._full:
             await self._has_room.wait()
 
+    def hurry(self) -> None:
+        """Sends what is queued without lingering; see `LogWriter.hurry`."""
+        if self._lingers and self._under_way and not self._hurry_due and not self._ending:
+            self._hurry_due = True
+            self._hurrier.submit(self._send_now)
+
     async def flush(self, timeout_s: float) -> bool:
         """Waits for every queued record; False when some are still under way."""
         if not self._under_way:
@@ -112,6 +126,7 @@ class KafkaWriter:
         if self._thread is not None:
             await self.flush(timeout_s)
             self._ending = True
+            await asyncio.to_thread(self._hurrier.shutdown)
             await asyncio.to_thread(self._thread.join)
             self._drain()
             assert not self._under_way, "the producer kept a report"
@@ -153,8 +168,14 @@ class KafkaWriter:
             producer.purge()
             producer.flush()
 
+    def _send_now(self) -> None:
+        """Runs on the thread that hurries: the poll thread cannot be interrupted."""
+        self._hurry_due = False
+        assert self._producer is not None
+        self._producer.flush(_HURRY_S)
+
     def _report(self, delivered: Delivered, error: KafkaError | None, message: Message) -> None:
-        """One record's fate, on the poll thread."""
+        """One record's fate, on a thread that polls."""
         if error is None:
             offset = message.offset()
             failure = None

@@ -67,6 +67,9 @@ class MemoryWriter:
         while len(self._waiting) >= self._records_max and not self._closed:
             await self._wait()
 
+    def hurry(self) -> None:
+        """Nothing to do: it never lingers."""
+
     async def flush(self, timeout_s: float) -> bool:
         """Waits for every queued record; False when some are still under way."""
         try:

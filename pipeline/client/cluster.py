@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
 from connectors.errors import FatalError, RetriableError
+from pipeline.client.gathering import Gathering
 from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.pool import PoolDriver
 from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
@@ -16,10 +17,9 @@ from schemas.values import EndOffset, TopicPartition
 
 
 class Writers(NamedTuple):
-    """Producers of one client: of records, of those of a transaction that is alone, of requests."""
+    """Producers of one client: of records, and of requests."""
 
-    gathering: LogWriter
-    prompt: LogWriter
+    records: LogWriter
     requests: LogWriter
 
 
@@ -34,8 +34,9 @@ class ClientCluster:
         open_transactions_max: int,
     ) -> None:
         self._writers = writers
+        self.writer = writers.records
+        self.gathering = Gathering(self.writer.hurry)
         self._slots = asyncio.Semaphore(open_transactions_max)
-        self._open_count = 0
         self.known_ends: dict[TopicPartition, EndOffset] = {}
         self._admin = admin
         self._requests = requests
@@ -48,19 +49,12 @@ class ClientCluster:
         """The coordinator that this client's transactions are opened at."""
         return self._requests.home
 
-    async def enter(self) -> LogWriter:
-        """Waits until one more transaction may be open; its records leave by the writer returned.
-
-        Records that gather share requests with those of others. While there are none, gathering
-        only takes time, most of what a lone commit takes.
-        """
+    async def enter(self) -> None:
+        """Waits until one more transaction may be open."""
         await self._slots.acquire()
-        self._open_count += 1
-        return self._writers.prompt if self._open_count == 1 else self._writers.gathering
 
     def leave(self) -> None:
         """A transaction is over."""
-        self._open_count -= 1
         self._slots.release()
 
     def topic(self, name: str) -> TopicDescription | None:
@@ -147,8 +141,7 @@ async def connect(
         await admin.close()
         raise
     writers = Writers(
-        gathering=connector.writer(name, linger_ms=linger_ms),
-        prompt=connector.writer(f"{name}-prompt"),
+        records=connector.writer(name, linger_ms=linger_ms),
         # Somebody waits for each request, and they come in batches already.
         requests=connector.writer(f"{name}-requests"),
     )

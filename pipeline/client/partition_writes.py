@@ -45,7 +45,7 @@ class PartitionWrites:
             if offset < 0:
                 self.unplaced = True
             else:
-                if self.first < 0:
+                if self.first < 0 or offset < self.first:  # reports come in any order
                     self.first = offset
                 self.end = max(self.end, offset + 1)
         self._reported()

@@ -11,7 +11,6 @@ from typing import NamedTuple, Self, TypeVar
 
 import structlog
 
-from connectors.base import LogWriter
 from connectors.errors import FatalError, RetriableError
 from pipeline.client.cluster import ClientCluster
 from pipeline.client.partition_writes import PartitionWrites
@@ -58,10 +57,9 @@ class Transaction:
     Leaving the block commits; leaving it by an exception aborts.
     """
 
-    _writer: LogWriter
-
     def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
         self._cluster = cluster
+        self._writer = cluster.writer
         self._turn = turn
         self._timeout_ms = timeout_ms
         self._id: TxnId | None = None
@@ -73,7 +71,7 @@ class Transaction:
         self._acks = TransactionAcks()
         self._registrar: asyncio.Task[None] | None = None
         self._unreported = 0
-        self._all_reported: asyncio.Future[None] | None = None
+        self._flushing: list[asyncio.Future[None]] = []
         self._state = "open"
 
     @property
@@ -92,7 +90,7 @@ class Transaction:
         return {data: writes.count for data, writes in self._writes.items()}
 
     async def __aenter__(self) -> Self:
-        self._writer = await self._cluster.enter()
+        await self._cluster.enter()
         return self
 
     async def __aexit__(
@@ -106,6 +104,7 @@ class Transaction:
                 await (self.commit() if error is None else self._abort_quietly())
         finally:
             self._acks.ended(committed=False)  # unless the end is known by now
+            self._cluster.gathering.ended(self)
             self._cluster.leave()
 
     async def send(
@@ -166,9 +165,10 @@ class Transaction:
         """
         await self._registered()
         if self._unreported:
-            if self._all_reported is None or self._all_reported.done():
-                self._all_reported = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._all_reported)  # several may wait, and one be cancelled
+            self._cluster.gathering.waits(self)
+            landed = asyncio.get_running_loop().create_future()
+            self._flushing.append(landed)
+            await landed
         for writes in self._writes.values():
             if writes.error is not None:
                 raise writes.error
@@ -257,6 +257,7 @@ class Transaction:
         registered = self._ahead.get(data)
         if registered is None:
             return None
+        self._cluster.gathering.sends(self)
         writes = self._writes[data] = PartitionWrites(registered, self._reported)
         return writes
 
@@ -346,6 +347,7 @@ class Transaction:
 
     async def _let_go(self, registered: Registered) -> None:
         data = registered.data
+        self._cluster.gathering.sends(self)
         writes = PartitionWrites(registered, self._reported)
         held = self._held.get(data, [])
         for record in held:  # grows while it is drained, so that order is kept
@@ -375,9 +377,13 @@ class Transaction:
 
     def _reported(self) -> None:
         self._unreported -= 1
-        waiting = self._all_reported
-        if not self._unreported and waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        if self._unreported:
+            return
+        self._cluster.gathering.durable(self)
+        for landed in self._flushing:
+            if not landed.done():
+                landed.set_result(None)
+        self._flushing.clear()
 
     async def _counted(self, writes: PartitionWrites) -> Written:
         """What the commit says of one partition (C6)."""

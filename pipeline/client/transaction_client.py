@@ -24,9 +24,9 @@ class TransactionClient:
             600.
         resend_s: an unanswered request is sent again after this, then ever more rarely.
         open_transactions_max: entering one more waits until another ends.
-        linger_ms: how long the producer gathers records before it sends them; `commit` waits for
-            them. The default is that of Kafka's own producers; one that begins
-            while no other is open does not gather.
+        linger_ms: how long at most the producer gathers records before it sends them; `commit`
+            waits for them, and hurries it where no other transaction is about to send. The default
+            is that of Kafka's own producers.
 
     Raises on entry:
         FatalError: the system topics do not exist.

@@ -144,19 +144,26 @@ def registered_of(one: pb.RegisteredPartition) -> Registered:
 
 
 def _end_pb(end: End) -> pb.End:
-    return pb.End(
+    message = pb.End(
         sequence=end.sequence,
         outcome=pb.OUTCOME_COMMIT if end.committed else pb.OUTCOME_ABORT,
         wait_visible=end.wait_visible,
         written=map(written_pb, end.written),
     )
+    if end.acknowledged_in is not None:
+        message.acknowledged_in.SetInParent()
+        message.acknowledged_in.subscriptions.extend(map(subscription_pb, end.acknowledged_in))
+    return message
 
 
 def _end(end: pb.End) -> End:
     if end.outcome not in (pb.OUTCOME_COMMIT, pb.OUTCOME_ABORT):
         raise DecodeError(f"outcome {end.outcome} is neither commit nor abort")
     written = tuple(map(written_of, end.written))
-    return End(end.sequence, end.outcome == pb.OUTCOME_COMMIT, written, end.wait_visible)
+    used = None
+    if end.HasField("acknowledged_in"):
+        used = tuple(map(subscription_of, end.acknowledged_in.subscriptions))
+    return End(end.sequence, end.outcome == pb.OUTCOME_COMMIT, written, end.wait_visible, used)
 
 
 def _add_partitions(added: pb.AddPartitions) -> AddPartitions:

@@ -52,12 +52,16 @@ class AddSubscriptions(NamedTuple):
 
 
 class End(NamedTuple):
-    """Commit or abort; `wait_visible` answers only when every marker is acknowledged (C5)."""
+    """Commit or abort; `wait_visible` answers only when every marker is acknowledged (C5).
+
+    Only the subscriptions it acknowledged in are settled; None: all it is registered with.
+    """
 
     sequence: int
     committed: bool
     written: tuple[Written, ...]
     wait_visible: bool
+    acknowledged_in: tuple[SubscriptionId, ...] | None = None
 
 
 class Release(NamedTuple):

@@ -17,6 +17,7 @@ from pipeline.client.partition_writes import PartitionWrites
 from pipeline.client.partitioner import partition_for
 from pipeline.client.subscription import Message, Subscription
 from pipeline.client.transaction_acks import TransactionAcks
+from pipeline.core.coordinator.pool import Used
 from pipeline.errors import (
     OutcomeUnknownError,
     RefusedError,
@@ -27,6 +28,7 @@ from schemas.headers import TXN
 from schemas.transactions import (
     AddPartitions,
     AddSubscriptions,
+    Answer,
     Done,
     End,
     Open,
@@ -194,12 +196,8 @@ class Transaction:
             raise
         self._state = "unknown"
         if self._id is not None:
-            self._cluster.pool.ending(self._timeout_ms, self._writes)
-            body = End(
-                self._id.sequence, committed=True, written=written, wait_visible=wait_visible
-            )
             try:
-                answer = await self._cluster.ask(self._id.coordinator, body)
+                answer = await self._ask_end(self._id, written, wait_visible=wait_visible)
             except RefusedError:
                 self._state = "aborted"
                 raise
@@ -223,11 +221,22 @@ class Transaction:
         if self._registrar is not None:
             await asyncio.gather(self._registrar, return_exceptions=True)
         if self._id is not None:
-            self._cluster.pool.ending(self._timeout_ms, self._writes)
             # With acknowledgements it waits until their messages can be delivered again.
-            wait = bool(self._acks)
-            body = End(self._id.sequence, committed=False, written=(), wait_visible=wait)
-            await self._cluster.ask(self._id.coordinator, body)
+            await self._ask_end(self._id, None, wait_visible=bool(self._acks))
+
+    async def _ask_end(
+        self, txn: TxnId, written: tuple[Written, ...] | None, *, wait_visible: bool
+    ) -> Answer:
+        """Asks for the end, and for a successor; None written: an abort."""
+        self._cluster.pool.ending(self._timeout_ms, self._writes, self._acks.subscriptions)
+        body = End(
+            txn.sequence,
+            committed=written is not None,
+            written=written or (),
+            wait_visible=wait_visible,
+            acknowledged_in=self._acks.ended_in,
+        )
+        return await self._cluster.ask(txn.coordinator, body)
 
     async def _abort_quietly(self) -> None:
         """Aborts while another error is on its way to the application."""
@@ -249,17 +258,23 @@ class Transaction:
 
     def _registered_ahead(self, data: TopicPartition) -> PartitionWrites | None:
         """Where the partition is registered already, as with a transaction from stock (C9)."""
-        if self._id is None and self._registrar is None:
-            pooled = self._cluster.pool.take(self._timeout_ms, data)
-            if pooled is not None:
-                self._begun(TxnId(self._cluster.coordinator, pooled.sequence))
-                self._ahead = pooled.registered
+        self._take_from_stock(data)
         registered = self._ahead.get(data)
         if registered is None:
             return None
         self._cluster.gathering.sends(self)
         writes = self._writes[data] = PartitionWrites(registered, self._reported)
         return writes
+
+    def _take_from_stock(self, used: Used) -> None:
+        """Begins with a transaction that is registered with what is used first, if there is one."""
+        if self._id is None and self._registrar is None:
+            pooled = self._cluster.pool.take(self._timeout_ms, used)
+            if pooled is not None:
+                txn = TxnId(self._cluster.coordinator, pooled.sequence)
+                self._begun(txn)
+                self._ahead = pooled.registered
+                self._acks.registered_ahead(txn, pooled.subscriptions)
 
     def _begun(self, txn_id: TxnId) -> None:
         self._id = txn_id
@@ -290,6 +305,8 @@ class Transaction:
     ) -> None:
         self._must_be_open()
         self._acks.claim(subscription.acknowledging, message, cumulative=cumulative)
+        if self._acks.unregistered:
+            self._take_from_stock(self._acks.unregistered[0])
         if self._acks.unregistered:
             await self._start_registering()
 

@@ -37,12 +37,23 @@ class TransactionAcks:
         self._unsent: dict[AssignedPartition, None] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._txn: TxnId | None = None
+        self._ahead: frozenset[SubscriptionId] | None = None
         self._failure: StilltideError | None = None
         self._over = False
 
     def __bool__(self) -> bool:
         """Whether anything was acknowledged."""
         return bool(self._parts)
+
+    @property
+    def subscriptions(self) -> tuple[SubscriptionId, ...]:
+        """Those of the messages acknowledged so far."""
+        return tuple(it.subscription for it in self._parts)
+
+    @property
+    def ended_in(self) -> tuple[SubscriptionId, ...] | None:
+        """Those to be settled; None: all that the transaction is registered with (C9)."""
+        return self.subscriptions if self._ahead else None
 
     @property
     def unregistered(self) -> tuple[SubscriptionId, ...]:
@@ -61,7 +72,8 @@ class TransactionAcks:
         part = self._parts.get(partition)
         if part is None:
             part = self._parts[partition] = _Part(driver, partition)
-            self._unregistered[partition] = None
+            if self._ahead is None or partition.subscription not in self._ahead:
+                self._unregistered[partition] = None
         if cumulative:
             part.cumulative_offset = message.offset
         else:
@@ -69,6 +81,12 @@ class TransactionAcks:
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send)
         self._unsent[partition] = None
+
+    def registered_ahead(self, txn: TxnId, subscriptions: frozenset[SubscriptionId]) -> None:
+        """The transaction was opened on these (C9)."""
+        self._txn, self._ahead = txn, subscriptions
+        for partition in [it for it in self._unregistered if it.subscription in subscriptions]:
+            del self._unregistered[partition]
 
     def registered(self, txn: TxnId, subscriptions: tuple[SubscriptionId, ...]) -> None:
         """The transaction is registered with these: what was claimed of them is sent."""

@@ -13,11 +13,12 @@ from pipeline.core.coordinator.pool import (
     Refill,
     ReleaseUnused,
     TransactionPool,
+    Used,
 )
 from pipeline.drivers.requests import CoordinatorRequests
 from schemas.errors import StilltideError
 from schemas.transactions import Answer, Open, Opened, Refused, Registered, Release
-from schemas.values import TopicPartition
+from schemas.values import SubscriptionId, TopicPartition
 
 
 class PoolDriver:
@@ -38,13 +39,18 @@ class PoolDriver:
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def take(self, timeout_ms: int, data: TopicPartition) -> Pooled | None:
-        """A transaction registered with `data` and with its whole time-out before it, or None."""
-        return self._pool.take(timeout_ms, data, self._now_ms())
+    def take(self, timeout_ms: int, used: Used) -> Pooled | None:
+        """A transaction registered with `used` and with its whole time-out before it, or None."""
+        return self._pool.take(timeout_ms, used, self._now_ms())
 
-    def ending(self, timeout_ms: int, partitions: Iterable[TopicPartition]) -> None:
+    def ending(
+        self,
+        timeout_ms: int,
+        partitions: Iterable[TopicPartition],
+        subscriptions: Iterable[SubscriptionId],
+    ) -> None:
         """To be called before a transaction's end is sent: its successor travels with it."""
-        self._pool.ending(timeout_ms, partitions, self._now_ms())
+        self._pool.ending(timeout_ms, partitions, subscriptions, self._now_ms())
         self._arm()
 
     def close(self) -> None:
@@ -102,7 +108,8 @@ class PoolDriver:
             else:
                 self._pool.not_refilled(refill.number, refused=isinstance(answer, Refused))
 
-        body = Open(refill.timeout_ms + POOLED_MS_MAX, refill.count, partitions)
+        timeout_ms = refill.timeout_ms + POOLED_MS_MAX
+        body = Open(timeout_ms, refill.count, partitions, refill.subscriptions)
         self._requests.tell(self._requests.home, body, settle)
 
 

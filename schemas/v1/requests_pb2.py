@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19schemas/v1/requests.proto\x12\x0cstilltide.v1\"_\n\x13RegisteredPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x04\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\"I\n\x16RegisteredSubscription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\t\"t\n\x10WrittenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x04\x12\x14\n\x0crecord_count\x18\x05 \x01(\x04\"\x9d\x01\n\x04Open\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x35\n\npartitions\x18\x03 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x04 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"X\n\rAddPartitions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\"a\n\x10\x41\x64\x64Subscriptions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12;\n\rsubscriptions\x18\x02 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"\x86\x01\n\x03\x45nd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12&\n\x07outcome\x18\x02 \x01(\x0e\x32\x15.stilltide.v1.Outcome\x12/\n\x07written\x18\x03 \x03(\x0b\x32\x1e.stilltide.v1.WrittenPartition\x12\x14\n\x0cwait_visible\x18\x04 \x01(\x08\"\x1c\n\x07Release\x12\x11\n\tsequences\x18\x01 \x03(\x04\"\x1c\n\x08\x44\x65scribe\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\x06\n\x04List\"\x15\n\x13\x44\x65scribeCoordinator\"H\n\x0cWriteBarrier\x12\x18\n\x10marker_partition\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63ounter\x18\x03 \x01(\x04\"\x90\x04\n\x07Request\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x15\n\racked_through\x18\x03 \x01(\x04\x12\x17\n\x0freply_partition\x18\x04 \x01(\r\x12\"\n\x04open\x18\x05 \x01(\x0b\x32\x12.stilltide.v1.OpenH\x00\x12\x35\n\x0e\x61\x64\x64_partitions\x18\x06 \x01(\x0b\x32\x1b.stilltide.v1.AddPartitionsH\x00\x12 \n\x03\x65nd\x18\x07 \x01(\x0b\x32\x11.stilltide.v1.EndH\x00\x12*\n\x08\x64\x65scribe\x18\x08 \x01(\x0b\x32\x16.stilltide.v1.DescribeH\x00\x12\"\n\x04list\x18\t \x01(\x0b\x32\x12.stilltide.v1.ListH\x00\x12;\n\x11\x61\x64\x64_subscriptions\x18\n \x01(\x0b\x32\x1e.stilltide.v1.AddSubscriptionsH\x00\x12(\n\x07release\x18\x0b \x01(\x0b\x32\x15.stilltide.v1.ReleaseH\x00\x12\x41\n\x14\x64\x65scribe_coordinator\x18\x0c \x01(\x0b\x32!.stilltide.v1.DescribeCoordinatorH\x00\x12\x33\n\rwrite_barrier\x18\r \x01(\x0b\x32\x1a.stilltide.v1.WriteBarrierH\x00\x42\x06\n\x04\x62ody\"/\n\x06Opened\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\x06\n\x04\x44one\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\t\n\x07Unknown\"\xd7\x01\n\x16TransactionDescription\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05state\x18\x02 \x01(\t\x12\x14\n\x0copened_at_ms\x18\x03 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x04\x12\x35\n\npartitions\x18\x05 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x06 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"[\n\x06Listed\x12:\n\x0ctransactions\x18\x01 \x03(\x0b\x32$.stilltide.v1.TransactionDescription\x12\x15\n\rlow_watermark\x18\x02 \x01(\x04\")\n\tLiveEntry\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04live\x18\x02 \x01(\x0c\"\x99\x01\n\x0bLogLiveness\x12\x1e\n\x11\x66irst_live_offset\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0clive_records\x18\x02 \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_records\x18\x03 \x01(\x04\x12(\n\x07\x65ntries\x18\x04 \x03(\x0b\x32\x17.stilltide.v1.LiveEntryB\x14\n\x12_first_live_offset\"\xfc\x03\n\x10\x43oordinatorStats\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x15\n\rnext_sequence\x18\x02 \x01(\x04\x12\x15\n\rlow_watermark\x18\x03 \x01(\x04\x12\x12\n\nopen_count\x18\x04 \x01(\x04\x12\x18\n\x10\x63ommitting_count\x18\x05 \x01(\x04\x12\x16\n\x0e\x61\x62orting_count\x18\x06 \x01(\x04\x12\x12\n\nhas_served\x18\x07 \x01(\x08\x12\x18\n\x10\x62\x61tching_enabled\x18\x08 \x01(\x08\x12\x19\n\x11\x62\x61tch_records_max\x18\t \x01(\r\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\n \x01(\x04\x12\x1a\n\x12\x62\x61tch_delay_us_max\x18\x0b \x01(\x04\x12\x13\n\x0b\x66lush_eager\x18\x0c \x01(\x08\x12\x17\n\x0f\x65ntries_written\x18\r \x01(\x04\x12\x17\n\x0frecords_written\x18\x0e \x01(\x04\x12\x19\n\x11\x61ppends_in_flight\x18\x0f \x01(\x04\x12\x17\n\x0fmarkers_pending\x18\x10 \x01(\x04\x12\x13\n\x0brecovery_ms\x18\x11 \x01(\x04\x12\x14\n\x0c\x63lient_count\x18\x12 \x01(\x04\x12\x14\n\x0c\x61nswer_count\x18\x13 \x01(\x04\x12+\n\x08liveness\x18\x14 \x01(\x0b\x32\x19.stilltide.v1.LogLiveness\"\xf7\x02\n\x08Response\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\r\x12&\n\x06opened\x18\x03 \x01(\x0b\x32\x14.stilltide.v1.OpenedH\x00\x12\"\n\x04\x64one\x18\x04 \x01(\x0b\x32\x12.stilltide.v1.DoneH\x00\x12(\n\x07refused\x18\x05 \x01(\x0b\x32\x15.stilltide.v1.RefusedH\x00\x12(\n\x07unknown\x18\x06 \x01(\x0b\x32\x15.stilltide.v1.UnknownH\x00\x12\x39\n\tdescribed\x18\x07 \x01(\x0b\x32$.stilltide.v1.TransactionDescriptionH\x00\x12&\n\x06listed\x18\x08 \x01(\x0b\x32\x14.stilltide.v1.ListedH\x00\x12;\n\x11\x63oordinator_stats\x18\t \x01(\x0b\x32\x1e.stilltide.v1.CoordinatorStatsH\x00\x42\x06\n\x04\x62ody*I\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eOUTCOME_COMMIT\x10\x01\x12\x11\n\rOUTCOME_ABORT\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19schemas/v1/requests.proto\x12\x0cstilltide.v1\"_\n\x13RegisteredPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x04\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\"I\n\x16RegisteredSubscription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\t\"t\n\x10WrittenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x04\x12\x14\n\x0crecord_count\x18\x05 \x01(\x04\"\x9d\x01\n\x04Open\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x35\n\npartitions\x18\x03 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x04 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"X\n\rAddPartitions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\"a\n\x10\x41\x64\x64Subscriptions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12;\n\rsubscriptions\x18\x02 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"\xbd\x01\n\x03\x45nd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12&\n\x07outcome\x18\x02 \x01(\x0e\x32\x15.stilltide.v1.Outcome\x12/\n\x07written\x18\x03 \x03(\x0b\x32\x1e.stilltide.v1.WrittenPartition\x12\x14\n\x0cwait_visible\x18\x04 \x01(\x08\x12\x35\n\x0f\x61\x63knowledged_in\x18\x05 \x01(\x0b\x32\x1c.stilltide.v1.AcknowledgedIn\"M\n\x0e\x41\x63knowledgedIn\x12;\n\rsubscriptions\x18\x01 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"\x1c\n\x07Release\x12\x11\n\tsequences\x18\x01 \x03(\x04\"\x1c\n\x08\x44\x65scribe\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\x06\n\x04List\"\x15\n\x13\x44\x65scribeCoordinator\"H\n\x0cWriteBarrier\x12\x18\n\x10marker_partition\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63ounter\x18\x03 \x01(\x04\"\x90\x04\n\x07Request\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x15\n\racked_through\x18\x03 \x01(\x04\x12\x17\n\x0freply_partition\x18\x04 \x01(\r\x12\"\n\x04open\x18\x05 \x01(\x0b\x32\x12.stilltide.v1.OpenH\x00\x12\x35\n\x0e\x61\x64\x64_partitions\x18\x06 \x01(\x0b\x32\x1b.stilltide.v1.AddPartitionsH\x00\x12 \n\x03\x65nd\x18\x07 \x01(\x0b\x32\x11.stilltide.v1.EndH\x00\x12*\n\x08\x64\x65scribe\x18\x08 \x01(\x0b\x32\x16.stilltide.v1.DescribeH\x00\x12\"\n\x04list\x18\t \x01(\x0b\x32\x12.stilltide.v1.ListH\x00\x12;\n\x11\x61\x64\x64_subscriptions\x18\n \x01(\x0b\x32\x1e.stilltide.v1.AddSubscriptionsH\x00\x12(\n\x07release\x18\x0b \x01(\x0b\x32\x15.stilltide.v1.ReleaseH\x00\x12\x41\n\x14\x64\x65scribe_coordinator\x18\x0c \x01(\x0b\x32!.stilltide.v1.DescribeCoordinatorH\x00\x12\x33\n\rwrite_barrier\x18\r \x01(\x0b\x32\x1a.stilltide.v1.WriteBarrierH\x00\x42\x06\n\x04\x62ody\"/\n\x06Opened\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\x06\n\x04\x44one\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\t\n\x07Unknown\"\xd7\x01\n\x16TransactionDescription\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05state\x18\x02 \x01(\t\x12\x14\n\x0copened_at_ms\x18\x03 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x04\x12\x35\n\npartitions\x18\x05 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x06 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\"[\n\x06Listed\x12:\n\x0ctransactions\x18\x01 \x03(\x0b\x32$.stilltide.v1.TransactionDescription\x12\x15\n\rlow_watermark\x18\x02 \x01(\x04\")\n\tLiveEntry\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04live\x18\x02 \x01(\x0c\"\x99\x01\n\x0bLogLiveness\x12\x1e\n\x11\x66irst_live_offset\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0clive_records\x18\x02 \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_records\x18\x03 \x01(\x04\x12(\n\x07\x65ntries\x18\x04 \x03(\x0b\x32\x17.stilltide.v1.LiveEntryB\x14\n\x12_first_live_offset\"\xfc\x03\n\x10\x43oordinatorStats\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x15\n\rnext_sequence\x18\x02 \x01(\x04\x12\x15\n\rlow_watermark\x18\x03 \x01(\x04\x12\x12\n\nopen_count\x18\x04 \x01(\x04\x12\x18\n\x10\x63ommitting_count\x18\x05 \x01(\x04\x12\x16\n\x0e\x61\x62orting_count\x18\x06 \x01(\x04\x12\x12\n\nhas_served\x18\x07 \x01(\x08\x12\x18\n\x10\x62\x61tching_enabled\x18\x08 \x01(\x08\x12\x19\n\x11\x62\x61tch_records_max\x18\t \x01(\r\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\n \x01(\x04\x12\x1a\n\x12\x62\x61tch_delay_us_max\x18\x0b \x01(\x04\x12\x13\n\x0b\x66lush_eager\x18\x0c \x01(\x08\x12\x17\n\x0f\x65ntries_written\x18\r \x01(\x04\x12\x17\n\x0frecords_written\x18\x0e \x01(\x04\x12\x19\n\x11\x61ppends_in_flight\x18\x0f \x01(\x04\x12\x17\n\x0fmarkers_pending\x18\x10 \x01(\x04\x12\x13\n\x0brecovery_ms\x18\x11 \x01(\x04\x12\x14\n\x0c\x63lient_count\x18\x12 \x01(\x04\x12\x14\n\x0c\x61nswer_count\x18\x13 \x01(\x04\x12+\n\x08liveness\x18\x14 \x01(\x0b\x32\x19.stilltide.v1.LogLiveness\"\xf7\x02\n\x08Response\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\r\x12&\n\x06opened\x18\x03 \x01(\x0b\x32\x14.stilltide.v1.OpenedH\x00\x12\"\n\x04\x64one\x18\x04 \x01(\x0b\x32\x12.stilltide.v1.DoneH\x00\x12(\n\x07refused\x18\x05 \x01(\x0b\x32\x15.stilltide.v1.RefusedH\x00\x12(\n\x07unknown\x18\x06 \x01(\x0b\x32\x15.stilltide.v1.UnknownH\x00\x12\x39\n\tdescribed\x18\x07 \x01(\x0b\x32$.stilltide.v1.TransactionDescriptionH\x00\x12&\n\x06listed\x18\x08 \x01(\x0b\x32\x14.stilltide.v1.ListedH\x00\x12;\n\x11\x63oordinator_stats\x18\t \x01(\x0b\x32\x1e.stilltide.v1.CoordinatorStatsH\x00\x42\x06\n\x04\x62ody*I\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eOUTCOME_COMMIT\x10\x01\x12\x11\n\rOUTCOME_ABORT\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'schemas.v1.requests_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=3009
-  _globals['_OUTCOME']._serialized_end=3082
+  _globals['_OUTCOME']._serialized_start=3143
+  _globals['_OUTCOME']._serialized_end=3216
   _globals['_REGISTEREDPARTITION']._serialized_start=43
   _globals['_REGISTEREDPARTITION']._serialized_end=138
   _globals['_REGISTEREDSUBSCRIPTION']._serialized_start=140
@@ -46,37 +46,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADDSUBSCRIPTIONS']._serialized_start=583
   _globals['_ADDSUBSCRIPTIONS']._serialized_end=680
   _globals['_END']._serialized_start=683
-  _globals['_END']._serialized_end=817
-  _globals['_RELEASE']._serialized_start=819
-  _globals['_RELEASE']._serialized_end=847
-  _globals['_DESCRIBE']._serialized_start=849
-  _globals['_DESCRIBE']._serialized_end=877
-  _globals['_LIST']._serialized_start=879
-  _globals['_LIST']._serialized_end=885
-  _globals['_DESCRIBECOORDINATOR']._serialized_start=887
-  _globals['_DESCRIBECOORDINATOR']._serialized_end=908
-  _globals['_WRITEBARRIER']._serialized_start=910
-  _globals['_WRITEBARRIER']._serialized_end=982
-  _globals['_REQUEST']._serialized_start=985
-  _globals['_REQUEST']._serialized_end=1513
-  _globals['_OPENED']._serialized_start=1515
-  _globals['_OPENED']._serialized_end=1562
-  _globals['_DONE']._serialized_start=1564
-  _globals['_DONE']._serialized_end=1570
-  _globals['_REFUSED']._serialized_start=1572
-  _globals['_REFUSED']._serialized_end=1597
-  _globals['_UNKNOWN']._serialized_start=1599
-  _globals['_UNKNOWN']._serialized_end=1608
-  _globals['_TRANSACTIONDESCRIPTION']._serialized_start=1611
-  _globals['_TRANSACTIONDESCRIPTION']._serialized_end=1826
-  _globals['_LISTED']._serialized_start=1828
-  _globals['_LISTED']._serialized_end=1919
-  _globals['_LIVEENTRY']._serialized_start=1921
-  _globals['_LIVEENTRY']._serialized_end=1962
-  _globals['_LOGLIVENESS']._serialized_start=1965
-  _globals['_LOGLIVENESS']._serialized_end=2118
-  _globals['_COORDINATORSTATS']._serialized_start=2121
-  _globals['_COORDINATORSTATS']._serialized_end=2629
-  _globals['_RESPONSE']._serialized_start=2632
-  _globals['_RESPONSE']._serialized_end=3007
+  _globals['_END']._serialized_end=872
+  _globals['_ACKNOWLEDGEDIN']._serialized_start=874
+  _globals['_ACKNOWLEDGEDIN']._serialized_end=951
+  _globals['_RELEASE']._serialized_start=953
+  _globals['_RELEASE']._serialized_end=981
+  _globals['_DESCRIBE']._serialized_start=983
+  _globals['_DESCRIBE']._serialized_end=1011
+  _globals['_LIST']._serialized_start=1013
+  _globals['_LIST']._serialized_end=1019
+  _globals['_DESCRIBECOORDINATOR']._serialized_start=1021
+  _globals['_DESCRIBECOORDINATOR']._serialized_end=1042
+  _globals['_WRITEBARRIER']._serialized_start=1044
+  _globals['_WRITEBARRIER']._serialized_end=1116
+  _globals['_REQUEST']._serialized_start=1119
+  _globals['_REQUEST']._serialized_end=1647
+  _globals['_OPENED']._serialized_start=1649
+  _globals['_OPENED']._serialized_end=1696
+  _globals['_DONE']._serialized_start=1698
+  _globals['_DONE']._serialized_end=1704
+  _globals['_REFUSED']._serialized_start=1706
+  _globals['_REFUSED']._serialized_end=1731
+  _globals['_UNKNOWN']._serialized_start=1733
+  _globals['_UNKNOWN']._serialized_end=1742
+  _globals['_TRANSACTIONDESCRIPTION']._serialized_start=1745
+  _globals['_TRANSACTIONDESCRIPTION']._serialized_end=1960
+  _globals['_LISTED']._serialized_start=1962
+  _globals['_LISTED']._serialized_end=2053
+  _globals['_LIVEENTRY']._serialized_start=2055
+  _globals['_LIVEENTRY']._serialized_end=2096
+  _globals['_LOGLIVENESS']._serialized_start=2099
+  _globals['_LOGLIVENESS']._serialized_end=2252
+  _globals['_COORDINATORSTATS']._serialized_start=2255
+  _globals['_COORDINATORSTATS']._serialized_end=2763
+  _globals['_RESPONSE']._serialized_start=2766
+  _globals['_RESPONSE']._serialized_end=3141
 # @@protoc_insertion_point(module_scope)

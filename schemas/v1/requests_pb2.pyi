@@ -81,16 +81,24 @@ class AddSubscriptions(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ...) -> None: ...
 
 class End(_message.Message):
-    __slots__ = ("sequence", "outcome", "written", "wait_visible")
+    __slots__ = ("sequence", "outcome", "written", "wait_visible", "acknowledged_in")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     WAIT_VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_IN_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     outcome: Outcome
     written: _containers.RepeatedCompositeFieldContainer[WrittenPartition]
     wait_visible: bool
-    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., written: _Optional[_Iterable[_Union[WrittenPartition, _Mapping]]] = ..., wait_visible: _Optional[bool] = ...) -> None: ...
+    acknowledged_in: AcknowledgedIn
+    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., written: _Optional[_Iterable[_Union[WrittenPartition, _Mapping]]] = ..., wait_visible: _Optional[bool] = ..., acknowledged_in: _Optional[_Union[AcknowledgedIn, _Mapping]] = ...) -> None: ...
+
+class AcknowledgedIn(_message.Message):
+    __slots__ = ("subscriptions",)
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[RegisteredSubscription]
+    def __init__(self, subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("sequences",)

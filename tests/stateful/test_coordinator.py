@@ -100,11 +100,12 @@ class Coordinated(RuleBasedStateMachine):
                 self.world.ends[where] += 1
         self.world.ends[where] += pick % 2
 
-    @rule(pick=PICK, wait_visible=st.booleans())
-    def commit(self, pick: int, *, wait_visible: bool):
-        """C6: with what was delivered; the client writes no more."""
+    @rule(pick=PICK, wait_visible=st.booleans(), used=st.none() | SUBSCRIPTIONS)
+    def commit(self, pick: int, *, wait_visible: bool, used: tuple[SubscriptionId, ...] | None):
+        """C6, C9: with what was delivered and acknowledged in; the client writes no more."""
         sequence = self.any_sequence(pick)
-        self.world.ask(pick, End(sequence, True, self.world.delivered(sequence), wait_visible))
+        written = self.world.delivered(sequence)
+        self.world.ask(pick, End(sequence, True, written, wait_visible, used))
 
     @rule(
         pick=PICK, where=st.sampled_from(PARTITIONS), count=st.integers(0, 3), twice=st.booleans()
@@ -115,10 +116,10 @@ class Coordinated(RuleBasedStateMachine):
         one = Written(where, Offset(end_offset), EndOffset(end_offset + 2), count)
         self.world.ask(pick, End(self.any_sequence(pick), True, (one,) * (1 + twice), False))
 
-    @rule(pick=PICK, wait_visible=st.booleans())
-    def abort(self, pick: int, *, wait_visible: bool):
+    @rule(pick=PICK, wait_visible=st.booleans(), used=st.none() | SUBSCRIPTIONS)
+    def abort(self, pick: int, *, wait_visible: bool, used: tuple[SubscriptionId, ...] | None):
         """C3: whatever was written."""
-        self.world.ask(pick, End(self.any_sequence(pick), False, (), wait_visible))
+        self.world.ask(pick, End(self.any_sequence(pick), False, (), wait_visible, used))
 
     @rule(picks=st.lists(PICK, min_size=1, max_size=3))
     def release(self, picks: list[int]):

@@ -13,13 +13,15 @@ from pipeline.core.coordinator.pool import (
     PARTITIONS_MAX,
     POOLED_MAX,
     POOLED_MS_MAX,
+    SUBSCRIPTIONS_MAX,
     PoolEffect,
     Refill,
     ReleaseUnused,
     TransactionPool,
+    Used,
 )
 from schemas.transactions import Registered
-from schemas.values import EndOffset, TopicPartition
+from schemas.values import EndOffset, SubscriptionId, TopicPartition
 
 PICK = st.integers(0, 10**6)
 PARTITIONS = [TopicPartition("orders", number) for number in range(PARTITIONS_MAX + 4)]
@@ -27,7 +29,10 @@ TIMEOUTS_MS = st.sampled_from([500, 60_000])
 MANY = 12
 """Transactions opened, before something happens that ends the play of refilling and taking."""
 
-FEW = st.lists(st.sampled_from(PARTITIONS[:3]), min_size=1, max_size=3)
+READ = [SubscriptionId(data, f"group-{n}") for data in PARTITIONS[:8] for n in range(5)]
+assert len(READ) > SUBSCRIPTIONS_MAX
+FEW = st.lists(st.sampled_from(PARTITIONS[:3]), max_size=3)
+FEW_READ = st.lists(st.sampled_from(READ[:3]), max_size=2)
 
 
 @dataclass
@@ -37,6 +42,7 @@ class Opened:
     timeout_ms: int
     ends_ms: float
     asked_ms: float
+    subscriptions: frozenset[SubscriptionId]
     taken: bool = False
     released: bool = False
 
@@ -56,12 +62,16 @@ class Pooling(RuleBasedStateMachine):
 
     # -- callers
 
-    @rule(timeout_ms=TIMEOUTS_MS, data=st.sampled_from(PARTITIONS[:4]), count=st.integers(1, 3))
-    def begin(self, timeout_ms: int, data: TopicPartition, count: int):
+    @rule(
+        timeout_ms=TIMEOUTS_MS,
+        used=st.sampled_from([*PARTITIONS[:4], *READ[:4]]),
+        count=st.integers(1, 3),
+    )
+    def begin(self, timeout_ms: int, used: Used, count: int):
         """Some transactions begin; each that is taken is whole, and nobody else's."""
         for _ in range(count):
             self.running.append(timeout_ms)
-            taken = self.pool.take(timeout_ms, data, self.now_ms)
+            taken = self.pool.take(timeout_ms, used, self.now_ms)
             if taken is None:
                 continue
             opened = self.opened[taken.sequence]
@@ -69,30 +79,39 @@ class Pooling(RuleBasedStateMachine):
             assert not opened.released
             assert opened.timeout_ms == timeout_ms
             assert opened.ends_ms - self.now_ms >= timeout_ms, "its time-out is not whole"
-            assert data in taken.registered
+            assert used in taken.registered or used in opened.subscriptions
+            assert taken.subscriptions == opened.subscriptions
             opened.taken = True
 
-    @rule(timeout_ms=TIMEOUTS_MS, wrote=FEW, count=st.integers(1, 5))
-    def fill(self, timeout_ms: int, wrote: list[TopicPartition], count: int):
+    @rule(timeout_ms=TIMEOUTS_MS, wrote=FEW, read=FEW_READ, count=st.integers(1, 5))
+    def fill(
+        self, timeout_ms: int, wrote: list[TopicPartition], read: list[SubscriptionId], count: int
+    ):
         """Transactions go round, and what they ask for is on its way."""
         for _ in range(count):
-            self.begin(timeout_ms, wrote[0], 1)
-            self.end(wrote, 1)
+            self.begin(timeout_ms, [*wrote, *read, PARTITIONS[0]][0], 1)
+            self.end(wrote, read, 1)
         self.wait(0)
 
     @precondition(lambda self: self.running)
-    @rule(wrote=FEW, count=st.integers(1, 3))
-    def end(self, wrote: list[TopicPartition], count: int):
-        """Some transactions end, having written to these partitions."""
+    @rule(wrote=FEW, read=FEW_READ, count=st.integers(1, 3))
+    def end(self, wrote: list[TopicPartition], read: list[SubscriptionId], count: int):
+        """Some transactions end, having written and acknowledged there."""
         for timeout_ms in self.running[:count]:
-            self.pool.ending(timeout_ms, wrote, self.now_ms)
+            self.pool.ending(timeout_ms, wrote, read, self.now_ms)
         del self.running[:count]
 
     @precondition(lambda self: self.running and len(self.opened) > MANY)
     @rule()
     def end_having_written_everywhere(self):
         """More partitions than a transaction opened ahead is registered with."""
-        self.pool.ending(self.running.pop(), PARTITIONS, self.now_ms)
+        self.pool.ending(self.running.pop(), PARTITIONS, (), self.now_ms)
+
+    @precondition(lambda self: self.running and len(self.opened) > MANY)
+    @rule(wrote=FEW)
+    def end_having_read_everywhere(self, wrote: list[TopicPartition]):
+        """More subscriptions than a transaction opened ahead is registered with."""
+        self.pool.ending(self.running.pop(), wrote, READ, self.now_ms)
 
     @precondition(lambda self: len(self.opened) > MANY)
     @rule(timeout_ms=TIMEOUTS_MS)
@@ -100,7 +119,7 @@ class Pooling(RuleBasedStateMachine):
         """More transactions at once than are ever pooled."""
         for _ in range(POOLED_MAX + 1):
             self.pool.take(timeout_ms, PARTITIONS[-1], self.now_ms)
-            self.pool.ending(timeout_ms, PARTITIONS[:1], self.now_ms)
+            self.pool.ending(timeout_ms, PARTITIONS[:1], (), self.now_ms)
 
     @precondition(lambda self: len(self.opened) > MANY)
     @rule()
@@ -120,7 +139,10 @@ class Pooling(RuleBasedStateMachine):
         self.wait(delay_ms)
         first = len(self.opened)
         ends_ms = arrived_ms + refill.timeout_ms + POOLED_MS_MAX
-        self.opened += [Opened(refill.timeout_ms, ends_ms, asked_ms) for _ in range(refill.count)]
+        read = frozenset(refill.subscriptions)
+        self.opened += [
+            Opened(refill.timeout_ms, ends_ms, asked_ms, read) for _ in range(refill.count)
+        ]
         self.answered.append((refill.number, first))
         self.refilled(refill.number, first, refill.partitions)
 
@@ -180,10 +202,12 @@ class Pooling(RuleBasedStateMachine):
         """Does what a driver does; what was taken or released is not released again."""
         for effect in effects:
             match effect:
-                case Refill(_, _, count, partitions):
+                case Refill(_, _, count, partitions, subscriptions):
                     assert not self.closed
                     assert 1 <= count <= POOLED_MAX
-                    assert 1 <= len(partitions) <= PARTITIONS_MAX
+                    assert len(partitions) <= PARTITIONS_MAX
+                    assert len(subscriptions) <= SUBSCRIPTIONS_MAX
+                    assert partitions or subscriptions
                     self.asked.append((effect, self.now_ms))
                 case ReleaseUnused(sequences):
                     assert 1 <= len(sequences) <= POOLED_MAX

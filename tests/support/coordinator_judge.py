@@ -139,6 +139,8 @@ class Judge:
             fate.subscriptions |= set(body.subscriptions)
         elif fate.committed is None:
             fate.written = body.written if body.committed else ()
+            if body.acknowledged_in is not None:
+                fate.subscriptions = set(body.acknowledged_in)
             self._decide(body.sequence, committed=body.committed)
         return Done()
 
@@ -155,7 +157,10 @@ class Judge:
             return fate.committed is None and not fate.ended
         if fate.committed is not None or fate.ended:
             return not fate.ended and fate.committed == body.committed
-        return not body.committed or self._true_counts(fate, body.written)
+        used = body.acknowledged_in or ()
+        return fate.subscriptions.issuperset(used) and (
+            not body.committed or self._true_counts(fate, body.written)
+        )
 
     def _register(self, sequence: int, partitions: tuple[Registered, ...]) -> None:
         for one in partitions:

@@ -91,7 +91,7 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(Open, U64, st.integers(1, 2**32 - 1), REGISTRATIONS, SUBSCRIPTIONS),
     st.builds(AddPartitions, U64, REGISTRATIONS),
     st.builds(AddSubscriptions, U64, SUBSCRIPTIONS),
-    st.builds(End, U64, st.booleans(), WRITINGS, st.booleans()),
+    st.builds(End, U64, st.booleans(), WRITINGS, st.booleans(), st.none() | SUBSCRIPTIONS),
     st.builds(Release, st.lists(U64, max_size=3).map(tuple)),
     st.builds(Describe, U64),
     st.builds(ListTransactions),

@@ -8,20 +8,24 @@ behind than it used itself. What demand does not reach grows old and is released
 - a transaction is taken at most once, and never once it was released,
 - one that is taken has its whole time-out before it: the coordinator is asked for
   `POOLED_MS_MAX` more, and after that time, counted from the asking, it is not taken any more,
-- it is registered with the partition of its first record,
+- it is registered with the partition of its first record, or the subscription of its first
+  acknowledgement,
 - at most `POOLED_MAX` are in stock and on their way, each for at most `POOLED_MS_MAX`.
 
 Refuses to pool for a client that begins a transaction less often than every `POOLED_MS_MAX`, that
-writes to more than `PARTITIONS_MAX` partitions, or whose time-outs leave no room.
+writes to more than `PARTITIONS_MAX` partitions, or whose time-outs leave no room; and to register
+subscriptions ahead for one that acknowledges in more than `SUBSCRIPTIONS_MAX`.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from schemas.transactions import Registered
-from schemas.values import TopicPartition
+from schemas.values import SubscriptionId, TopicPartition
+
+U = TypeVar("U", TopicPartition, SubscriptionId)
 
 POOLED_MAX = 1000
 """As many as one request may open, and one may release."""
@@ -31,13 +35,19 @@ POOLED_MS_MAX = 1000
 PARTITIONS_MAX = 16
 """A transaction is listed, and on an abort marked, on every partition it is registered with."""
 
+SUBSCRIPTIONS_MAX = 32
+"""A transaction whose client dies is settled in every subscription it is registered with."""
+
 USED_MS = 10_000
 """A partition not written to for so long is not expected to be written to next."""
+
+Used = TopicPartition | SubscriptionId
+"""What a transaction is registered with: a partition that it writes to, or a subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """Effect: open so many transactions on these partitions; report `refilled` or `not_refilled`.
+    """Effect: open so many transactions on these; report `refilled` or `not_refilled`.
 
     The coordinator is to be asked for `timeout_ms + POOLED_MS_MAX`.
     """
@@ -46,6 +56,7 @@ class Refill:
     timeout_ms: int
     count: int
     partitions: tuple[TopicPartition, ...]
+    subscriptions: tuple[SubscriptionId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +70,16 @@ PoolEffect = Refill | ReleaseUnused
 
 
 class Pooled(NamedTuple):
-    """A transaction in stock: usable before `until_ms`, registered with these partitions."""
+    """A transaction in stock: usable before `until_ms`, registered with these."""
 
     until_ms: float
     sequence: int
     registered: Mapping[TopicPartition, Registered]
+    subscriptions: frozenset[SubscriptionId]
+
+    def is_registered_with(self, used: Used) -> bool:
+        """Whether it may be used so at once."""
+        return used in self.registered or used in self.subscriptions
 
 
 class TransactionPool:
@@ -75,7 +91,9 @@ class TransactionPool:
         self._wanted: dict[int, int] = {}  # successors by time-out
         self._held = 0  # in stock, on the way and wanted
         self._number = 0
-        self._used: dict[TopicPartition, float] = {}  # when last; the least recently used first
+        # When last; the least recently used first.
+        self._partitions: dict[TopicPartition, float] = {}
+        self._subscriptions: dict[SubscriptionId, float] = {}
         self._began_ms = -math.inf
         self._busy = False
         self._timeout_ms_max = math.inf
@@ -88,15 +106,17 @@ class TransactionPool:
             return -math.inf
         return min((stock[0].until_ms for stock in self._stock.values()), default=None)
 
-    def take(self, timeout_ms: int, data: TopicPartition, now_ms: float) -> Pooled | None:
-        """A transaction begins with a record to `data`: one in stock, or None: open one.
+    def take(self, timeout_ms: int, used: Used, now_ms: float) -> Pooled | None:
+        """One in stock for a transaction that begins so; None: open one.
 
         The newest is given, so that what demand does not reach grows old.
         """
         self._busy = now_ms - self._began_ms <= POOLED_MS_MAX
         self._began_ms = now_ms
         stock = self._stock.get(timeout_ms)
-        if stock is None or stock[-1].until_ms <= now_ms or data not in stock[-1].registered:
+        if stock is None or stock[-1].until_ms <= now_ms:
+            return None
+        if not stock[-1].is_registered_with(used):
             return None
         taken = stock.pop()
         if not stock:
@@ -104,13 +124,16 @@ class TransactionPool:
         self._held -= 1
         return taken
 
-    def ending(self, timeout_ms: int, partitions: Iterable[TopicPartition], now_ms: float) -> None:
-        """A transaction that wrote to these partitions is about to end: its successor is wanted."""
-        for data in partitions:
-            self._used.pop(data, None)
-            self._used[data] = now_ms
-        while len(self._used) > PARTITIONS_MAX + 1:
-            del self._used[next(iter(self._used))]
+    def ending(
+        self,
+        timeout_ms: int,
+        partitions: Iterable[TopicPartition],
+        subscriptions: Iterable[SubscriptionId],
+        now_ms: float,
+    ) -> None:
+        """A transaction that used these is about to end: its successor is wanted."""
+        _note(self._partitions, partitions, now_ms, PARTITIONS_MAX + 1)
+        _note(self._subscriptions, subscriptions, now_ms, SUBSCRIPTIONS_MAX + 1)
         if (
             self._busy
             and not self._closed
@@ -132,9 +155,9 @@ class TransactionPool:
         if self._closed:
             self._held -= refill.count
             return [ReleaseUnused(tuple(sequences))]
-        until_ms = asked_ms + POOLED_MS_MAX
+        until_ms, subscriptions = asked_ms + POOLED_MS_MAX, frozenset(refill.subscriptions)
         stock = self._stock.setdefault(refill.timeout_ms, [])
-        stock.extend(Pooled(until_ms, sequence, registered) for sequence in sequences)
+        stock.extend(Pooled(until_ms, it, registered, subscriptions) for it in sequences)
         stock.sort(key=_age)
         return []
 
@@ -171,14 +194,17 @@ class TransactionPool:
 
     def _refills(self, now_ms: float) -> list[PoolEffect]:
         wanted, self._wanted = self._wanted, {}
-        partitions = tuple(data for data, at in self._used.items() if at + USED_MS > now_ms)
-        if not 1 <= len(partitions) <= PARTITIONS_MAX:
+        partitions = _lately(self._partitions, now_ms)
+        subscriptions = _lately(self._subscriptions, now_ms)
+        if len(subscriptions) > SUBSCRIPTIONS_MAX:
+            subscriptions = ()
+        if len(partitions) > PARTITIONS_MAX or not (partitions or subscriptions):
             self._held -= sum(wanted.values())
             return []
         effects: list[PoolEffect] = []
         for timeout_ms, count in wanted.items():
             self._number += 1
-            refill = Refill(self._number, timeout_ms, count, partitions)
+            refill = Refill(self._number, timeout_ms, count, partitions, subscriptions)
             self._on_the_way[refill.number] = refill, now_ms
             effects.append(refill)
         return effects
@@ -186,6 +212,18 @@ class TransactionPool:
     def _release(self, sequences: list[int]) -> list[PoolEffect]:
         self._held -= len(sequences)
         return [ReleaseUnused(tuple(sequences))] if sequences else []
+
+
+def _note(noted: dict[U, float], used: Iterable[U], now_ms: float, most: int) -> None:
+    for one in used:
+        noted.pop(one, None)
+        noted[one] = now_ms
+    while len(noted) > most:
+        del noted[next(iter(noted))]
+
+
+def _lately(noted: Mapping[U, float], now_ms: float) -> tuple[U, ...]:
+    return tuple(one for one, at_ms in noted.items() if at_ms + USED_MS > now_ms)
 
 
 def _age(one: Pooled) -> float:

@@ -181,10 +181,11 @@ class CoordinatorState:
             return Refused(f"open of {body.transaction_count} transactions at once")
         first = self.next_sequence
         self.next_sequence = first + body.transaction_count
+        subscriptions = _each_once(body.subscriptions)
         for sequence in range(first, self.next_sequence):
             partitions = _first_registrations({}, body.partitions)
             self.transactions[sequence] = Transaction(
-                sequence, at_ms, body.timeout_ms, partitions, _each_once(body.subscriptions)
+                sequence, at_ms, body.timeout_ms, partitions, subscriptions
             )
         return Opened(first, body.transaction_count)
 
@@ -205,11 +206,14 @@ class CoordinatorState:
             return Done()
         if txn is None or txn.state is not TxnState.OPEN:
             return self._not_open(body.sequence, txn)
+        wrong = _wrong_counts(txn, body.written) if body.committed else ""
+        wrong = wrong or _wrong_subscriptions(txn, body.acknowledged_in)
+        if wrong:
+            return Refused(wrong)
         if body.committed:
-            wrong = _wrong_counts(txn, body.written)
-            if wrong:
-                return Refused(wrong)
             txn.written = body.written
+        if body.acknowledged_in is not None:  # nobody waits for an outcome elsewhere (C9)
+            txn.subscriptions = _each_once(body.acknowledged_in)
         txn.state = target
         return Done()
 
@@ -263,6 +267,16 @@ def _wrong_counts(txn: Transaction, written: tuple[Written, ...]) -> str:
                 f"registered from {start_offset}"
             )
     return ""
+
+
+def _wrong_subscriptions(
+    txn: Transaction, acknowledged_in: tuple[SubscriptionId, ...] | None
+) -> str:
+    """Why it cannot have acknowledged in these (G); empty when it can."""
+    unregistered = set(acknowledged_in or ()).difference(txn.subscriptions)
+    if not unregistered:
+        return ""
+    return f"{min(unregistered)} is not registered with transaction {txn.sequence}"
 
 
 def _description(txn: Transaction) -> Description:

@@ -17,14 +17,17 @@ from pipeline.errors import (
     RefusedError,
     TransactionStateError,
 )
-from schemas.acknowledgements import Attach
-from schemas.topics import TXN_REQUESTS
-from schemas.transactions import Listed, ListTransactions, Open
+from schemas import pending_ack
+from schemas.acknowledgements import Attach, Settle
+from schemas.framing import decode_value
+from schemas.topics import ACK_REQUESTS, TXN_REQUESTS
+from schemas.transactions import End, Listed, ListTransactions, Open
 from schemas.values import EndOffset, SubscriptionId, TopicPartition
 from tests.support.worker_client import TOPICS, requests_in, visible
 from tests.support.worker_memory import MemoryWorker, until
 
 GROUP = "invoicing"
+SUBSCRIPTION = SubscriptionId(TopicPartition(TOPICS[0], 0), GROUP)
 
 
 def subscribe(connector: MemoryConnector) -> Subscription:
@@ -64,6 +67,17 @@ async def open_at(client: TransactionClient, coordinator: int) -> int:
     return len(listed.transactions)
 
 
+def settled(broker: MemoryBroker) -> int:
+    """How often a pending-ack store was told of a transaction's end."""
+    bodies = [
+        pending_ack.decode_request(data).body
+        for requests in broker.partitions([ACK_REQUESTS])
+        for it in broker.records(requests)
+        for data in decode_value(it.value)
+    ]
+    return sum(isinstance(body, Settle) for body in bodies)
+
+
 def cursor(broker: MemoryBroker) -> int | None:
     """The offset that the group has committed of the messages' partition."""
     found = broker.group(GROUP).committed.get(TopicPartition(TOPICS[0], 0))
@@ -98,9 +112,58 @@ async def test_the_transaction_is_opened_with_everything_known(
     async with client.transaction() as txn:
         await txn.acknowledge(orders, message)
         await txn.send(TOPICS[1], message.value, partition=0)
-    opened = [it.body for it in requests_in(broker) if isinstance(it.body, Open)][-1]
+    opened = [it.body for it in requests_in(broker) if isinstance(it.body, Open)][1]
     assert [str(it) for it in opened.subscriptions] == [f"{TOPICS[0]}/0 of {GROUP}"]
     assert [str(it.data) for it in opened.partitions] == [f"{TOPICS[1]}/0"]
+
+
+async def test_a_transaction_from_stock_acknowledges_at_once(
+    broker: MemoryBroker, client: TransactionClient, orders: Subscription
+):
+    """C9: it is registered with subscription and partition already; its end is all it asks for."""
+    for message in await take(orders, 4):
+        async with client.transaction() as txn:
+            await txn.acknowledge(orders, message)
+            await txn.send(TOPICS[1], message.value, partition=0)
+    asked = [type(it.body).__name__ for it in requests_in(broker)]
+    assert asked == ["Open", "End", "Open", "End", "Open", *["End", "Open"] * 3]
+    await orders.commit()
+    assert cursor(broker) == 4
+
+
+async def test_only_where_it_acknowledged_a_transaction_is_settled(
+    broker: MemoryBroker, client: TransactionClient, orders: Subscription
+):
+    """C9: a store hears nothing of one that was only registered with it, ahead."""
+    for message in await take(orders, 3):
+        async with client.transaction() as txn:
+            await txn.acknowledge(orders, message)
+            await txn.send(TOPICS[1], b"o", partition=0)
+    before = settled(broker)
+    async with client.transaction() as txn:
+        await txn.send(TOPICS[1], b"from stock", partition=0)
+        await txn.commit(wait_visible=True)
+    ends = [it.body for it in requests_in(broker) if isinstance(it.body, End)]
+    assert [it.acknowledged_in for it in ends[-2:]] == [(SUBSCRIPTION,), ()]
+    assert settled(broker) == before
+
+
+async def test_an_abort_from_stock_brings_the_messages_again(
+    broker: MemoryBroker, client: TransactionClient, orders: Subscription
+):
+    """Also where the subscription was registered before anything was acknowledged."""
+    first, second, *_ = await take(orders, 4)
+    async with client.transaction() as txn:
+        await txn.acknowledge(orders, first)
+        await txn.send(TOPICS[1], b"o", partition=0)
+    async with client.transaction() as txn:
+        await txn.acknowledge(orders, second)
+        await txn.flush()
+        await txn.abort()
+    opened = [it.body for it in requests_in(broker) if isinstance(it.body, Open)]
+    assert opened[-2].subscriptions == (SUBSCRIPTION,), "it was not taken from stock"
+    (again,) = await take(orders, 1)
+    assert again == second
 
 
 async def test_an_abort_brings_the_messages_again(

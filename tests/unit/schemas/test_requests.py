@@ -62,6 +62,11 @@ BODIES: dict[str, tuple[RequestBody, str]] = {
         "3a15 0807 1001 1a0d 0a0174 1003 18ac02 20b602 2809 2001",
     ),
     "abort": (End(7, False, (), False), "3a04 0807 1002"),
+    "abort without acknowledgements": (End(7, False, (), False, ()), "3a06 0807 1002 2a00"),
+    "commit of acknowledgements": (
+        End(7, True, (), False, (READ,)),
+        "3a10 0807 1001 2a0a 0a08" + READS,
+    ),
     "release": (Release((7, 300)), "5a05 0a03 07ac02"),
     "describe": (Describe(7), "4202 0807"),
     "list": (ListTransactions(), "4a00"),

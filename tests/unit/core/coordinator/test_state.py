@@ -227,6 +227,29 @@ def test_g_a_subscription_is_registered_once():
     assert one.state.transactions[0].subscriptions == (READ, pay)
 
 
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("used", [(), (READ,), (READ, READ)])
+def test_c9_only_what_was_acknowledged_in_is_settled(
+    used: tuple[SubscriptionId, ...], *, committed: bool
+):
+    """C9: registered ahead, the others are forgotten; each is named once."""
+    one = log(Open(500, 1, (), (SubscriptionId(Q, "billing"), READ)))
+    assert one.ask(End(0, committed, (), False, used)) == Done()
+    assert one.state.transactions[0].subscriptions == tuple(dict.fromkeys(used))
+
+
+def test_c9_no_end_acknowledges_where_it_is_not_registered():
+    """G: refused, and nothing was changed: the end with what is true follows."""
+    other = SubscriptionId(Q, "billing")
+    one = log(Open(500, 1, (), (READ,)))
+    for committed in (True, False):
+        refused = one.ask(End(0, committed, (), False, (READ, other)))
+        assert refused == Refused(f"{other} is not registered with transaction 0")
+    assert one.state.transactions[0].state is TxnState.OPEN
+    assert one.ask(End(0, True, (), False, (READ,))) == Done()
+    assert one.state.transactions[0].subscriptions == (READ,)
+
+
 def test_c2_the_first_of_one_request_wins():
     """C2: also within one request."""
     one = log(Open(500, 1, (*OPEN.partitions, Registered(P, EndOffset(150), b""))))

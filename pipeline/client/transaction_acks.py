@@ -38,6 +38,7 @@ class TransactionAcks:
         self._sending: set[asyncio.Task[None]] = set()
         self._txn: TxnId | None = None
         self._ahead: frozenset[SubscriptionId] | None = None
+        self._gathering: asyncio.Future[None] | None = None
         self._failure: StilltideError | None = None
         self._over = False
 
@@ -103,8 +104,9 @@ class TransactionAcks:
                 answered; the transaction can only be aborted.
         """
         self._send()
-        while self._sending:
-            await asyncio.wait(self._sending)
+        if self._sending:
+            self._gathering = asyncio.get_running_loop().create_future()
+            await self._gathering
         if self._failure is not None:
             raise self._failure
 
@@ -132,7 +134,13 @@ class TransactionAcks:
             del self._unsent[partition]
             task = asyncio.create_task(self._send_part(self._txn, self._parts[partition]))
             self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        waiting = self._gathering
+        if not self._sending and waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     async def _send_part(self, txn: TxnId, part: _Part) -> None:
         offsets, part.offsets = part.offsets, []

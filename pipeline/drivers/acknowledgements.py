@@ -97,22 +97,16 @@ class AcknowledgingDriver:
 
     def next_queue(self) -> deque[Record]:
         """Records of the partition whose turn it is; see `SubscriptionDriver.next_queue`."""
-        for _ in range(len(self._turns)):
-            self._turns.rotate(-1)
-            if queue := self.queue(self._turns[-1]):
-                return queue
         self._driver.look()
-        return _NOTHING
+        queue = self._next_ready()
+        if not queue and not self._starved and self._driver.fetch():
+            queue = self._next_ready()
+        return queue
 
     def queue(self, data: TopicPartition) -> deque[Record]:
         """Records of one partition; see `SubscriptionDriver.queue`."""
-        source = self._driver.queue(data)
-        partition = self._partitions.get(data)
-        if partition is None:
-            return _NOTHING
-        if source and not partition.ready:
-            self._refill(partition, source)
-        return partition.ready
+        self._driver.look()
+        return self._ready(data)
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Everything below it was returned or is withheld for good; None: not assigned."""
@@ -284,6 +278,21 @@ class AcknowledgingDriver:
             self._driver.wake()
 
     # Delivery.
+
+    def _next_ready(self) -> deque[Record]:
+        for _ in range(len(self._turns)):
+            self._turns.rotate(-1)
+            if queue := self._ready(self._turns[-1]):
+                return queue
+        return _NOTHING
+
+    def _ready(self, data: TopicPartition) -> deque[Record]:
+        partition = self._partitions.get(data)
+        if partition is None:
+            return _NOTHING
+        if not partition.ready and (source := self._driver.buffered(data)):
+            self._refill(partition, source)
+        return partition.ready
 
     def _refill(self, partition: AssignedPartition, source: deque[Record]) -> None:
         """Takes over what may be delivered, as far as the limits go."""

@@ -186,13 +186,17 @@ class SubscriptionDriver:
         """
         self.look()
         queue = self._buffer.next_queue()
-        if not queue and self._fetch():
+        if not queue and self.fetch():
             queue = self._buffer.next_queue()
         return queue
 
     def queue(self, data: TopicPartition) -> deque[Record]:
         """Visible records of one partition; otherwise as `next_queue`."""
         self.look()
+        return self.buffered(data)
+
+    def buffered(self, data: TopicPartition) -> deque[Record]:
+        """As `queue`, for whoever has just looked."""
         return self._buffer.queue(data)
 
     async def changed(self, timeout_s: float | None = None) -> None:
@@ -307,8 +311,11 @@ class SubscriptionDriver:
                 self._rests = False
             self._items_read(await self._outages.call(reader.read, may_rest=True))
 
-    def _fetch(self) -> bool:
-        """Reads in place of the task that rests: two turns of the loop are saved."""
+    def fetch(self) -> bool:
+        """Reads in place of the task that rests: two turns of the loop are saved.
+
+        True: there may be more now. Raises as `next_queue`.
+        """
         if not self._rests or self._fetches == _FETCHES_MAX or self._reader is None:
             return False
         self._fetches += 1

@@ -46,7 +46,7 @@ ROUNDS = 5
 SECONDS = 1.5
 WARM_UP_SECONDS = 12.0
 ACKNOWLEDGEMENTS_PER_TRANSACTION = 50
-PREPARED = 40_000
+PREPARED = 120_000
 """Requests before each loop, more than it sends."""
 
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")

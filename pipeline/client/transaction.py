@@ -364,9 +364,10 @@ class Transaction:
 
     async def _let_go(self, registered: Registered) -> None:
         data = registered.data
-        self._cluster.gathering.sends(self)
         writes = PartitionWrites(registered, self._reported)
         held = self._held.get(data, [])
+        if held:
+            self._cluster.gathering.sends(self)
         for record in held:  # grows while it is drained, so that order is kept
             while not self._append(writes, *record):
                 await self._writer.room()

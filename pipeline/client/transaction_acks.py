@@ -53,8 +53,13 @@ class TransactionAcks:
 
     @property
     def ended_in(self) -> tuple[SubscriptionId, ...] | None:
-        """Those to be settled; None: all that the transaction is registered with (C9)."""
-        return self.subscriptions if self._ahead else None
+        """Those to be settled; None: all that the transaction is registered with (C9).
+
+        Nothing was sent to one whose registration was never answered.
+        """
+        if not self._ahead:
+            return None
+        return tuple(it.subscription for it in self._parts if it not in self._unregistered)
 
     @property
     def unregistered(self) -> tuple[SubscriptionId, ...]:

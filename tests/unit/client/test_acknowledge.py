@@ -9,6 +9,7 @@ import pytest
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.client import Message, Subscription, TransactionClient
+from pipeline.client.transaction_acks import TransactionAcks
 from pipeline.errors import (
     AlreadyAcknowledgedError,
     ConfigError,
@@ -22,7 +23,7 @@ from schemas.acknowledgements import Attach, Settle
 from schemas.framing import decode_value
 from schemas.topics import ACK_REQUESTS, TXN_REQUESTS
 from schemas.transactions import End, Listed, ListTransactions, Open
-from schemas.values import EndOffset, SubscriptionId, TopicPartition
+from schemas.values import EndOffset, SubscriptionId, TopicPartition, TxnId
 from tests.support.worker_client import TOPICS, requests_in, visible
 from tests.support.worker_memory import MemoryWorker, until
 
@@ -146,6 +147,21 @@ async def test_only_where_it_acknowledged_a_transaction_is_settled(
     ends = [it.body for it in requests_in(broker) if isinstance(it.body, End)]
     assert [it.acknowledged_in for it in ends[-2:]] == [(SUBSCRIPTION,), ()]
     assert settled(broker) == before
+
+
+async def test_an_end_names_no_subscription_whose_registration_was_not_answered(
+    client: TransactionClient, orders: Subscription
+):
+    """The coordinator may never have heard of it, and would refuse the end; nothing was sent."""
+    (message,) = await take(orders, 1)
+    acks, elsewhere = TransactionAcks(), SubscriptionId(TopicPartition(TOPICS[1], 0), GROUP)
+    acks.registered_ahead(TxnId(0, 7), frozenset({elsewhere}))
+    acks.claim(orders.acknowledging, message, cumulative=False)
+    assert acks.unregistered == acks.subscriptions == (SUBSCRIPTION,)
+    assert acks.ended_in == ()
+    acks.registered(TxnId(0, 7), (SUBSCRIPTION,))
+    assert acks.ended_in == (SUBSCRIPTION,)
+    acks.ended(committed=False)
 
 
 async def test_an_abort_from_stock_brings_the_messages_again(

@@ -37,7 +37,7 @@ class TransactionAcks:
         self._unsent: dict[AssignedPartition, None] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._txn: TxnId | None = None
-        self._ahead: frozenset[SubscriptionId] | None = None
+        self._ahead = frozenset[SubscriptionId]()
         self._gathering: asyncio.Future[None] | None = None
         self._failure: StilltideError | None = None
         self._over = False
@@ -78,7 +78,7 @@ class TransactionAcks:
         part = self._parts.get(partition)
         if part is None:
             part = self._parts[partition] = _Part(driver, partition)
-            if self._ahead is None or partition.subscription not in self._ahead:
+            if partition.subscription not in self._ahead:
                 self._unregistered[partition] = None
         if cumulative:
             part.cumulative_offset = message.offset

@@ -25,8 +25,8 @@ class TransactionClient:
         resend_s: an unanswered request is sent again after this, then ever more rarely.
         open_transactions_max: entering one more waits until another ends.
         linger_ms: how long at most the producer gathers records before it sends them; `commit`
-            waits for them, and hurries it where no other transaction is about to send. The default
-            is that of Kafka's own producers.
+            waits for them, and hurries it unless another transaction is about to send, or the
+            commits of most are under way. The default is that of Kafka's own producers.
 
     Raises on entry:
         FatalError: the system topics do not exist.

@@ -77,6 +77,25 @@ async def test_a_worker_serves_transactions(
         await load.check(bootstrap, "serves")
 
 
+async def test_commits_do_not_linger_for_company_that_cannot_come(
+    bootstrap: str, load: Load, log_path: Path
+):
+    """Two transactions at once commit long before the linger of their client is over."""
+    lingering = TransactionClient(bootstrap, linger_ms=4000)
+    both_have_sent = asyncio.Barrier(2)
+
+    async def commit() -> None:
+        async with lingering.transaction() as txn:
+            await txn.send(load.topics[0], b"v", partition=0)
+            await both_have_sent.wait()
+
+    async with worker(bootstrap, log_path) as process, lingering:
+        await process.serving()
+        await asyncio.gather(commit(), commit())  # connects
+        async with asyncio.timeout(2):
+            await asyncio.gather(commit(), commit())
+
+
 async def test_a_killed_worker_recovers_from_its_log(
     bootstrap: str, client: TransactionClient, load: Load, log_path: Path
 ):

@@ -39,7 +39,7 @@ SUBSCRIPTIONS_MAX = 32
 """A transaction whose client dies is settled in every subscription it is registered with."""
 
 USED_MS = 10_000
-"""A partition not written to for so long is not expected to be written to next."""
+"""What was not used for so long is not expected to be used next."""
 
 Used = TopicPartition | SubscriptionId
 """What a transaction is registered with: a partition that it writes to, or a subscription."""

@@ -23,7 +23,6 @@ from pipeline.agents.links import links_agent
 from pipeline.agents.owners import Owners, Shared
 from pipeline.agents.probes import Finding, Probes, broker_check
 from pipeline.config import Settings
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.coordinator.session import Numbered
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
@@ -191,7 +190,6 @@ class Worker:
             connector,
             writer,
             name="worker",
-            limits=BatchLimits(),
             request_timeout_s=ASK_TIMEOUT_S,
             resend_s=ASK_RESEND_S,
         )

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
 from connectors.errors import FatalError, RetriableError
 from pipeline.client.gathering import Gathering
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.pool import PoolDriver
 from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
 from pipeline.drivers.system_topics import require_topics
@@ -150,7 +149,6 @@ async def connect(
         connector,
         writers.requests,
         name=name,
-        limits=BatchLimits(),
         request_timeout_s=request_timeout_s,
         resend_s=resend_s,
     )

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from connectors.base import Connector
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.coordinator.session import Numbered
 from pipeline.drivers.requests import Requests, Service
 from pipeline.drivers.system_topics import require_topics
@@ -63,7 +62,6 @@ class OwnerLine(Generic[B, R, A]):
             connector,
             self._writer,
             name="admin",
-            limits=BatchLimits(),
             request_timeout_s=request_timeout_s,
             resend_s=RESEND_S,
         )

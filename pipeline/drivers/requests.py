@@ -11,20 +11,20 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import structlog
 
-from connectors.base import Connector, EndReached, LogWriter
+from connectors.base import Connector, Delivered, EndReached, LogWriter
 from connectors.errors import ConnectorError, RetriableError
-from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.core.coordinator.session import ClientSession, GiveUp, Numbered, Send
-from pipeline.drivers.batching import Batcher
+from pipeline.drivers.request_batches import RequestBatches
 from pipeline.errors import RequestTimeoutError
 from schemas import pending_ack, requests, snapshot_requests, topics
 from schemas.acknowledgements import AckAnswer, AckQuestion, AckRequest, ack_request
 from schemas.errors import DecodeError, StilltideError
-from schemas.framing import decode_value, encode_batch
+from schemas.framing import decode_value
 from schemas.snapshot_requests import SnapshotAnswer, SnapshotRequest, snapshot_request
 from schemas.transactions import Answer, Request, RequestBody
 from schemas.values import Offset, TopicPartition
@@ -92,7 +92,6 @@ class Requests(Generic[B, R, A]):
         connector: the cluster.
         writer: appends requests; shared with the client's data.
         name: the client's name in ids and logs.
-        limits: of the batches of requests.
         request_timeout_s: how long one request may take, repeats included.
     """
 
@@ -103,7 +102,6 @@ class Requests(Generic[B, R, A]):
         writer: LogWriter,
         *,
         name: str,
-        limits: BatchLimits,
         request_timeout_s: float,
         resend_s: float,
     ) -> None:
@@ -111,14 +109,12 @@ class Requests(Generic[B, R, A]):
         self._connector = connector
         self._writer = writer
         self._name = name
-        self._limits = limits
         self._timeout_ms = request_timeout_s * 1000
         self._resend_ms = resend_s * 1000
         self._loop = asyncio.get_running_loop()
         self._sessions: list[ClientSession[B, R, A]] = []
-        self._batchers: list[Batcher] = []
+        self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
-        self._settles: dict[tuple[int, int], Callable[[A | StilltideError], None]] = {}
         self._client_id = b""
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._tasks: list[asyncio.Task[None]] = []
@@ -149,7 +145,7 @@ class Requests(Generic[B, R, A]):
                 self._client_id, partition, self._service.make, resend_ms=self._resend_ms
             )
             self._sessions.append(session)
-            self._batchers.append(self._batcher(owner))
+            self._batches.append(RequestBatches(partial(self._send, owner)))
         self._tasks = [
             asyncio.create_task(self._listen(), name="responses"),
             asyncio.create_task(self._tick(), name="requests-tick"),
@@ -161,8 +157,6 @@ class Requests(Generic[B, R, A]):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._reader.close()
-        for batcher in self._batchers:
-            batcher.close()
         self._fail_all(RequestTimeoutError("the client was closed before the answer came"))
 
     async def failed(self) -> None:
@@ -194,8 +188,8 @@ class Requests(Generic[B, R, A]):
             return
         now_ms = self._loop.time() * 1000
         send = self._sessions[partition].made(body, now_ms, self._timeout_ms)
-        self._settles[partition, send.request.number] = settle
-        self._batchers[partition].append(self._service.encode(send.request))
+        request = send.request
+        self._batches[partition].append(request.number, self._service.encode(request), settle)
 
     def _wake(self) -> None:
         """Wakes callers, some in each turn of the loop."""
@@ -211,24 +205,12 @@ class Requests(Generic[B, R, A]):
         if waking:
             self._loop.call_soon(self._wake)
 
-    def _batcher(self, partition: int) -> Batcher:
+    def _send(self, partition: int, value: bytes, delivered: Delivered) -> None:
         data = TopicPartition(self._service.topic, partition)
-
-        def write(entry: WriteEntry) -> None:
-            def delivered(error: ConnectorError | None, _offset: int) -> None:
-                if error is not None:  # the sessions send again until their time-out
-                    log.warning("requests_not_delivered", to=str(data))
-                batcher.write_ended()
-
-            records = entry.records
-            value = records[0] if len(records) == 1 else encode_batch(records)
-            try:
-                self._writer.append(data, value, delivered, key=self._client_id)
-            except ConnectorError as error:
-                self._loop.call_soon(delivered, error, -1)
-
-        batcher = Batcher(self._limits, write)
-        return batcher
+        try:
+            self._writer.append(data, value, delivered, key=self._client_id)
+        except ConnectorError as error:
+            self._loop.call_soon(delivered, error, -1)
 
     async def _listen(self) -> None:
         away = False
@@ -261,10 +243,10 @@ class Requests(Generic[B, R, A]):
                 owner = self._service.owner
                 raise DecodeError(f"an answer of {owner} {partition}, which there is not")
             if self._sessions[partition].answered(number, answer) is not None:
-                self._settles.pop((partition, number))(answer)
+                self._batches[partition].answered(number)(answer)
 
     async def _tick(self) -> None:
-        while True:
+        while self._failure is None:
             await asyncio.sleep(TICK_S)
             now_ms = self._loop.time() * 1000
             for partition, session in enumerate(self._sessions):
@@ -276,9 +258,10 @@ class Requests(Generic[B, R, A]):
         for effect in effects:
             match effect:
                 case Send(request):
-                    self._batchers[partition].append(self._service.encode(request))
+                    encoded = self._service.encode(request)
+                    self._batches[partition].repeat(request.number, encoded)
                 case GiveUp(number):
-                    self._settles.pop((partition, number))(self._timed_out(partition))
+                    self._batches[partition].answered(number)(self._timed_out(partition))
 
     def _timed_out(self, partition: int) -> RequestTimeoutError:
         return RequestTimeoutError(
@@ -290,8 +273,7 @@ class Requests(Generic[B, R, A]):
 
     def _fail_all(self, error: StilltideError) -> None:
         self._failure = error
-        settles, self._settles = self._settles, {}
-        for settle in settles.values():
+        for settle in [settle for batches in self._batches for settle in batches.close()]:
             settle(error)
 
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from connectors.base import Connector
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.coordinator.session import Numbered
 from pipeline.drivers.requests import Requests, Service
 from pipeline.drivers.subscription_outage import OutageGuard
@@ -54,7 +53,6 @@ async def connect_service(
         connector,
         writer,
         name=name,
-        limits=BatchLimits(),
         request_timeout_s=timeout_s,
         resend_s=RESEND_S,
     )

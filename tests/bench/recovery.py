@@ -18,7 +18,6 @@ from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
 from pipeline.cli.output import say
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from pipeline.drivers.requests import COORDINATOR_SERVICE, Requests
 from schemas.topics import TXN_LOG, TopicSpec
@@ -95,7 +94,6 @@ async def run() -> None:
             connector,
             writer,
             name="bench",
-            limits=BatchLimits(),
             request_timeout_s=DEADLINE_S,
             resend_s=10,
         )

@@ -12,7 +12,6 @@ from connectors.base import LogAdmin
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
 from connectors.local.cluster import LocalCluster
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import COORDINATOR_SERVICE, Requests
 from schemas.topics import TXN_LOG
 from schemas.transactions import Done, End, Listed, ListTransactions, Open, Opened, Refused
@@ -56,7 +55,6 @@ async def requests_to(bootstrap: str, stack: AsyncExitStack) -> Requests:
         connector,
         writer,
         name="test",
-        limits=BatchLimits(),
         request_timeout_s=DEADLINE_S,
         resend_s=0.5,
     )

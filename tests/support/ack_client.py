@@ -1,7 +1,6 @@
 """A client that asks coordinators and the owners of pending acknowledgements anything."""
 
 from connectors.base import Connector
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import (
     COORDINATOR_SERVICE,
     PENDING_ACK_SERVICE,
@@ -39,7 +38,6 @@ class AckClient:
         writer = connector.writer("client")
         options = {
             "name": "client",
-            "limits": BatchLimits(),
             "request_timeout_s": 60.0,
             "resend_s": resend_s,
         }

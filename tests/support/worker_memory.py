@@ -178,7 +178,6 @@ class MemoryWorker:
             self._connector,
             writer,
             name="worker",
-            limits=BatchLimits(),
             request_timeout_s=WAIT_S,
             resend_s=RESEND_S,
         )

@@ -19,7 +19,6 @@ from pipeline.agents.buffered_writer import BufferedWriter
 from pipeline.agents.owners import Owners, Shared, replication_parts
 from pipeline.agents.probes import Finding, Probes
 from pipeline.config import Settings
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.core.replication.controller import SyncMode
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
@@ -64,7 +63,6 @@ class Site:
                 connector,
                 self._writer,
                 name="worker",
-                limits=BatchLimits(),
                 request_timeout_s=10,
                 resend_s=1,
             ),
@@ -73,7 +71,6 @@ class Site:
                 connector,
                 self._writer,
                 name="worker",
-                limits=BatchLimits(),
                 request_timeout_s=10,
                 resend_s=1,
             ),

@@ -7,7 +7,6 @@ import pytest
 
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
 from schemas import markers
 from schemas.barriers import UNASKED, Barrier, Probe
@@ -46,7 +45,6 @@ async def asker(broker: MemoryBroker) -> AsyncIterator[CoordinatorRequests]:
             connector,
             writer,
             name="asker",
-            limits=BatchLimits(),
             request_timeout_s=10,
             resend_s=0.2,
         )

@@ -6,7 +6,6 @@ import pytest
 
 from connectors.memory.broker import Log, MemoryBroker
 from connectors.memory.connector import MemoryConnector
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import COORDINATOR_SERVICE, Requests
 from pipeline.errors import LogTrimmedError
 from schemas import txn_log
@@ -58,7 +57,6 @@ async def client(connector: MemoryConnector) -> AsyncIterator[Requests]:
         connector,
         writer,
         name="c",
-        limits=BatchLimits(),
         request_timeout_s=10,
         resend_s=0.5,
     )

@@ -9,7 +9,6 @@ from connectors.base import LogWriter
 from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
-from pipeline.core.buffered_log.accumulator import BatchLimits
 from pipeline.drivers.requests import COORDINATOR_SERVICE, WAKES_PER_TURN, Requests
 from pipeline.errors import RequestTimeoutError
 from schemas.errors import DecodeError, StilltideError
@@ -60,7 +59,6 @@ async def opened(
         MemoryConnector(broker),
         writer,
         name="client",
-        limits=BatchLimits(),
         request_timeout_s=timeout_s,
         resend_s=resend_s,
     )

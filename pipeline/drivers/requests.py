@@ -246,8 +246,10 @@ class Requests(Generic[B, R, A]):
                 self._batches[partition].answered(number)(answer)
 
     async def _tick(self) -> None:
-        while self._failure is None:
+        while True:
             await asyncio.sleep(TICK_S)
+            if self._failure is not None:
+                return  # everybody has been told
             now_ms = self._loop.time() * 1000
             for partition, session in enumerate(self._sessions):
                 deadline_ms = session.deadline_ms

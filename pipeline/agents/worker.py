@@ -6,7 +6,6 @@
 import asyncio
 import signal
 import tempfile
-import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,7 +89,6 @@ class Worker:
         admin = connector.admin()
         specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
         loop = asyncio.get_running_loop()
-        threading.excepthook = _thread_failed
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         ready = {"broker": broker_check(admin), "partitions": self._ready}
@@ -238,14 +236,8 @@ class Worker:
         self._serving(sorted(owners.coordinators.drivers), self._web)
 
 
-def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    """Faust's consumer thread ends by cancellation where the broker is away: that is no news."""
-    if failure.exc_type is not asyncio.CancelledError:
-        threading.__excepthook__(failure)
-
-
 async def _stop(app: faust.App) -> None:
-    """Stops an App; where the broker is away, Faust's consumer thread may never say it ended."""
+    """Stops an App; where the broker is away, its consumer may wait for it."""
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await app.stop()

@@ -33,6 +33,7 @@ from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
 from pipeline.drivers.replication_controller import ControlledPartition
+from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import AckRequests, CoordinatorRequests
 from pipeline.drivers.snapshot_line import connect_snapshots
 from pipeline.drivers.txn_snapshots import SnapshotDriver
@@ -54,6 +55,7 @@ class Shared(NamedTuple):
     batches: BatchReader
     admin: LogAdmin
     writer: LogWriter
+    replies: Replies
     marker_writer: LogWriter
     ends: EndOffsets
     acks: AckRequests
@@ -80,6 +82,7 @@ class Owners:
         self._parts = OwnerParts(
             shared.connector,
             shared.writer,
+            shared.replies,
             shared.admin,
             shared.buffered_writer.submit,
             SystemClock(),
@@ -95,6 +98,8 @@ class Owners:
         self.snapshots = PartitionOwnerAgent(
             app, "snapshots", SNAPSHOT_REQUESTS, self._snapshot_writer, failed
         )
+        shared.acks.neighbours = self.pending_acks.drivers
+        shared.barriers.neighbours = self.coordinators.drivers
         self._owners: dict[str, PartitionOwners[Any]] = {
             "coordinators": self.coordinators,
             "pending-ack stores": self.pending_acks,
@@ -240,7 +245,7 @@ def _snapshot_parts(shared: Shared) -> SnapshotParts:
     return SnapshotParts(
         shared.connector,
         shared.admin,
-        shared.writer,
+        shared.replies,
         shared.barriers,
         SystemClock(),
         SnapshotLimits(

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import faust
 import structlog
 
+from pipeline.drivers.requests import Neighbour
 from schemas.errors import DecodeError
 
 log = structlog.get_logger(__name__)
@@ -36,12 +37,8 @@ class PartitionDriver(Protocol):
         ...
 
 
-class RequestsDriver(PartitionDriver, Protocol):
+class RequestsDriver(PartitionDriver, Neighbour, Protocol):
     """What is run for one partition of a requests topic."""
-
-    def requests_received(self, value: bytes | None) -> None:
-        """One value of the requests topic; raises `DecodeError`."""
-        ...
 
 
 D = TypeVar("D", bound=PartitionDriver)

@@ -25,6 +25,7 @@ from pipeline.config import Settings
 from pipeline.core.coordinator.session import Numbered
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import (
     COORDINATOR_SERVICE,
     PENDING_ACK_SERVICE,
@@ -147,6 +148,7 @@ class Worker:
             batches,
             admin,
             writer,
+            Replies(writer, askers=[acks, barriers]),
             marker_writer,
             ends,
             acks,

@@ -279,7 +279,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
     def _reply(self, request: Request, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
-        self._replies.add(request.client_id, request.reply_partition, data)
+        self._respond(request.client_id, request.reply_partition, data)
 
 
 def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:

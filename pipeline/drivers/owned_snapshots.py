@@ -17,7 +17,6 @@ from connectors.base import (
     Connector,
     EndReached,
     LogAdmin,
-    LogWriter,
     NewRecord,
     Record,
     TransactionalWriter,
@@ -37,6 +36,7 @@ from pipeline.core.txn_buffer.effects import (
 )
 from pipeline.core.txn_buffer.writer import SnapshotLimits, SnapshotWriter
 from pipeline.drivers.data_positions import coordinator_log_ends, data_positions
+from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import CoordinatorRequests
 from pipeline.drivers.snapshot_recovery import marker_bounds, recovered_writer
 from pipeline.drivers.subscription_outage import OutageGuard
@@ -65,7 +65,7 @@ class SnapshotParts:
     Attributes:
         connector: the cluster.
         admin: reads positions, and trims txn-markers.
-        writer: appends answers.
+        replies: takes answers.
         coordinators: asks for barriers.
         clock: wall clock.
         limits: when snapshots are taken, and how large a part becomes.
@@ -76,7 +76,7 @@ class SnapshotParts:
 
     connector: Connector
     admin: LogAdmin
-    writer: LogWriter
+    replies: Replies
     coordinators: CoordinatorRequests
     clock: Clock
     limits: SnapshotLimits

@@ -42,7 +42,8 @@ class OwnerParts:
 
     Attributes:
         connector: the cluster.
-        writer: appends entries and answers.
+        writer: appends entries.
+        replies: takes answers.
         admin: trims the logs.
         submit: hands log entries to the buffered-writer agent.
         clock: wall clock.
@@ -51,6 +52,7 @@ class OwnerParts:
 
     connector: Connector
     writer: LogWriter
+    replies: Replies
     admin: LogAdmin
     submit: Callable[[OwnedLog, WriteEntry], None]
     clock: Clock
@@ -126,7 +128,6 @@ class OwnerDriver(ABC, Generic[M, R]):
         self._machine = self._new_machine(Offset(0))
         self._log: OwnedLog | None = None
         self._bases: LogBases | None = None
-        self._replies = Replies(parts.writer, sent=metrics.answers.inc)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ownership = Ownership(0)
@@ -240,6 +241,10 @@ class OwnerDriver(ABC, Generic[M, R]):
 
         self._append(self._own(Noop()), settled)
 
+    def _respond(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
+        self._metrics.answers.inc()
+        self._parts.replies.add(client_id, reply_partition, answer)
+
     def _write_base(self, as_of: EndOffset, state: Iterable[bytes]) -> None:
         assert self._bases is not None
         self._bases.write(as_of, state)
@@ -277,7 +282,6 @@ class OwnerDriver(ABC, Generic[M, R]):
     def _stop_serving(self) -> None:
         assert self._bases is not None
         self._bases.close()
-        self._replies.drop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

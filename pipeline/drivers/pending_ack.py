@@ -88,7 +88,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
     def _reply(self, request: AckRequest, answer: AckAnswer) -> None:
         response = AckResponse(request.number, self.partition, answer)
         data = pending_ack.encode_response(response)
-        self._replies.add(request.client_id, request.reply_partition, data)
+        self._respond(request.client_id, request.reply_partition, data)
 
 
 CODEC = log_codec(pending_ack.encode_own, pending_ack.decode)

@@ -1,15 +1,18 @@
-"""Gathers answers to clients: one record per client for all that one turn of the loop answers.
+"""Gathers answers of a worker: one record per client for all that one turn of the loop answers.
 
-*Source*: protocols.md A, C1b: an answer that is lost is asked for again.
+*Source*: protocols.md A, C1b: an answer that is lost is asked for again. An answer is final once it
+is made (B3), so it leaves even if its owner is replaced within that turn.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
 from connectors.base import LogWriter
 from connectors.errors import ConnectorError
+from pipeline.drivers.requests import Requests
 from schemas.framing import encode_batch
 from schemas.topics import TXN_RESPONSES
 from schemas.values import TopicPartition
@@ -18,16 +21,16 @@ log = structlog.get_logger(__name__)
 
 
 class Replies:
-    """Answers on their way to txn-responses.
+    """Answers on their way to txn-responses, or to who asks in this process.
 
     Args:
         writer: appends them.
-        sent: called with how many answers a record takes along.
+        askers: in this process; they are answered without Kafka. Open already.
     """
 
-    def __init__(self, writer: LogWriter, *, sent: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, writer: LogWriter, askers: Sequence[Requests[Any, Any, Any]] = ()) -> None:
         self._writer = writer
-        self._sent = sent
+        self._askers = {it.client_id: it for it in askers}
         self._waiting: dict[tuple[bytes, int], list[bytes]] = {}
 
     def add(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
@@ -36,14 +39,12 @@ class Replies:
             asyncio.get_running_loop().call_soon(self._send)
         self._waiting.setdefault((client_id, reply_partition), []).append(answer)
 
-    def drop(self) -> None:
-        """Sends nothing of what is gathered: its owner serves no longer."""
-        self._waiting.clear()
-
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for (client_id, partition), answers in waiting.items():
-            self._sent(len(answers))
+            if asker := self._askers.get(client_id):
+                asker.answers_received(answers)
+                continue
             try:
                 self._writer.append(
                     TopicPartition(TXN_RESPONSES, partition),

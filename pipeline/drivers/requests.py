@@ -9,10 +9,10 @@ import asyncio
 import secrets
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
@@ -84,6 +84,19 @@ SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Ser
 )
 
 
+class Neighbour(Protocol):
+    """An owner in this process: requests reach it, and its answers come back, without Kafka."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether it owns its log just now."""
+        ...
+
+    def requests_received(self, value: bytes | None) -> None:
+        """One value of the requests topic; raises `DecodeError`."""
+        ...
+
+
 class Requests(Generic[B, R, A]):
     """Asks the owners of a service; `open` first, `close` last.
 
@@ -93,6 +106,10 @@ class Requests(Generic[B, R, A]):
         writer: appends requests; shared with the client's data.
         name: the client's name in ids and logs.
         request_timeout_s: how long one request may take, repeats included.
+
+    Attributes:
+        neighbours: owners in this process, by partition. One that serves is asked directly: its log
+            makes the request durable and says whose it is (B), and what is lost is repeated (C1b).
     """
 
     def __init__(
@@ -105,6 +122,7 @@ class Requests(Generic[B, R, A]):
         request_timeout_s: float,
         resend_s: float,
     ) -> None:
+        self.neighbours: Mapping[int, Neighbour] = {}
         self._service = service
         self._connector = connector
         self._writer = writer
@@ -119,6 +137,11 @@ class Requests(Generic[B, R, A]):
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: StilltideError | None = None
+
+    @property
+    def client_id(self) -> bytes:
+        """Whom answers are addressed to; known after `open`."""
+        return self._client_id
 
     @property
     def home(self) -> int:
@@ -191,6 +214,15 @@ class Requests(Generic[B, R, A]):
         request = send.request
         self._batches[partition].append(request.number, self._service.encode(request), settle)
 
+    def answers_received(self, answers: Sequence[bytes]) -> None:
+        """Answers of neighbours; once all is failed they are passed over."""
+        if self._failure is not None:
+            return
+        try:
+            self._answered(answers)
+        except StilltideError as error:
+            self._fail_all(error)
+
     def _wake(self) -> None:
         """Wakes callers, some in each turn of the loop."""
         waking = self._waking
@@ -206,6 +238,11 @@ class Requests(Generic[B, R, A]):
             self._loop.call_soon(self._wake)
 
     def _send(self, partition: int, value: bytes, delivered: Delivered) -> None:
+        neighbour = self.neighbours.get(partition)
+        if neighbour is not None and neighbour.serving:
+            self._loop.call_soon(neighbour.requests_received, value)
+            self._loop.call_soon(delivered, None, -1)
+            return
         data = TopicPartition(self._service.topic, partition)
         try:
             self._writer.append(data, value, delivered, key=self._client_id)

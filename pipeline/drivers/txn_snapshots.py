@@ -14,7 +14,6 @@ import structlog
 from connectors.errors import FencedError, RetriableError
 from pipeline.core.txn_buffer.stats import SnapshotStats
 from pipeline.drivers.owned_snapshots import OwnedSnapshots, SnapshotParts
-from pipeline.drivers.replies import Replies
 from pipeline.snapshot_metrics import SnapshotMetrics
 from schemas import snapshot_requests
 from schemas.framing import decode_value
@@ -47,7 +46,6 @@ class SnapshotDriver:
         self._parts = parts
         self._metrics = metrics
         self._owned: OwnedSnapshots | None = None
-        self._replies = Replies(parts.writer, sent=metrics.answers.inc)
         self._requests = 0
         self._held: dict[int, SnapshotRequest] = {}
         self._numbers: dict[SnapshotRequest, int] = {}
@@ -162,4 +160,5 @@ class SnapshotDriver:
     def _answer(self, request: SnapshotRequest, answer: SnapshotAnswer) -> None:
         response = SnapshotResponse(request.number, self.partition, answer)
         data = snapshot_requests.encode_response(response)
-        self._replies.add(request.client_id, request.reply_partition, data)
+        self._metrics.answers.inc()
+        self._parts.replies.add(request.client_id, request.reply_partition, data)

@@ -22,6 +22,7 @@ from connectors.kafka.connector import KafkaConnector
 from connectors.kafka.transactional import KafkaTransactionalWriter
 from pipeline.core.txn_buffer.writer import SnapshotLimits
 from pipeline.drivers.owned_snapshots import SnapshotParts
+from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import COORDINATOR_SERVICE
 from pipeline.drivers.service_line import connect_service
 from pipeline.drivers.txn_snapshots import SnapshotDriver
@@ -123,7 +124,7 @@ async def lone_writer(
         parts = SnapshotParts(
             connector,
             admin,
-            writer,
+            Replies(writer),
             coordinators,
             clock or SystemClock(),
             limits,

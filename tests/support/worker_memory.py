@@ -21,6 +21,7 @@ from pipeline.drivers.owned_log import OwnedLog
 from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
 from pipeline.drivers.pending_ack import PendingAckDriver
+from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import (
     COORDINATOR_SERVICE,
     PENDING_ACK_SERVICE,
@@ -118,14 +119,34 @@ class MemoryWorker:
         for line, count in ((acks, self._partitions), (barriers, self._coordinators)):
             await line.open(partition_count=count, response_partition_count=self._partitions)
             self._stack.push_async_callback(line.close)
+        replies = Replies(writer, askers=[acks, barriers])
         parts = OwnerParts(
-            self._connector, writer, admin, queue.submit, SystemClock(), self._broker_away_s_max
+            self._connector,
+            writer,
+            replies,
+            admin,
+            queue.submit,
+            SystemClock(),
+            self._broker_away_s_max,
         )
+        self._make_owners(parts, ends, acks)
+        acks.neighbours = dict(enumerate(self.pending_acks))
+        barriers.neighbours = dict(enumerate(self.drivers))
+        if self._snapshot_limits is not None:
+            self._make_snapshot_writers(parts, barriers, self._snapshot_limits)
+        owners = [*self.drivers, *self.pending_acks, *self.snapshots]
+        self.tasks = [asyncio.create_task(it.run()) for it in owners]
+        others = [queue.run(), ends.run(), self._receive()]
+        self._helpers = [asyncio.create_task(work) for work in others]
+        await until(lambda: all(it.serving for it in owners) or any(it.done() for it in self.tasks))
+        return self
+
+    def _make_owners(self, parts: OwnerParts, ends: EndOffsets, acks: AckRequests) -> None:
         for coordinator in range(self._coordinators):
             driver = CoordinatorDriver(
                 coordinator,
                 parts,
-                marker_writer=writer,
+                marker_writer=parts.writer,
                 ends=ends,
                 acks=acks,
                 limits=self._limits,
@@ -138,28 +159,24 @@ class MemoryWorker:
             metrics = self.metrics.pending_ack(partition)
             store = PendingAckDriver(partition, parts, limits=self._limits, metrics=metrics)
             self.pending_acks.append(store)
-        if self._snapshot_limits is not None:
-            snapshot_parts = SnapshotParts(
-                self._connector,
-                admin,
-                writer,
-                barriers,
-                SystemClock(),
-                self._snapshot_limits,
-                coordinator_count=self._coordinators,
-                partition_count=self._partitions,
-                broker_away_s_max=self._broker_away_s_max,
-            )
-            for partition in range(self._partitions):
-                metrics = self.metrics.snapshots(partition)
-                made = SnapshotDriver(partition, snapshot_parts, metrics=metrics)
-                self.snapshots.append(made)
-        owners = [*self.drivers, *self.pending_acks, *self.snapshots]
-        self.tasks = [asyncio.create_task(it.run()) for it in owners]
-        others = [queue.run(), ends.run(), self._receive()]
-        self._helpers = [asyncio.create_task(work) for work in others]
-        await until(lambda: all(it.serving for it in owners) or any(it.done() for it in self.tasks))
-        return self
+
+    def _make_snapshot_writers(
+        self, shared: OwnerParts, barriers: CoordinatorRequests, limits: SnapshotLimits
+    ) -> None:
+        parts = SnapshotParts(
+            self._connector,
+            shared.admin,
+            shared.replies,
+            barriers,
+            shared.clock,
+            limits,
+            coordinator_count=self._coordinators,
+            partition_count=self._partitions,
+            broker_away_s_max=self._broker_away_s_max,
+        )
+        for partition in range(self._partitions):
+            metrics = self.metrics.snapshots(partition)
+            self.snapshots.append(SnapshotDriver(partition, parts, metrics=metrics))
 
     async def __aexit__(
         self,

@@ -22,6 +22,7 @@ from pipeline.config import Settings
 from pipeline.core.replication.controller import SyncMode
 from pipeline.drivers.dynamic_settings import DynamicSettings
 from pipeline.drivers.end_offsets import EndOffsets
+from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import COORDINATOR_SERVICE, PENDING_ACK_SERVICE, Requests
 from pipeline.metrics import WorkerMetrics
 from pipeline.subscription_metrics import SubscriptionMetrics
@@ -56,6 +57,7 @@ class Site:
             KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),
             self._admin,
             self._writer,
+            Replies(self._writer),
             self._writer,
             EndOffsets(self._admin),
             Requests(

@@ -18,11 +18,11 @@ from pipeline.errors import (
     RefusedError,
     TransactionStateError,
 )
-from schemas import pending_ack
-from schemas.acknowledgements import Attach, Settle
+from schemas import pending_ack, txn_log
+from schemas.acknowledgements import AckRequest, Attach, Settle
 from schemas.framing import decode_value
-from schemas.topics import ACK_REQUESTS, TXN_REQUESTS
-from schemas.transactions import End, Listed, ListTransactions, Open
+from schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_LOG, TXN_REQUESTS, TXN_RESPONSES
+from schemas.transactions import End, Ended, Listed, ListTransactions, Open
 from schemas.values import EndOffset, SubscriptionId, TopicPartition, TxnId
 from tests.support.worker_client import TOPICS, requests_in, visible
 from tests.support.worker_memory import MemoryWorker, until
@@ -71,12 +71,23 @@ async def open_at(client: TransactionClient, coordinator: int) -> int:
 def settled(broker: MemoryBroker) -> int:
     """How often a pending-ack store was told of a transaction's end."""
     bodies = [
-        pending_ack.decode_request(data).body
-        for requests in broker.partitions([ACK_REQUESTS])
-        for it in broker.records(requests)
+        pending_ack.decode(data).body
+        for stored in broker.partitions([PENDING_ACK_LOG])
+        for it in broker.records(stored)
         for data in decode_value(it.value)
     ]
-    return sum(isinstance(body, Settle) for body in bodies)
+    return sum(isinstance(it, AckRequest) and isinstance(it.body, Settle) for it in bodies)
+
+
+def ended(broker: MemoryBroker) -> int:
+    """How many transactions have told all their participants."""
+    bodies = [
+        txn_log.decode(data).body
+        for stored in broker.partitions([TXN_LOG])
+        for it in broker.records(stored)
+        for data in decode_value(it.value)
+    ]
+    return sum(isinstance(it, Ended) for it in bodies)
 
 
 def cursor(broker: MemoryBroker) -> int | None:
@@ -103,6 +114,21 @@ async def test_a_commit_takes_output_and_acknowledgement_together(
     assert [seen[TOPICS[1], it.value] for it in messages] == [1, 1, 0, 0]
     with pytest.raises(AlreadyAcknowledgedError):
         orders.acknowledge(messages[0])
+
+
+async def test_owners_in_one_process_ask_each_other_directly(
+    broker: MemoryBroker, client: TransactionClient, orders: Subscription
+):
+    """C4: a settle is in the store's log; neither it nor its answer has passed a topic."""
+    (message,) = await take(orders, 1)
+    async with client.transaction() as txn:
+        await txn.acknowledge(orders, message)
+    await until(lambda: ended(broker) == 2)  # the first wrote the messages
+    assert settled(broker) == 1
+    topics = broker.partitions([ACK_REQUESTS, TXN_RESPONSES])
+    senders = {it.key for data in topics for it in broker.records(data)}
+    assert senders
+    assert not [it for it in senders if it is None or it.startswith(b"worker")]
 
 
 async def test_the_transaction_is_opened_with_everything_known(
@@ -140,13 +166,13 @@ async def test_only_where_it_acknowledged_a_transaction_is_settled(
         async with client.transaction() as txn:
             await txn.acknowledge(orders, message)
             await txn.send(TOPICS[1], b"o", partition=0)
-    before = settled(broker)
+    await until(lambda: settled(broker) == 3)
     async with client.transaction() as txn:
         await txn.send(TOPICS[1], b"from stock", partition=0)
         await txn.commit(wait_visible=True)
     ends = [it.body for it in requests_in(broker) if isinstance(it.body, End)]
     assert [it.acknowledged_in for it in ends[-2:]] == [(SUBSCRIPTION,), ()]
-    assert settled(broker) == before
+    assert settled(broker) == 3
 
 
 async def test_an_end_names_no_subscription_whose_registration_was_not_answered(

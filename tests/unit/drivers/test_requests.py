@@ -9,12 +9,13 @@ from connectors.base import LogWriter
 from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
+from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import COORDINATOR_SERVICE, WAKES_PER_TURN, Requests
 from pipeline.errors import RequestTimeoutError
 from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
 from schemas.requests import decode_request, encode_response
-from schemas.topics import TXN_REQUESTS, TXN_RESPONSES, system_topics
+from schemas.topics import TXN_LOG, TXN_REQUESTS, TXN_RESPONSES, system_topics
 from schemas.transactions import (
     Answer,
     Done,
@@ -317,3 +318,71 @@ async def test_what_is_told_to_a_closed_client_is_settled(broker: MemoryBroker, 
     client.tell(0, OPEN, settled.append)
     assert isinstance(settled[0], RequestTimeoutError)
     assert sent(broker) == []
+
+
+async def test_a_neighbour_is_asked_directly(broker: MemoryBroker, client: Requests):
+    """B: its log makes the request durable, so the topic needs not."""
+    async with MemoryWorker(MemoryConnector(broker), coordinators=2, partitions=1) as worker:
+        client.neighbours = {0: worker.drivers[0]}
+        assert await client.ask(0, OPEN) == Opened(0, 1)
+        assert not sent(broker, 0)
+        assert await client.ask(1, OPEN) == Opened(0, 1)  # no neighbour
+        assert sent(broker, 1)
+
+
+async def test_what_a_neighbour_loses_is_repeated_to_its_successor(
+    broker: MemoryBroker, writer: LogWriter
+):
+    """C1b: one that serves no longer is passed by, as if it were another process."""
+    client = await opened(broker, writer, resend_s=SOON_S)
+    async with MemoryWorker(MemoryConnector(broker), coordinators=2, partitions=1) as worker:
+        client.neighbours = {0: worker.drivers[0]}
+        broker.hold(TXN_LOG)
+        asking = asyncio.create_task(client.ask(0, OPEN))
+        await until(lambda: worker.drivers[0].stats().appends_in_flight)
+        worker.tasks[0].cancel()
+        await until(lambda: sent(broker))
+        broker.release()
+    async with MemoryWorker(MemoryConnector(broker), coordinators=2, partitions=1):
+        assert await asking == Opened(0, 1)
+    await client.close()
+
+
+async def test_who_asks_in_this_process_is_answered_directly(
+    broker: MemoryBroker, writer: LogWriter, client: Requests
+):
+    """Answers to others pass the topic; those of one turn to one client share a record."""
+    replies = Replies(writer, askers=[client])
+    asking = asyncio.create_task(client.ask(0, OPEN))
+    await until(lambda: sent(broker))
+    answers = [encode_response(Response(1, owner, Opened(7, 1))) for owner in (0, 1)]
+    replies.add(client.client_id, 0, answers[0])
+    for data in answers:
+        replies.add(b"another", 0, data)
+    assert await asking == Opened(7, 1)
+    await until(lambda: broker.records(RESPONSES))
+    (record,) = broker.records(RESPONSES)
+    assert (record.key, decode_value(record.value)) == (b"another", answers)
+
+
+async def test_an_answer_after_the_end_is_passed_over(
+    broker: MemoryBroker, writer: LogWriter, client: Requests
+):
+    """Owners in this process may end after who has asked them."""
+    asking = asyncio.create_task(client.ask(0, OPEN))
+    await until(lambda: sent(broker))
+    await client.close()
+    client.answers_received([encode_response(Response(1, 0, Opened(7, 1)))])
+    with pytest.raises(RequestTimeoutError, match="closed"):
+        await asking
+
+
+async def test_a_neighbour_that_answers_nonsense_fails_every_request(
+    broker: MemoryBroker, client: Requests
+):
+    """As if it had come through the topic, though with no place to name."""
+    asking = asyncio.create_task(client.ask(0, OPEN))
+    await until(lambda: sent(broker))
+    client.answers_received([encode_response(Response(1, 9, Done()))])
+    with pytest.raises(DecodeError, match="coordinator 9"):
+        await asking

@@ -7,6 +7,7 @@ partitions, `commit` says how far the application has come, delivery is at least
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -114,6 +115,8 @@ class Subscription:
             )
         self._driver: SubscriptionDriver | None = None
         self._source: SubscriptionDriver | AcknowledgingDriver | None = None
+        self._turn: deque[Message] = deque()  # of the partition that `anext` takes from
+        self._turn_left = 0
         self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -145,6 +148,7 @@ class Subscription:
         trace: TracebackType | None,
     ) -> None:
         self._driver = self._source = None
+        self._turn = deque()
         await self._closing.aclose()
 
     async def __aiter__(self) -> AsyncGenerator[Message, None]:
@@ -189,11 +193,14 @@ class Subscription:
                 yield batch
 
     async def __anext__(self) -> Message:
-        """The next visible record; waits and raises as iterating does."""
+        """The next visible record; waits, raises and takes turns as iterating does."""
         driver, source = self._open_driver(), self._open_source()
-        while not (queue := source.next_queue()):
-            await driver.changed()
-        return queue.popleft()
+        while not self._turn or not self._turn_left:  # over, or revoked
+            self._turn, self._turn_left = source.next_queue(), TURN_RECORDS
+            if not self._turn:
+                await driver.changed()
+        self._turn_left -= 1
+        return self._turn.popleft()
 
     async def read_to(
         self, end_offsets: Mapping[TopicPartition, EndOffset]

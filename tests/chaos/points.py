@@ -93,12 +93,12 @@ POINTS = (REQUESTED, DECIDED, MARKED, ENDED, ANSWERED, PROBED, SNAPPED)
 """Where a fault may strike while transactions run."""
 
 ACK_LOGGED = Point("an acknowledgement is in the log", PENDING_ACK_LOG, _ack_log_holds(Acknowledge))
-TO_SETTLE = Point("a transaction is to be settled", ACK_REQUESTS, _asked_to_settle)
+TO_SETTLE = Point("a worker has asked another to settle", ACK_REQUESTS, _asked_to_settle)
 SETTLED = Point("a settle is in the log", PENDING_ACK_LOG, _ack_log_holds(Settle))
 ACK_BASE = Point("a base of acknowledgements was written", PENDING_ACK_LOG, _ack_log_holds(Base))
 CLAIMED = Point("a member has claimed a partition", PENDING_ACK_LOG, _ack_log_holds(Attach))
 
-ACK_POINTS = (ACK_LOGGED, DECIDED, TO_SETTLE, SETTLED, ACK_BASE, CLAIMED)
+ACK_POINTS = (ACK_LOGGED, DECIDED, SETTLED, ACK_BASE, CLAIMED)
 """Where a fault may strike while messages are acknowledged."""
 
 

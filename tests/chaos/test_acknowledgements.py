@@ -16,7 +16,7 @@ import pytest
 
 from connectors.local.cluster import LocalCluster
 from tests.chaos.ack_world import AckWorld
-from tests.chaos.points import ACK_POINTS, CLAIMED, Point
+from tests.chaos.points import ACK_POINTS, CLAIMED, TO_SETTLE, Point
 from tests.chaos.scenarios import (
     broker_killed,
     broker_paused,
@@ -68,6 +68,14 @@ async def member_and_worker_killed(world: AckWorld, point: Point) -> None:
     await asyncio.gather(world.add_member(), world.site.add_worker())
 
 
+async def worker_killed_that_settles_with_another(world: AckWorld, point: Point) -> None:
+    """SIGKILL to one of two workers, between the end of a transaction here and there."""
+    await world.point(point)
+    await world.site.add_worker()
+    await world.site.point(TO_SETTLE)
+    await world.site.workers.pop(0).kill()
+
+
 SCENARIOS: list[Scenario] = [
     member_killed,
     member_stopped_past_its_session,
@@ -79,6 +87,7 @@ SCENARIOS: list[Scenario] = [
     worker_joins_and_leaves,
     broker_killed,
     broker_paused,
+    worker_killed_that_settles_with_another,
 ]
 
 

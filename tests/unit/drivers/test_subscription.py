@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from connectors.errors import FatalError
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.client.subscription import Message, Subscription
-from pipeline.drivers.subscription import SubscriptionDriver
+from pipeline.drivers.subscription import TURN_RECORDS, SubscriptionDriver
 from pipeline.drivers.subscription_options import SubscriptionOptions
 from pipeline.errors import (
     ConfigError,
@@ -242,23 +243,28 @@ async def test_fetching_stops_while_the_application_is_slow(
     assert len(messages) == 1018
 
 
+@pytest.mark.parametrize("turn", [0, 1])
 async def test_nothing_of_a_revoked_partition_is_delivered(
-    connector: MemoryConnector, topic: CoordinatedTopic
+    connector: MemoryConnector, topic: CoordinatedTopic, turn: int
 ):
-    """A rebalance takes buffered records away; the new member begins at the committed position."""
-    await topic.write(0, None, 5)
-    await topic.write(1, None, 5)
+    """A rebalance takes buffered records away, even in their turn.
+
+    The new member begins at the committed position.
+    """
+    await topic.write(turn, None, 5)
     async with subscribe(connector) as first:
-        await take(first, 4)
+        await take(first, 2)
+        await topic.write(1 - turn, None, 5)
         await first.commit()
         async with subscribe(connector) as second:
             theirs = await take(second, 3)
             (lost,) = {message.partition for message in theirs}
-            kept = 1 - lost
             assert first.position(topic.at(lost)) is None
-            mine = await read_to(first, topic, **{f"p{kept}": 5})
-            assert {message.partition for message in mine} == {kept}
-            assert offsets(theirs) == offsets(mine) == [2, 3, 4]
+            mine = await take(first, 5 if lost == turn else 3)
+            assert {message.partition for message in mine} == {1 - lost}
+            left = {turn: [2, 3, 4], 1 - turn: [0, 1, 2, 3, 4]}
+            assert offsets(theirs) == left[lost][:3]
+            assert offsets(mine) == left[1 - lost]
 
 
 async def test_a_partition_of_another_member_is_not_waited_for_endlessly(
@@ -402,26 +408,6 @@ async def test_closing_leaves_no_task_behind(connector: MemoryConnector, topic: 
     assert asyncio.all_tasks() == before
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["buffer_records_max", "undecided_records_max", "unavailable_timeout_s", "undecided_timeout_s"],
-)
-def test_bounds_are_checked(connector: MemoryConnector, option: str):
-    """A limit or time-out of 0 is refused by name before anything is opened."""
-    with pytest.raises(ConfigError, match=option):
-        subscribe(connector, **{option: 0})
-
-
-def test_needs_one_cluster_and_a_list_of_topics(connector: MemoryConnector):
-    """Wrong calls are told apart from wrong clusters."""
-    with pytest.raises(TypeError):
-        Subscription(["orders"], group="g")
-    with pytest.raises(TypeError):
-        Subscription(["orders"], group="g", connector=connector, bootstrap_servers="b:1")
-    with pytest.raises(TypeError):
-        Subscription("orders", group="g", connector=connector)
-
-
 async def test_who_takes_all_at_once_lets_others_have_their_turn(
     broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic
 ):
@@ -452,6 +438,29 @@ async def test_who_takes_all_at_once_lets_others_have_their_turn(
     assert offsets(found) == list(range(1, len(found) + 1))
     assert len(found) > 60 * 100
     assert turns >= 2
+
+
+async def test_one_at_a_time_partitions_have_turns_as_in_iterating(
+    connector: MemoryConnector, topic: CoordinatedTopic
+):
+    """What is acknowledged or written next has the same owner as what went before."""
+    for partition in (0, 1):
+        await topic.write(partition, None, TURN_RECORDS + 1)
+    async with subscribe(connector) as subscription:
+        taken = await take(subscription, 2 * TURN_RECORDS + 2)
+    runs = [partition for partition, _ in groupby(it.partition for it in taken)]
+    assert runs in ([0, 1, 0, 1], [1, 0, 1, 0])
+
+
+async def test_what_was_left_of_a_turn_ends_with_the_subscription(
+    connector: MemoryConnector, topic: CoordinatedTopic
+):
+    """Opened again it begins at the committed position."""
+    await topic.write(0, None, 3)
+    subscription = subscribe(connector)
+    for _ in range(2):
+        async with subscription:
+            assert offsets(await take(subscription, 2)) == [0, 1]
 
 
 async def test_batches_are_of_one_partition_and_bounded(

@@ -34,16 +34,17 @@ class Replies:
         self._waiting: dict[tuple[bytes, int], list[bytes]] = {}
 
     def add(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
-        """Takes one serialised answer; it leaves in this turn of the loop."""
+        """Takes one serialised answer; it leaves in this turn of the loop, or with `send`."""
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._send)
+            asyncio.get_running_loop().call_soon(self.send)
         self._waiting.setdefault((client_id, reply_partition), []).append(answer)
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Sends what is gathered."""
         waiting, self._waiting = self._waiting, {}
         for (client_id, partition), answers in waiting.items():
             if asker := self._askers.get(client_id):
-                asker.answers_received(answers)
+                asyncio.get_running_loop().call_soon(asker.answers_received, answers)
                 continue
             try:
                 self._writer.append(

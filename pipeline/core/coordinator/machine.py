@@ -167,6 +167,8 @@ class Coordinator:
     ) -> list[CoordinatorEffect]:
         """The records of the next effective entry, in order; `own`: appended by this owner.
 
+        Answers come before other effects: who is answered need not wait for what the others cost.
+
         Raises:
             DecodeError: the base of a trimmed log cannot be understood.
             LogTrimmedError: a trimmed log goes on and on without a base.
@@ -179,6 +181,7 @@ class Coordinator:
             self.bases.entry_read(entry.offset, len(entry.records))
             for index, record in enumerate(entry.records):
                 self._apply(index, record, own=own, now_ms=now_ms, effects=effects)
+        effects.sort(key=lambda it: not isinstance(it, Reply))
         return effects
 
     def serve(self, epoch: Offset, now_ms: int) -> list[CoordinatorEffect]:

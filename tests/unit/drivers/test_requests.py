@@ -365,6 +365,17 @@ async def test_who_asks_in_this_process_is_answered_directly(
     assert (record.key, decode_value(record.value)) == (b"another", answers)
 
 
+async def test_answers_may_leave_before_the_turn_is_over(broker: MemoryBroker, writer: LogWriter):
+    """And leave once."""
+    replies = Replies(writer)
+    for data in (b"first", b"second"):
+        replies.add(b"another", 0, data)
+        replies.send()
+    await writer.flush(timeout_s=10)
+    values = [decode_value(it.value) for it in broker.records(RESPONSES)]
+    assert values == [[b"first"], [b"second"]]
+
+
 async def test_an_answer_after_the_end_is_passed_over(
     broker: MemoryBroker, writer: LogWriter, client: Requests
 ):

@@ -128,6 +128,15 @@ def test_e7_each_new_data_partition_is_announced_once():
     assert log.add(OPEN) == [log.reply(Opened(2, 1)), NEW]
 
 
+def test_the_answers_of_an_entry_come_first():
+    """Whoever is answered goes on while the rest is done."""
+    log = opened(OPEN)
+    ends = [COMMIT, COMMIT._replace(sequence=1)]
+    records = [TxnLogRecord(log.request(end), NOW_MS) for end in ends]
+    effects = log.coordinator.applied(Offset(9), records, own=True, now_ms=NOW_MS)
+    assert [type(it) for it in effects] == [Reply, Reply, EndParticipants, EndParticipants]
+
+
 def test_c1_an_owner_does_not_answer_for_its_predecessor():
     """C1: the client asks the new owner again, and is answered from that entry."""
     log = Log()

@@ -198,6 +198,7 @@ class AckHistory:
             if right is None:  # questions are not logged
                 assert isinstance(answer, Acks), f"{answer} to a request that is not in the log"
             else:
-                assert answer in right, f"{answer} instead of {right}"
+                unseen = f"earlier: {earlier}, overtaken: {partition in self._overtaken}"
+                assert answer in right, f"{answer} instead of {right}; {unseen}"
                 count += 1
         return count

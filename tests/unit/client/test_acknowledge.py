@@ -68,26 +68,21 @@ async def open_at(client: TransactionClient, coordinator: int) -> int:
     return len(listed.transactions)
 
 
+def logged(broker: MemoryBroker, topic: str) -> list[bytes]:
+    """Every record of the entries of a log."""
+    entries = [it for stored in broker.partitions([topic]) for it in broker.records(stored)]
+    return [data for it in entries for data in decode_value(it.value)]
+
+
 def settled(broker: MemoryBroker) -> int:
     """How often a pending-ack store was told of a transaction's end."""
-    bodies = [
-        pending_ack.decode(data).body
-        for stored in broker.partitions([PENDING_ACK_LOG])
-        for it in broker.records(stored)
-        for data in decode_value(it.value)
-    ]
+    bodies = [pending_ack.decode(data).body for data in logged(broker, PENDING_ACK_LOG)]
     return sum(isinstance(it, AckRequest) and isinstance(it.body, Settle) for it in bodies)
 
 
 def ended(broker: MemoryBroker) -> int:
     """How many transactions have told all their participants."""
-    bodies = [
-        txn_log.decode(data).body
-        for stored in broker.partitions([TXN_LOG])
-        for it in broker.records(stored)
-        for data in decode_value(it.value)
-    ]
-    return sum(isinstance(it, Ended) for it in bodies)
+    return sum(isinstance(txn_log.decode(it).body, Ended) for it in logged(broker, TXN_LOG))
 
 
 def cursor(broker: MemoryBroker) -> int | None:

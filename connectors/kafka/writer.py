@@ -4,11 +4,15 @@
 lone record took 100 ms to 1 s.
 
 *Invariants*: one report per append, on the loop, in the order librdkafka made them unless it was
-hurried; a thousand reports cost one wake of the loop.
+hurried; a thousand reports cost one wake of the loop; one of thread and loop polls at a time.
 
 Threads: the poll thread, and one that hurries, only append to `_reports` and wake the loop;
 everything else belongs to the loop. `_wake_due` is cleared before the reports are counted, so a
 report that is not counted finds it cleared and wakes the loop again.
+
+The client takes the interpreter's lock once for each report, and a thread that does so next to a
+busy loop keeps both waiting for each other. While many records are under way the thread rests, and
+the loop polls.
 """
 
 import asyncio
@@ -16,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -31,6 +36,17 @@ _POLL_S = 0.1
 
 _HURRY_S = 0.001
 """The client lingers not while it flushes: as long as its own thread takes to see that."""
+
+_MANY_RECORDS = 100
+"""With so many under way reports come in crowds, and a millisecond later is soon enough."""
+
+_TURN_S = 0.001
+
+_REST_S = 1.0
+"""A thread that rests looks so often whether there still is a loop."""
+
+_FEW_S = 0.1
+"""The thread polls again once fewer were under way for so long."""
 
 _UNKNOWN_OFFSET = -1
 
@@ -51,6 +67,8 @@ class KafkaWriter:
         self._reports: deque[tuple[Delivered, ConnectorError | None, int]] = deque()
         self._wake_due = False
         self._under_way = 0
+        self._many_at = 0.0
+        self._thread_polls = threading.Event()
         self._flushing: list[asyncio.Future[None]] = []
         self._full = False
         self._has_room = asyncio.Event()
@@ -126,6 +144,7 @@ class KafkaWriter:
         if self._thread is not None:
             await self.flush(timeout_s)
             self._ending = True
+            self._thread_polls.set()
             await asyncio.to_thread(self._hurrier.shutdown)
             await asyncio.to_thread(self._thread.join)
             self._drain()
@@ -157,13 +176,20 @@ class KafkaWriter:
     def _refuse(self, *_: object, **__: object) -> None:
         raise FatalError(f"writer {self._client_id} is closed")
 
+    @property
+    def _over(self) -> bool:
+        """Whether nobody waits for reports any more."""
+        return self._ending or self._loop.is_closed()
+
     def _poll(self, producer: Producer) -> None:
         """Runs on the poll thread until the end, then purges what no flush has waited for."""
-        while not self._ending:
+        while not self._over:
             producer.poll(_POLL_S)
             if self._full:
                 # The last reports may have come while the queue still counted their records.
                 self._wake()
+            if self._under_way >= _MANY_RECORDS:
+                self._rest()
         if len(producer):
             producer.purge()
             producer.flush()
@@ -193,13 +219,38 @@ class KafkaWriter:
         if not self._wake_due:
             self._wake()
 
+    def _rest(self) -> None:
+        """Has the loop poll, until few are under way."""
+        self._thread_polls.clear()
+        self._call_loop(self._take_turns)
+        while not (self._over or self._thread_polls.wait(_REST_S)):
+            pass
+
+    def _take_turns(self) -> None:
+        self._many_at = self._loop.time()
+        self._turn()
+
+    def _turn(self) -> None:
+        """Polls on the loop, now and again in a millisecond, or has the thread go on."""
+        if self._ending or self._loop.time() - self._many_at >= _FEW_S:
+            self._thread_polls.set()
+            return
+        assert self._producer is not None
+        self._wake_due = True  # what comes now is told at once
+        self._producer.poll(0)
+        self._drain()
+        if self._under_way >= _MANY_RECORDS:
+            self._many_at = self._loop.time()
+        self._loop.call_later(_TURN_S, self._turn)
+
     def _wake(self) -> None:
         self._wake_due = True
-        try:
-            self._loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:
-            # The loop ended without closing its writer; nobody is left to tell.
-            self._ending = True
+        self._call_loop(self._drain)
+
+    def _call_loop(self, call: Callable[[], None]) -> None:
+        """From a thread; a loop that ended without closing its writer has nobody left to tell."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
 
     def _drain(self) -> None:
         """Tells the callers what the poll thread has collected."""

@@ -23,6 +23,21 @@ async def test_reports_come_in_the_order_of_appends_with_growing_offsets(
     assert reports.offsets == list(range(1000))
 
 
+async def test_reports_keep_their_order_in_a_crowd_and_after_it(rig: Rig, log: TopicPartition):
+    """Many records are under way for a while, then one at a time, then many again."""
+    writer, reports = rig.connector.writer("w"), Reports()
+    sent = 0
+    for under_way, count in ((500, 3000), (1, 200), (500, 3000)):
+        for _ in range(count):
+            await reports.wait_for(sent - under_way + 1)
+            writer.append(log, b"%d" % sent, reports.of(sent))
+            sent += 1
+    await reports.wait_for(sent)
+    await writer.close()
+    assert [number for number, _, _ in reports.seen] == list(range(sent))
+    assert reports.offsets == list(range(sent))
+
+
 async def test_a_report_never_comes_within_its_append(rig: Rig, log: TopicPartition):
     """`append` returns before `delivered` is called."""
     writer, reports = rig.connector.writer("w"), Reports()

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from schemas.errors import DecodeError, OversizeError, UnknownVersionError
-from schemas.v1.framing_pb2 import Batch
+from schemas.v1.framing_pb2 import Batch, RequestRecord
 
 MAGIC = b"\x0e\x01"
 VERSION = b"\x00\x01"
 _PREFIX = MAGIC + VERSION
-_BATCH_TAG = b"\x0a"  # field 1, length-delimited
 
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 """No writer of ours makes a longer value; a reader refuses one before parsing it."""
@@ -33,18 +32,14 @@ def encode_batch(records: Sequence[bytes]) -> bytes:
     return _PREFIX + Batch(records=records).SerializeToString()
 
 
-def as_field(tag: bytes, data: bytes) -> bytes:
-    """Serialised bytes as a length-delimited field of a message; nothing is parsed or built anew.
+def encode_request_record(request: bytes, at_ms: int) -> bytes:
+    """Bytes of a record of txn-log or pending-ack-log that holds a request, which is not parsed.
 
     Args:
-        tag: one byte; its wire type is 2.
-        data: the field's bytes.
+        request: its own bytes, exactly as it arrived.
+        at_ms: the owner's clock, milliseconds since 1970.
     """
-    # A one-record Batch is tag, length, record: exactly what a length-delimited field 1 is, so
-    # protobuf itself writes the length and only the tag is exchanged.
-    field = Batch(records=(data,)).SerializeToString()
-    assert field[:1] == _BATCH_TAG
-    return tag + field[1:]
+    return RequestRecord(request=request, at_ms=at_ms).SerializeToString()
 
 
 def is_framed(value: bytes) -> bool:

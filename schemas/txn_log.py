@@ -8,7 +8,6 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from schemas.bases import Base
 from schemas.errors import DecodeError
-from schemas.framing import as_field
 from schemas.requests import request_of
 from schemas.transactions import (
     Ended,
@@ -24,8 +23,6 @@ from schemas.values import EndOffset
 
 OwnBody = Fence | Noop | TimedOut | Ended | ForgetClients | Base
 """What an owner appends of its own accord."""
-
-_REQUEST_TAG = b"\x1a"  # field 3, length-delimited
 
 
 def encode_own(body: OwnBody, at_ms: int) -> bytes:
@@ -48,11 +45,6 @@ def encode_own(body: OwnBody, at_ms: int) -> bytes:
             message.base.piece_count = piece_count
             message.base.state = state
     return message.SerializeToString()
-
-
-def encode_request_record(request: bytes, at_ms: int) -> bytes:
-    """Bytes of a record that holds a client's request, spliced from the request's own bytes."""
-    return as_field(_REQUEST_TAG, request) + pb.TxnLogRecord(at_ms=at_ms).SerializeToString()
 
 
 def decode(data: bytes) -> TxnLogRecord:

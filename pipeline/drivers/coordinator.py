@@ -30,6 +30,7 @@ from pipeline.metrics import OwnerMetrics
 from schemas import barriers, markers, requests, topics, txn_log
 from schemas.acknowledgements import AckAnswer, AckQuestion, Settle
 from schemas.errors import StilltideError
+from schemas.framing import encode_request_record
 from schemas.placement import system_partition
 from schemas.transactions import (
     Answer,
@@ -137,7 +138,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"
             self._answer_after_noop(request, lambda: Refused(reason))
             return
-        self._append(txn_log.encode_request_record(data, self._parts.clock.now_ms()))
+        self._append(encode_request_record(data, self._parts.clock.now_ms()))
 
     def _answer_after_noop(self, request: Request, answer: Callable[[], Answer]) -> None:
         self._after_noop(lambda: self._reply(request, answer()))

@@ -22,6 +22,7 @@ from schemas.acknowledgements import (
     PendingAckRecord,
     StoreStats,
 )
+from schemas.framing import encode_request_record
 from schemas.pending_ack_base import encode_state
 from schemas.values import Offset, TopicPartition
 
@@ -66,7 +67,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
                 self._answer_after_noop(request)
             else:
                 at_ms = self._parts.clock.now_ms()
-                self._append(pending_ack.encode_request_record(data, at_ms))
+                self._append(encode_request_record(data, at_ms))
 
     def _answer_after_noop(self, request: AckRequest) -> None:
         self._after_noop(lambda: self._reply(request, self._answer(request)))

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18schemas/v1/framing.proto\x12\x0cstilltide.v1\"\x18\n\x05\x42\x61tch\x12\x0f\n\x07records\x18\x01 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18schemas/v1/framing.proto\x12\x0cstilltide.v1\"\x18\n\x05\x42\x61tch\x12\x0f\n\x07records\x18\x01 \x03(\x0c\"@\n\rRequestRecord\x12\x14\n\x07request\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\r\n\x05\x61t_ms\x18\x0f \x01(\x04\x42\n\n\x08_requestb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,4 +33,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BATCH']._serialized_start=42
   _globals['_BATCH']._serialized_end=66
+  _globals['_REQUESTRECORD']._serialized_start=68
+  _globals['_REQUESTRECORD']._serialized_end=132
 # @@protoc_insertion_point(module_scope)

@@ -11,3 +11,11 @@ class Batch(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, records: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RequestRecord(_message.Message):
+    __slots__ = ("request", "at_ms")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    request: bytes
+    at_ms: int
+    def __init__(self, request: _Optional[bytes] = ..., at_ms: _Optional[int] = ...) -> None: ...

@@ -36,6 +36,7 @@ from schemas.acknowledgements import (
     Attach,
     Settle,
 )
+from schemas.framing import encode_request_record
 from schemas.topics import PENDING_ACK_LOG, system_topics
 from schemas.transactions import Done
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
@@ -111,7 +112,7 @@ class Store:
             self.prepare(PREPARED)
         number, request = self._requests.popleft()
         future = self._futures[number] = asyncio.get_running_loop().create_future()
-        self.log.append(pending_ack.encode_request_record(request, 0))
+        self.log.append(encode_request_record(request, 0))
         return await future
 
 

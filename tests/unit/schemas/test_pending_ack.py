@@ -27,6 +27,7 @@ from schemas.acknowledgements import (
 )
 from schemas.bases import Base
 from schemas.errors import DecodeError
+from schemas.framing import encode_request_record
 from schemas.pending_ack_base import decode_state, encode_state
 from schemas.transactions import Done, Fence, Noop
 from schemas.v1 import pending_ack_pb2
@@ -162,7 +163,7 @@ def test_request_record_bytes():
     """C0: a request's record is the request's own bytes behind tag 3, then the owner's clock."""
     asked = ack_request(DescribeAcks())
     data = bytes.fromhex("1a13" + HEAD + "4a00" + AT)
-    assert codec.encode_request_record(codec.encode_request(asked), AT_MS) == data
+    assert encode_request_record(codec.encode_request(asked), AT_MS) == data
     assert codec.decode(data) == PendingAckRecord(asked, AT_MS)
 
 
@@ -195,7 +196,7 @@ def test_a_spliced_request_is_what_protobuf_would_build(one: AckRequest, at_ms: 
     built = pending_ack_pb2.PendingAckLogRecord(
         request=pending_ack_pb2.AckRequest.FromString(request_bytes), at_ms=at_ms
     )
-    assert codec.encode_request_record(request_bytes, at_ms) == built.SerializeToString()
+    assert encode_request_record(request_bytes, at_ms) == built.SerializeToString()
 
 
 STATE = AckState(

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from schemas.bases import Base
 from schemas.errors import DecodeError
-from schemas.framing import decode_value, encode_batch
+from schemas.framing import decode_value, encode_batch, encode_request_record
 from schemas.requests import encode_request
 from schemas.transactions import (
     Describe,
@@ -19,7 +19,7 @@ from schemas.transactions import (
     TimedOut,
     TxnLogRecord,
 )
-from schemas.txn_log import OwnBody, decode, encode_own, encode_request_record
+from schemas.txn_log import OwnBody, decode, encode_own
 from schemas.v1 import requests_pb2, txn_log_pb2
 from schemas.values import EndOffset
 from tests.support.wire import OWN_BODIES, REGISTERED, REQUESTS, ROUND_TRIPS, TOPIC_ID, U64, request

@@ -324,7 +324,7 @@ class Coordinator:
         if isinstance(body, Request):
             if answer is not None and own:
                 self._answer(body, answer, effects)
-            if isinstance(answer, Opened | Done) and isinstance(body.body, Open | AddPartitions):
+            if isinstance(body.body, (Open, AddPartitions)) and isinstance(answer, (Opened, Done)):
                 self._announce(body.body.partitions, effects)
             if isinstance(answer, Opened):
                 self._opened(answer)

@@ -16,6 +16,20 @@ class RangesFullError(Exception):
     """The set would fall into more ranges than it may hold; nothing was changed."""
 
 
+def runs_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Distinct offsets as ranges `[first, end)`, ascending: consecutive ones make one."""
+    ascending = sorted(offsets)
+    if not ascending:
+        return
+    first = end = ascending[0]
+    for offset in ascending:
+        if offset != end:
+            yield first, end
+            first = offset
+        end = offset + 1
+    yield first, end
+
+
 class RangeSet:
     """Offsets; a look-up costs a bisection, a change also moves the ranges behind it.
 

@@ -53,7 +53,7 @@ class PendingAckState:
             return Done()
         if isinstance(body, Attach):
             return self._attach(subscription, body)
-        assert isinstance(body, Acknowledge | CursorMoved), "a question is never logged"
+        assert isinstance(body, (Acknowledge, CursorMoved)), "a question is never logged"
         held = self.subscriptions.get(subscription)
         if held is None:
             return AckRefused(AckRefusalCode.NOT_ATTACHED, "no member is attached")

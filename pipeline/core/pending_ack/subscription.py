@@ -10,7 +10,7 @@ two transactions; a refused request changes nothing; at most `HELD_MAX` ranges a
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipeline.core.pending_ack.ranges import RangeSet
+from pipeline.core.pending_ack.ranges import RangeSet, runs_of
 from schemas.acknowledgements import (
     AckRefusalCode,
     AckRefused,
@@ -170,8 +170,8 @@ class SubscriptionAcks:
             self._slot = None
         if not committed:
             return
-        for offset in sorted(pending.offsets):
-            self.acknowledged.add(offset, offset + 1)
+        for first, end in runs_of(pending.offsets):
+            self.acknowledged.add(first, end)
         cumulative_offset = pending.cumulative_offset
         self._raise_cursor(0 if cumulative_offset is None else cumulative_offset + 1)
 
@@ -258,7 +258,7 @@ class SubscriptionAcks:
 
 
 def _ranges_of(offsets: Iterable[int]) -> Ranges:
-    return RangeSet((offset, offset + 1) for offset in sorted(offsets)).ranges()
+    return RangeSet(runs_of(offsets)).ranges()
 
 
 def _acknowledged(offset: int) -> AckRefused:

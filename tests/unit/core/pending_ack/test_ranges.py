@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from pipeline.core.pending_ack.ranges import RangeSet, RangesFullError
+from pipeline.core.pending_ack.ranges import RangeSet, RangesFullError, runs_of
 
 OFFSETS = st.integers(0, 30)
 STEPS = st.lists(
@@ -95,3 +95,11 @@ def test_an_empty_range_is_nothing():
     ranges.add(20, 20)
     ranges.remove(5, 5)
     assert ranges.ranges() == ((0, 10),)
+
+
+@given(st.sets(OFFSETS))
+def test_runs_are_the_fewest_ranges(held: set[int]):
+    """Every offset is in one of them, no two touch, and they ascend."""
+    runs = list(runs_of(held))
+    assert [offset for first, end in runs for offset in range(first, end)] == sorted(held)
+    assert all(end < following for (_, end), (following, _) in pairwise(runs))

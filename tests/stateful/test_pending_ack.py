@@ -334,7 +334,8 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         """What a reader of the whole log holds."""
         state = PendingAckState()
         for append in self.log:
-            state.apply(append.record)
+            if isinstance(append.record.body, AckRequest):
+                state.apply(append.record.body, append.record.at_ms)
         return state.base()
 
     def read(self, owner: Owner, count: int):

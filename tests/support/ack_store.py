@@ -8,7 +8,6 @@ from schemas.acknowledgements import (
     AckBody,
     AckRequest,
     DescribeAcks,
-    PendingAckRecord,
     Settle,
 )
 from schemas.values import SubscriptionId, TxnId
@@ -40,9 +39,7 @@ class StateStore:
         if isinstance(body, DescribeAcks):
             return self._state.acks(subscription)
         request = AckRequest(b"c", 1, 0, subscription, body)
-        answer = self._state.apply(PendingAckRecord(request, at_ms=0))
-        assert answer is not None
-        return answer
+        return self._state.apply(request, at_ms=0)
 
     def settle(self, subscription: SubscriptionId, txn: TxnId, *, committed: bool) -> None:
         """A coordinator says how a transaction has ended."""

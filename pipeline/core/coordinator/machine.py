@@ -11,6 +11,7 @@ Ended repeat harmlessly.
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
 from pipeline.core.coordinator.barrier import barrier_of
@@ -55,8 +56,7 @@ ANNOUNCED_MAX = 100_000
 """Data partitions known to be announced; with more of them, some are announced again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Effect: send this answer; what it says is durable."""
 
     request: Request

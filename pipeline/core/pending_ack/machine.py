@@ -8,6 +8,7 @@ record is live beyond its entry, because a base holds whatever is still needed o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
 from pipeline.core.pending_ack.state import SUBSCRIPTIONS_MAX, PendingAckState
@@ -27,8 +28,7 @@ from schemas.transactions import Done
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Effect: send this answer; what it says is durable."""
 
     request: AckRequest
@@ -101,16 +101,16 @@ class PendingAckStore:
             self.state = PendingAckState.from_base(decode_state(base))
         for entry in entries:
             self.bases.entry_read(entry.offset, len(entry.records))
-            for record in entry.records:
-                body, answer = record.body, self.state.apply(record)
-                if isinstance(body, Base):
-                    effects += self.bases.piece_read(body)
-                elif isinstance(body, AckRequest):
+            for body, at_ms in entry.records:
+                if isinstance(body, AckRequest):
                     self.bases.changed(now_ms)
-                    if own and self._serving and answer is not None:
+                    answer = self.state.apply(body, at_ms)
+                    if own and self._serving:
                         effects.append(Reply(body, answer))
                         if isinstance(body.body, Acknowledge) and isinstance(answer, Done):
                             self._acknowledged(body.subscription)
+                elif isinstance(body, Base):
+                    effects += self.bases.piece_read(body)
         return effects
 
     def serve(self, epoch: Offset, now_ms: int) -> list[PendingAckEffect]:

@@ -61,8 +61,8 @@ class RangeSet:
         return bool(self._firsts)
 
     def __contains__(self, offset: int) -> bool:
-        index = bisect_right(self._firsts, offset) - 1
-        return index >= 0 and offset < self._ends[index]
+        index = bisect_right(self._firsts, offset)
+        return index > 0 and offset < self._ends[index - 1]
 
     def __iter__(self) -> Iterator[OffsetRange]:
         """The ranges in ascending order."""

@@ -19,7 +19,6 @@ from schemas.acknowledgements import (
     AckState,
     Attach,
     CursorMoved,
-    PendingAckRecord,
     Settle,
 )
 from schemas.transactions import Done
@@ -31,6 +30,8 @@ SUBSCRIPTIONS_MAX = 10_000
 FORGET_AFTER_MS = 60 * 60 * 1000
 """A subscription silent for so long, and known to its group as it is here, may give way."""
 
+_DONE = Done()
+
 
 class PendingAckState:
     """Apply every effective record; read the rest."""
@@ -40,17 +41,14 @@ class PendingAckState:
         self._coordinators: dict[int, CoordinatorView] = {}
         self._now_ms = 0  # the log's clock: the latest time in it
 
-    def apply(self, record: PendingAckRecord) -> AckAnswer | None:
-        """Takes one record; the answer where it holds a request."""
-        request = record.body
-        if not isinstance(request, AckRequest):
-            return None
-        self._now_ms = max(self._now_ms, record.at_ms)
+    def apply(self, request: AckRequest, at_ms: int) -> AckAnswer:
+        """Takes one request of the log, and when it was appended; its answer."""
+        self._now_ms = max(self._now_ms, at_ms)
         subscription, body = request.subscription, request.body
         assert subscription is not None, "a question is never logged"
         if isinstance(body, Settle):
             self._settle(subscription, body)
-            return Done()
+            return _DONE
         if isinstance(body, Attach):
             return self._attach(subscription, body)
         assert isinstance(body, (Acknowledge, CursorMoved)), "a question is never logged"
@@ -61,7 +59,7 @@ class PendingAckState:
         if refused is None:
             held.last_seen_ms = self._now_ms
             refused = self._change(subscription, held, body)
-        return refused or Done()
+        return refused or _DONE
 
     @property
     def idle(self) -> bool:
@@ -127,13 +125,15 @@ class PendingAckState:
             if refused is None:
                 held.committed_by_group(body.cursor, body.acknowledged)
             return refused
-        view = self._view(body.txn.coordinator)
-        if view.has_ended(body.txn.sequence):
-            reason = f"transaction {body.txn} has ended"
+        txn = body.txn
+        view = self._view(txn.coordinator)
+        if view.has_ended(txn.sequence):
+            reason = f"transaction {txn} has ended"
             return AckRefused(AckRefusalCode.TRANSACTION_ENDED, reason)
-        refused = held.acknowledge(body.txn, body.offsets, body.cumulative_offset)
-        if refused is None and body.txn in held.pending:
-            view.acknowledged(body.txn.sequence, subscription)
+        known = txn in held.pending  # then the view knows it, too
+        refused = held.acknowledge(txn, body.offsets, body.cumulative_offset)
+        if not known and txn in held.pending:
+            view.acknowledged(txn.sequence, subscription)
         return refused
 
     def _settle(self, subscription: SubscriptionId, body: Settle) -> None:

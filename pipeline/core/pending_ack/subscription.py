@@ -70,7 +70,7 @@ class SubscriptionAcks:
     @property
     def held_count(self) -> int:
         """Acknowledged ranges and pending offsets."""
-        return self.acknowledged.range_count + self.individual_count
+        return self.acknowledged.range_count + len(self._holders)
 
     @property
     def individual_count(self) -> int:
@@ -136,24 +136,25 @@ class SubscriptionAcks:
         self, txn: TxnId, offsets: Iterable[Offset], cumulative_offset: Offset | None
     ) -> AckRefused | None:
         """Adds all of it to what is pending in a transaction, or nothing."""
-        new = {int(offset) for offset in offsets if self._holders.get(offset) != txn}
         pending = self.pending.get(txn)
-        up_to = None if pending is None else pending.cumulative_offset
-        if up_to is not None:
-            new = {offset for offset in new if offset > up_to}
-            if cumulative_offset is not None and cumulative_offset <= up_to:
-                cumulative_offset = None
-        refused = (
-            self.too_many(len(new))
-            or self._individual_conflict(txn, new)
-            or self._cumulative_conflict(txn, cumulative_offset)
-        )
+        new: set[int] = set(offsets)
+        if pending is not None:
+            new -= pending.offsets
+            up_to = pending.cumulative_offset
+            if up_to is not None:
+                new = {offset for offset in new if offset > up_to}
+                if cumulative_offset is not None and cumulative_offset <= up_to:
+                    cumulative_offset = None
+        refused = self.too_many(len(new)) or self._individual_conflict(txn, new)
+        if cumulative_offset is not None:
+            refused = refused or self._cumulative_conflict(txn, cumulative_offset)
         if refused or not (new or cumulative_offset is not None):
             return refused
         if pending is None:
             pending = self.pending[txn] = Pending()
         pending.offsets |= new
-        self._holders.update(dict.fromkeys(new, txn))
+        for offset in new:
+            self._holders[offset] = txn
         if cumulative_offset is not None:
             self._slot, pending.cumulative_offset = txn, cumulative_offset
             self._drop(pending, [one for one in pending.offsets if one <= cumulative_offset])
@@ -218,9 +219,7 @@ class SubscriptionAcks:
                 return _pending_elsewhere(offset, holder)
         return None
 
-    def _cumulative_conflict(self, txn: TxnId, up_to: Offset | None) -> AckRefused | None:
-        if up_to is None:
-            return None
+    def _cumulative_conflict(self, txn: TxnId, up_to: Offset) -> AckRefused | None:
         if up_to < self.cursor:
             return _acknowledged(up_to)
         if self._slot not in (None, txn):

@@ -46,11 +46,9 @@ class Log:
     def __init__(self) -> None:
         self.state = PendingAckState()
 
-    def ask(
-        self, body: AckBody, at_ms: int = 0, subscription: SubscriptionId = READ
-    ) -> AckAnswer | None:
+    def ask(self, body: AckBody, at_ms: int = 0, subscription: SubscriptionId = READ) -> AckAnswer:
         """One effective record; its answer."""
-        return self.state.apply(PendingAckRecord(request(body, subscription), at_ms))
+        return self.state.apply(request(body, subscription), at_ms)
 
     def refused(self, body: AckBody, at_ms: int = 0) -> AckRefusalCode:
         """The code that a request is refused with; it changed nothing."""

@@ -43,8 +43,8 @@ from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, Tx
 from tests.bench.harness import Run, closed_loop, middle, report, rotated
 
 CALLERS = (1, 16, 64, 256)
-ROUNDS = 5
-SECONDS = 1.5
+ROUNDS = 9
+SECONDS = 1.0
 WARM_UP_SECONDS = 12.0
 ACKNOWLEDGEMENTS_PER_TRANSACTION = 50
 PREPARED = 120_000
@@ -68,6 +68,7 @@ class Store:
     def __init__(self) -> None:
         self.log: OwnedLog
         self.serving = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._machine = PendingAckStore()
         self._made = 0
         self._offsets = count()
@@ -93,7 +94,7 @@ class Store:
 
     async def acknowledge(self) -> None:
         """One record, in the transaction of the moment; answered as a client is."""
-        assert await self._ask() == Done()
+        assert isinstance(await self._ask(), Done)
 
     def applied(self, offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         """Validates and answers, as the driver does."""
@@ -111,7 +112,7 @@ class Store:
         if not self._requests:
             self.prepare(PREPARED)
         number, request = self._requests.popleft()
-        future = self._futures[number] = asyncio.get_running_loop().create_future()
+        future = self._futures[number] = self._loop.create_future()
         self.log.append(encode_request_record(request, 0))
         return await future
 

@@ -107,8 +107,8 @@ class PendingAckStore:
                     answer = self.state.apply(body, at_ms)
                     if own and self._serving:
                         effects.append(Reply(body, answer))
-                        if isinstance(body.body, Acknowledge) and isinstance(answer, Done):
-                            self._acknowledged(body.subscription)
+                        if body.subscription not in self.served:
+                            self._answered(body, answer)
                 elif isinstance(body, Base):
                     effects += self.bases.piece_read(body)
         return effects
@@ -150,9 +150,12 @@ class PendingAckStore:
         """Whether the log was trimmed is unknown; nobody but the disk minds."""
         self.bases.trim_failed(offset, now_ms)
 
-    def _acknowledged(self, subscription: SubscriptionId | None) -> None:
-        assert subscription is not None
-        self.served.add(subscription)
+    def _answered(self, request: AckRequest, answer: AckAnswer) -> None:
+        """Notes the first acknowledgement in a subscription."""
+        if not isinstance(request.body, Acknowledge) or not isinstance(answer, Done):
+            return
+        assert request.subscription is not None, "a question is never logged"
+        self.served.add(request.subscription)
         if len(self.served) > SUBSCRIPTIONS_MAX:  # some of them were forgotten
             self.served &= self.state.subscriptions.keys()
 

@@ -46,20 +46,19 @@ class PendingAckState:
         self._now_ms = max(self._now_ms, at_ms)
         subscription, body = request.subscription, request.body
         assert subscription is not None, "a question is never logged"
+        if isinstance(body, (Acknowledge, CursorMoved)):
+            held = self.subscriptions.get(subscription)
+            if held is None:
+                return AckRefused(AckRefusalCode.NOT_ATTACHED, "no member is attached")
+            if body.member != held.member:
+                return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member is attached")
+            held.last_seen_ms = self._now_ms
+            return self._change(subscription, held, body) or _DONE
         if isinstance(body, Settle):
             self._settle(subscription, body)
             return _DONE
-        if isinstance(body, Attach):
-            return self._attach(subscription, body)
-        assert isinstance(body, (Acknowledge, CursorMoved)), "a question is never logged"
-        held = self.subscriptions.get(subscription)
-        if held is None:
-            return AckRefused(AckRefusalCode.NOT_ATTACHED, "no member is attached")
-        refused = held.not_attached(body.member)
-        if refused is None:
-            held.last_seen_ms = self._now_ms
-            refused = self._change(subscription, held, body)
-        return refused or _DONE
+        assert isinstance(body, Attach), "a question is never logged"
+        return self._attach(subscription, body)
 
     @property
     def idle(self) -> bool:

@@ -110,12 +110,6 @@ class SubscriptionAcks:
         self.member = member
         return None
 
-    def not_attached(self, member: bytes) -> AckRefused | None:
-        """The refusal for any member but the attached one."""
-        if member == self.member:
-            return None
-        return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member holds the subscription")
-
     def too_many(self, count: int) -> AckRefused | None:
         """The refusal of `count` more offsets or ranges than fit."""
         held = self.held_count

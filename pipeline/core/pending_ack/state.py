@@ -34,7 +34,7 @@ _DONE = Done()
 
 
 class PendingAckState:
-    """Apply every effective record; read the rest."""
+    """Apply every effective request, in log order; read the rest."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[SubscriptionId, SubscriptionAcks] = {}

@@ -51,7 +51,9 @@ class PendingAckState:
             if held is None:
                 return AckRefused(AckRefusalCode.NOT_ATTACHED, "no member is attached")
             if body.member != held.member:
-                return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member holds the subscription")
+                return AckRefused(
+                    AckRefusalCode.NOT_ATTACHED, "another member holds the subscription"
+                )
             held.last_seen_ms = self._now_ms
             return self._change(subscription, held, body) or _DONE
         if isinstance(body, Settle):

@@ -112,9 +112,6 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _decode_request(self, data: bytes) -> Request:
         return requests.decode_request(data)
 
-    def _decode_record(self, data: bytes) -> TxnLogRecord:
-        return txn_log.decode(data)
-
     def _own(self, body: txn_log.OwnBody) -> bytes:
         return txn_log.encode_own(body, self._parts.clock.now_ms())
 
@@ -138,7 +135,9 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"
             self._answer_after_noop(request, lambda: Refused(reason))
             return
-        self._append(encode_request_record(data, self._parts.clock.now_ms()))
+        at_ms = self._parts.clock.now_ms()
+        logged = TxnLogRecord(request, at_ms)
+        self._append(encode_request_record(data, at_ms), decoded=logged)
 
     def _answer_after_noop(self, request: Request, answer: Callable[[], Answer]) -> None:
         self._after_noop(lambda: self._reply(request, answer()))

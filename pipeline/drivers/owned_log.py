@@ -59,11 +59,13 @@ class LogCodec:
     Attributes:
         fence: bytes of a fence record with this nonce.
         noop: bytes of a no-op record.
-        nonce_of: the nonce of a fence record; raises `DecodeError` for any other.
+        decode: a record from its bytes; raises `DecodeError`.
+        nonce_of: the nonce of a fence record's bytes; raises `DecodeError` for any other.
     """
 
     fence: Callable[[bytes], bytes]
     noop: Callable[[], bytes]
+    decode: Callable[[bytes], Any]
     nonce_of: Callable[[bytes], bytes]
 
 
@@ -90,8 +92,18 @@ def log_codec(
     return LogCodec(
         fence=lambda nonce: encode(Fence(nonce), 0),
         noop=lambda: encode(Noop(), 0),
+        decode=decode,
         nonce_of=nonce_of,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """An entry of this owner that it has not read back yet: its records, as bytes and decoded."""
+
+    records: Sequence[bytes]
+    decoded: Sequence[Any]
+    settles: Sequence[Settle | None]
 
 
 class OwnedLog:
@@ -108,7 +120,7 @@ class OwnedLog:
         replaying: called with the log start before a replay, and again when a trim has overtaken
             it and it begins anew.
         applied: called with offset and records of each effective entry in log order, and whether
-            this owner wrote them; during replay too.
+            this owner wrote them; during replay too. Records are as the codec decodes them.
         serving: called once, when replay is over.
         wrote: called with each entry put on its way, and the size of its value in bytes.
         patience_s: how long the broker may be away, each time, before `run` gives up.
@@ -123,7 +135,7 @@ class OwnedLog:
         *,
         writer: LogWriter,
         submit: Callable[["OwnedLog", WriteEntry], None],
-        applied: Callable[[Offset, Sequence[bytes], bool], None],
+        applied: Callable[[Offset, Sequence[Any], bool], None],
         replaying: Callable[[Offset], None] = lambda _: None,
         serving: Callable[[], None],
         wrote: Callable[[WriteEntry, int], None] = lambda _entry, _size_bytes: None,
@@ -142,7 +154,8 @@ class OwnedLog:
         self._batcher = Batcher(limits, self._entry_made)
         self._owner: LogOwner | None = None
         self._open: list[Settle | None] = []  # of records that no entry holds yet
-        self._waiting: dict[int, list[Settle | None]] = {}
+        self._open_decoded: list[Any] = []
+        self._unsettled: dict[int, _Unsettled] = {}  # by serial
         self._ended: ConnectorError | None = None
 
     @property
@@ -154,7 +167,7 @@ class OwnedLog:
     @property
     def in_flight(self) -> int:
         """Records appended and not settled."""
-        return len(self._open) + sum(map(len, self._waiting.values()))
+        return len(self._open) + sum(len(it.settles) for it in self._unsettled.values())
 
     @property
     def buffered(self) -> tuple[int, int]:
@@ -187,14 +200,21 @@ class OwnedLog:
             await reader.close()
             await admin.close()
 
-    def append(self, record: bytes, settle: Settle | None = None) -> None:
+    def append(self, record: bytes, settle: Settle | None = None, decoded: Any = None) -> None:
         """Takes one serialised record; only between `serving` and the end of `run`.
+
+        Args:
+            record: its bytes.
+            settle: told once what has become of it.
+            decoded: what the codec decodes of `record`, from callers that know; `applied` is given
+                it when the entry is read back, instead of decoding the same bytes again.
 
         Raises:
             FencedError: this owner serves no longer.
         """
         if self._ended is not None:
             raise self._ended
+        self._open_decoded.append(self._codec.decode(record) if decoded is None else decoded)
         self._open.append(settle)
         self._batcher.append(record)
 
@@ -326,9 +346,9 @@ class OwnedLog:
     ) -> None:
         for effect in effects:
             match effect:
-                case Apply(own):
+                case Apply(serial):
                     assert read_at is not None
-                    self._applied(read_at, records, own)
+                    self._applied(read_at, self._decoded(records, serial), serial is not None)
                 case Settled(serial, offset):
                     self._settle(serial, offset)
                 case Serve():
@@ -338,18 +358,30 @@ class OwnedLog:
                 case Fenced(offset):
                     self._ended = self._fenced(f"a fence at offset {offset}")
 
+    def _decoded(self, records: Sequence[bytes], serial: int | None) -> Sequence[Any]:
+        """The records of an entry; with a `serial` of this owner's they were decoded before."""
+        if serial is None:
+            return [self._codec.decode(record) for record in records]
+        written = self._unsettled[serial]
+        if records != written.records:
+            raise DecodeError(
+                "an entry of this owner's epoch that it did not write so",
+                hint="something else writes to this topic",
+            )
+        return written.decoded
+
     def _entry_made(self, entry: WriteEntry) -> None:
         count = len(entry.records)
-        self._waiting[entry.number] = self._open[:count]
-        del self._open[:count]
+        decoded, settles = self._open_decoded[:count], self._open[:count]
+        del self._open_decoded[:count], self._open[:count]
+        self._unsettled[entry.number] = _Unsettled(entry.records, decoded, settles)
         assert self._owner is not None
         if self._owner.state is OwnerState.SERVING:
             self._owner.entry_written(entry.number)
             self._submit(self, entry)
 
     def _settle(self, serial: int, offset: Offset | None) -> None:
-        waiting = self._waiting.pop(serial)
-        size = len(waiting)
+        settles = self._unsettled.pop(serial).settles
         if offset is None:
             error = RetriableError(
                 "the record was not written",
@@ -357,13 +389,13 @@ class OwnedLog:
                 topic=self.partition.topic,
                 partition=self.partition.partition,
             )
-            for settle in waiting:
+            for settle in settles:
                 if settle is not None:
                     settle(error)
             return
-        for index, settle in enumerate(waiting):
+        for index, settle in enumerate(settles):
             if settle is not None:
-                settle(BatchPosition(self.partition.partition, offset, size, index))
+                settle(BatchPosition(self.partition.partition, offset, len(settles), index))
 
     def _fenced(self, detail: str) -> FencedError:
         return FencedError(
@@ -380,8 +412,8 @@ class OwnedLog:
         if self._owner is not None:
             self._owner.replaced()
         self._batcher.close()
-        waiting, self._waiting = self._waiting, {}
-        for settles, error in zip(waiting.values(), repeat(self._ended)):
-            for settle in settles:
+        unsettled, self._unsettled = self._unsettled, {}
+        for entry, error in zip(unsettled.values(), repeat(self._ended)):
+            for settle in entry.settles:
                 if settle is not None:
                     settle(error)

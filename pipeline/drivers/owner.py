@@ -145,10 +145,6 @@ class OwnerDriver(ABC, Generic[M, R]):
         """Requests with their bytes, only while it serves."""
 
     @abstractmethod
-    def _decode_record(self, data: bytes) -> Any:
-        """One record of the log; raises `DecodeError`."""
-
-    @abstractmethod
     def _own(self, body: Base | Noop) -> bytes:
         """Bytes of a record that it makes itself."""
 
@@ -227,10 +223,13 @@ class OwnerDriver(ABC, Generic[M, R]):
         return owned, bases
 
     def _append(
-        self, record: bytes, settled: Callable[[BatchPosition | ConnectorError], None] | None = None
+        self,
+        record: bytes,
+        settled: Callable[[BatchPosition | ConnectorError], None] | None = None,
+        decoded: Any = None,
     ) -> None:
         assert self._log is not None
-        self._log.append(record, settled)
+        self._log.append(record, settled, decoded)
 
     def _after_noop(self, call: Callable[[], None]) -> None:
         """Calls once what was appended up to now has been read back (C1); never if it is lost."""
@@ -261,12 +260,11 @@ class OwnerDriver(ABC, Generic[M, R]):
     def _replaying(self, log_start: Offset) -> None:
         self._machine = self._new_machine(log_start)
 
-    def _applied(self, offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
-        decoded = [self._decode_record(record) for record in records]
+    def _applied(self, offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         if own:
-            self._ownership.wrote(decoded)
+            self._ownership.wrote(records)
         now_ms = self._parts.clock.now_ms()
-        self._run(self._machine.applied(offset, decoded, own=own, now_ms=now_ms))
+        self._run(self._machine.applied(offset, records, own=own, now_ms=now_ms))
 
     def _serve(self) -> None:
         assert self._log is not None

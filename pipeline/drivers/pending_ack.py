@@ -55,9 +55,6 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
     def _decode_request(self, data: bytes) -> AckRequest:
         return pending_ack.decode_request(data)
 
-    def _decode_record(self, data: bytes) -> PendingAckRecord:
-        return pending_ack.decode(data)
-
     def _own(self, body: pending_ack.OwnAckBody) -> bytes:
         return pending_ack.encode_own(body, self._parts.clock.now_ms())
 
@@ -67,7 +64,8 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
                 self._answer_after_noop(request)
             else:
                 at_ms = self._parts.clock.now_ms()
-                self._append(encode_request_record(data, at_ms))
+                logged = PendingAckRecord(request, at_ms)
+                self._append(encode_request_record(data, at_ms), decoded=logged)
 
     def _answer_after_noop(self, request: AckRequest) -> None:
         self._after_noop(lambda: self._reply(request, self._answer(request)))

@@ -2,8 +2,8 @@
 
 Off is one awaited Kafka record for each acknowledgement, with the producer's own linger of 0, 1 and
 5 ms; the best of the three counts. Both sides append, read back, validate and answer; every
-transaction settles after 50 acknowledgements. Requests are encoded beforehand, by whom they come
-from.
+transaction settles after 50 acknowledgements. Both begin where a request has arrived: its bytes,
+and what was decoded of them.
 """
 
 import asyncio
@@ -34,6 +34,7 @@ from schemas.acknowledgements import (
     Acknowledge,
     AckRequest,
     Attach,
+    PendingAckRecord,
     Settle,
 )
 from schemas.framing import encode_request_record
@@ -72,7 +73,7 @@ class Store:
         self._machine = PendingAckStore()
         self._made = 0
         self._offsets = count()
-        self._requests: deque[tuple[int, bytes]] = deque()
+        self._requests: deque[tuple[bytes, AckRequest]] = deque()
         self._futures: dict[int, asyncio.Future[AckAnswer]] = {}
 
     async def begin(self) -> None:
@@ -96,24 +97,23 @@ class Store:
         """One record, in the transaction of the moment; answered as a client is."""
         assert isinstance(await self._ask(), Done)
 
-    def applied(self, offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+    def applied(self, offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         """Validates and answers, as the driver does."""
-        decoded = [pending_ack.decode(record) for record in records]
-        for effect in self._machine.applied(offset, decoded, own=own, now_ms=0):
+        for effect in self._machine.applied(offset, records, own=own, now_ms=0):
             assert isinstance(effect, Reply)
             self._futures.pop(effect.request.number).set_result(effect.answer)
 
     def _encode(self, body: AckBody) -> None:
         self._made += 1
         request = AckRequest(bytes(22), self._made, 0, READ, body)
-        self._requests.append((self._made, pending_ack.encode_request(request)))
+        self._requests.append((pending_ack.encode_request(request), request))
 
     async def _ask(self) -> AckAnswer:
         if not self._requests:
             self.prepare(PREPARED)
-        number, request = self._requests.popleft()
-        future = self._futures[number] = self._loop.create_future()
-        self.log.append(encode_request_record(request, 0))
+        data, request = self._requests.popleft()
+        future = self._futures[request.number] = self._loop.create_future()
+        self.log.append(encode_request_record(data, 0), None, PendingAckRecord(request, 0))
         return await future
 
 

@@ -18,11 +18,11 @@ from pipeline.agents.buffered_writer import BufferedWriter
 from pipeline.cli.output import say
 from pipeline.config import load_settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.coordinator import CODEC
 from pipeline.drivers.owned_log import OwnedLog
 from schemas.topics import TXN_LOG, system_topics
 from schemas.values import TopicPartition
 from tests.bench.harness import Run, closed_loop, middle, report, rotated
+from tests.support.log_owner import BYTES
 
 CALLERS = (1, 16, 64, 256, 2048)
 ROUNDS = 5
@@ -86,7 +86,7 @@ async def _open_log(
     log = OwnedLog(
         connector,
         TopicPartition(TXN_LOG, partition),
-        CODEC,
+        BYTES,
         limits,
         writer=connector.writer(f"bench-{partition}", linger_ms=linger_ms),
         submit=agent.submit,

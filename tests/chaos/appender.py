@@ -16,10 +16,10 @@ from pipeline.agents.apps import writer_app
 from pipeline.agents.buffered_writer import BufferedWriter
 from pipeline.config import load_settings
 from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.coordinator import CODEC
 from pipeline.drivers.owned_log import OwnedLog
 from pipeline.logging import configure_logging
 from schemas.values import TopicPartition
+from tests.support.log_owner import BYTES
 
 CALLERS = 64
 
@@ -38,7 +38,7 @@ async def run(bootstrap: str, topic: str, name: str) -> None:
         log = OwnedLog(
             connector,
             TopicPartition(topic, 0),
-            CODEC,
+            BYTES,
             BatchLimits(),
             writer=writer,
             submit=agent.submit,

@@ -41,7 +41,7 @@ class Process:
     start: int
     position: int
     serials: int = 0
-    applied: list[tuple[int, bool]] = field(default_factory=list)
+    applied: list[tuple[int, int | None]] = field(default_factory=list)
     written: dict[int, int] = field(default_factory=dict)  # serial -> offset
     lost: set[int] = field(default_factory=set)
     settled: list[int] = field(default_factory=list)
@@ -200,9 +200,9 @@ class LogOwners(RuleBasedStateMachine):
         """Does what the effects say, and checks that each is allowed now."""
         for effect in effects:
             match effect:
-                case Apply(own):
+                case Apply(serial):
                     assert offset is not None
-                    process.applied.append((offset, own))
+                    process.applied.append((offset, serial))
                 case Settled(serial, at):
                     assert process.fenced_at is None, "settled behind a later fence (B4)"
                     process.settled.append(serial)
@@ -256,9 +256,9 @@ class LogOwners(RuleBasedStateMachine):
         for process in self.processes:
             until = process.position if process.fenced_at is None else process.fenced_at
             expected = [
-                (offset, self.history[offset].epoch == process.owner.epoch)
-                for offset in range(process.start, until)
-                if self.effective[offset]
+                (offset, entry.serial if entry.epoch == process.owner.epoch else None)
+                for offset, entry in enumerate(self.history[:until])
+                if offset >= process.start and self.effective[offset]
             ]
             assert process.applied == expected
 

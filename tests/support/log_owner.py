@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from connectors.base import Connector
 from pipeline.core.buffered_log.accumulator import BatchLimits
@@ -12,6 +14,9 @@ from schemas.values import Offset, TopicPartition
 from tests.support.worker_memory import WAIT_S, EntryQueue, until
 
 LOG = TopicPartition(TXN_LOG, 0)
+
+BYTES = replace(CODEC, decode=bytes)
+"""For a log whose records are any bytes, but for fences and no-ops."""
 BATCHED = BatchLimits()
 
 
@@ -21,7 +26,7 @@ class Owner:
     def __init__(
         self, connector: Connector, limits: BatchLimits = BATCHED, patience_s: float = 60.0
     ) -> None:
-        self.applied: list[tuple[list[bytes], bool]] = []
+        self.applied: list[tuple[list[Any], bool]] = []
         self.began: list[int] = []
         self.writer = connector.writer("owner")
         self._serving = asyncio.Event()
@@ -30,7 +35,7 @@ class Owner:
         self.log = OwnedLog(
             connector,
             LOG,
-            CODEC,
+            BYTES,
             limits,
             writer=self.writer,
             submit=self._queue.submit,
@@ -64,7 +69,7 @@ class Owner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.writer.close()
 
-    def _apply(self, _offset: Offset, records: Sequence[bytes], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+    def _apply(self, _offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         self.applied.append((list(records), own))
 
 

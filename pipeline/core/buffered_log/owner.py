@@ -26,9 +26,12 @@ class OwnerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Effect: the entry just read is effective; apply its records. `own`: this owner wrote it."""
+    """Effect: the entry just read is effective; apply its records.
 
-    own: bool
+    `serial`: it is this owner's entry of that number; None: another wrote it.
+    """
+
+    serial: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +125,14 @@ class LogOwner:
         if not effective or self.state is OwnerState.FENCED:
             return []
         if self.state is OwnerState.REPLAYING or stamp.epoch != self.epoch:
-            return [Apply(own=False)]
+            return [Apply(None)]
         effects = self._settle_below(stamp.serial)
         if not self._in_flight or self._in_flight.popleft() != stamp.serial:
             raise DecodeError(
                 "an entry of this owner's epoch that it did not write",
                 hint="something else writes to this topic",
             )
-        return [*effects, Apply(own=True), Settled(stamp.serial, offset)]
+        return [*effects, Apply(stamp.serial), Settled(stamp.serial, offset)]
 
     def replaced(self) -> None:
         """The reader found a gap, or the partition is taken away: as good as fenced (B3)."""

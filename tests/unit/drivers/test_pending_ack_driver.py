@@ -7,7 +7,9 @@ import pytest
 
 from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
-from schemas import pending_ack
+from pipeline.drivers.owned_log import OwnedLog
+from pipeline.drivers.owned_log import Settle as LogSettle
+from schemas import pending_ack, txn_log
 from schemas.acknowledgements import (
     Acknowledge,
     AckRefusalCode,
@@ -25,7 +27,7 @@ from schemas.errors import DecodeError
 from schemas.framing import decode_value
 from schemas.headers import EntryStamp
 from schemas.placement import system_partition
-from schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG
+from schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_LOG
 from schemas.transactions import (
     Done,
     Noop,
@@ -194,6 +196,29 @@ async def test_a_transaction_ends_only_when_its_subscriptions_are_settled(
         while await client.state(txn) != "ENDED":
             pass
     assert await client.ask(DescribeAcks()) == acks(5, one(7, 8), member=FIRST)
+
+
+async def test_what_an_owner_applies_is_what_the_next_one_reads(
+    client: AckClient, monkeypatch: pytest.MonkeyPatch
+):
+    """C0: requests are decoded once, as they arrive; in the log they say the same."""
+    said: list[tuple[str, bytes, object]] = []
+    append = OwnedLog.append
+
+    def listen(
+        self: OwnedLog, record: bytes, settle: LogSettle | None = None, decoded: object = None
+    ) -> None:
+        said.append((self.partition.topic, record, decoded))
+        append(self, record, settle, decoded)
+
+    monkeypatch.setattr(OwnedLog, "append", listen)
+    txn = await client.begin()
+    assert await client.acknowledge(txn, 7) == Done()
+    await client.end(txn, committed=True)
+    decode = {TXN_LOG: txn_log.decode, PENDING_ACK_LOG: pending_ack.decode}
+    arrived = [it for it in said if it[2] is not None]
+    assert {topic for topic, _, _ in arrived} == decode.keys()
+    assert [decoded for _, _, decoded in arrived] == [decode[it[0]](it[1]) for it in arrived]
 
 
 async def test_the_next_owner_knows_what_is_pending(

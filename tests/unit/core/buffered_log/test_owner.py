@@ -100,7 +100,7 @@ def test_b1_an_owner_serves_only_when_it_has_read_its_fence():
     """B1: until then it applies what others wrote; its epoch is the fence's offset."""
     owner = LogOwner(MINE, Offset(0))
     assert feed(owner, 0, OTHER) == []
-    assert feed(owner, 1, (0, 1)) == [Apply(own=False)]
+    assert feed(owner, 1, (0, 1)) == [Apply(None)]
     with pytest.raises(AssertionError):
         owner.stamp(1)
     assert feed(owner, 2, MINE) == [Serve(Offset(2))]
@@ -113,15 +113,15 @@ def test_b2_replay_applies_only_what_is_effective():
     owner = LogOwner(MINE, Offset(0))
     log: list[Entry] = [OTHER, (0, 1), OTHER, (0, 2), (2, 1), MINE]
     effects = [feed(owner, offset, entry) for offset, entry in enumerate(log)]
-    assert effects == [[], [Apply(own=False)], [], [], [Apply(own=False)], [Serve(Offset(5))]]
+    assert effects == [[], [Apply(None)], [], [], [Apply(None)], [Serve(Offset(5))]]
 
 
 def test_b3_an_entry_is_settled_when_it_is_read_back():
     """B3: applied first, then settled at the offset where it was read."""
     owner = serving(written=2)
     assert owner.in_flight == 2
-    assert feed(owner, 1, (0, 1)) == [Apply(own=True), Settled(1, Offset(1))]
-    assert feed(owner, 2, (0, 2)) == [Apply(own=True), Settled(2, Offset(2))]
+    assert feed(owner, 1, (0, 1)) == [Apply(1), Settled(1, Offset(1))]
+    assert feed(owner, 2, (0, 2)) == [Apply(2), Settled(2, Offset(2))]
     assert owner.in_flight == 0
 
 
@@ -164,7 +164,7 @@ def test_b5_a_failed_write_is_settled_by_a_later_entry():
     assert feed(owner, 1, (0, 3)) == [
         Settled(1, None),
         Settled(2, None),
-        Apply(own=True),
+        Apply(3),
         Settled(3, Offset(1)),
     ]
     assert feed(owner, 2, (0, 1)) == []
@@ -182,7 +182,7 @@ def test_b5_a_failed_write_may_have_landed():
     """A5, B5: read back, it is written, whatever its producer said."""
     owner = serving(written=1)
     owner.write_failed(1)
-    assert feed(owner, 1, (0, 1)) == [Apply(own=True), Settled(1, Offset(1))]
+    assert feed(owner, 1, (0, 1)) == [Apply(1), Settled(1, Offset(1))]
     assert owner.write_failed(1) == []
 
 

@@ -113,6 +113,33 @@ async def test_a_later_fence_ends_an_ownership(owner: Owner, successor: Owner):
         owner.log.append(b"late")
 
 
+async def test_an_owner_is_given_what_it_appended(
+    broker: MemoryBroker, connector: MemoryConnector, owner: Owner, successor: Owner
+):
+    """What was decoded before is not decoded again; the next owner has the bytes alone."""
+    await owner.serving()
+    owner.log.append(b"a", None, "decoded")
+    owner.log.append(b"b")
+    await until(lambda: owner.applied)
+    assert owner.applied == [(["decoded", b"b"], True)]
+    await successor.serving()
+    assert successor.applied == [([b"a", b"b"], False)]
+
+
+async def test_a_forgery_of_its_own_entry_ends_the_owner(broker: MemoryBroker, owner: Owner):
+    """B2: what the next owner reads is what counts, not what this one meant to write."""
+    task = await owner.serving()
+    broker.hold(TXN_LOG)
+    waiting = asyncio.create_task(owner.log.append_and_wait(b"mine"))
+    await owner.held_back()
+    offset = broker.append(LOG, None, b"forged", EntryStamp(Offset(0), 1).to_headers())
+    error = await raised(task)
+    assert isinstance(error, DecodeError)
+    assert error.place == f"{LOG}@{offset}"
+    assert owner.applied == []
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_a_zombie_appends_and_acknowledges_nothing(
     broker: MemoryBroker, connector: MemoryConnector
 ):

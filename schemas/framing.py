@@ -9,6 +9,7 @@ Also the record of a log that holds a request, which goes in as it arrived.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
@@ -37,11 +38,26 @@ def encode_batch(records: Sequence[bytes]) -> bytes:
 def encode_request_record(request: bytes, at_ms: int) -> bytes:
     """Bytes of a record of txn-log or pending-ack-log that holds a request, which is not parsed.
 
+    Joined, the bytes of a message's fields are the message: a quarter of what it costs to make one.
+
     Args:
         request: its own bytes, exactly as it arrived.
         at_ms: the owner's clock, milliseconds since 1970.
     """
-    return RequestRecord(request=request, at_ms=at_ms).SerializeToString()
+    return _request_head(len(request)) + request + _time_field(at_ms)
+
+
+@lru_cache(maxsize=1024)
+def _request_head(size_bytes: int) -> bytes:
+    """What comes before a request of so many bytes."""
+    field = RequestRecord(request=bytes(size_bytes)).SerializeToString()
+    return field[: len(field) - size_bytes]
+
+
+@lru_cache(maxsize=1)
+def _time_field(at_ms: int) -> bytes:
+    """Of the requests that arrived together."""
+    return RequestRecord(at_ms=at_ms).SerializeToString()
 
 
 def is_framed(value: bytes) -> bool:

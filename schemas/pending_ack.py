@@ -7,7 +7,7 @@ order (C0) and never builds it anew.
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import cast
+from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
@@ -135,9 +135,10 @@ def _body_of(message: pb.AckRequest) -> AckBody:
 
 def _acknowledge(one: pb.Acknowledge) -> Acknowledge:
     cumulative = Offset(one.cumulative_offset) if one.HasField("cumulative_offset") else None
-    txn, offsets = one.txn, cast("tuple[Offset, ...]", tuple(one.offsets[:]))  # a call each adds up
+    txn = one.txn
+    offsets: list[Any] = one.offsets[:]  # a copy in one go costs a third of what a walk does
     return Acknowledge(
-        TxnId(txn.coordinator, txn.sequence), _member(one.member), offsets, cumulative
+        TxnId(txn.coordinator, txn.sequence), _member(one.member), tuple(offsets), cumulative
     )
 
 

@@ -61,8 +61,11 @@ class RangeSet:
         return bool(self._firsts)
 
     def __contains__(self, offset: int) -> bool:
+        ends = self._ends
+        if not ends or offset >= ends[-1]:  # most often what is asked for is new
+            return False
         index = bisect_right(self._firsts, offset)
-        return index > 0 and offset < self._ends[index - 1]
+        return index > 0 and offset < ends[index - 1]
 
     def __iter__(self) -> Iterator[OffsetRange]:
         """The ranges in ascending order."""

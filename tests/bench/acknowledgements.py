@@ -1,9 +1,9 @@
 """Acknowledgements in transactions: the store with its buffered writer on, against off.
 
 Off is one awaited Kafka record for each acknowledgement, with the producer's own linger of 0, 1 and
-5 ms; the best of the three counts. Both sides append, read back, validate and answer; every
-transaction settles after 50 acknowledgements. Both begin where a request has arrived: its bytes,
-and what was decoded of them.
+5 ms; the best of the three counts. Both sides decode, append, read back, validate and answer; every
+transaction settles after 50 acknowledgements. Requests are encoded beforehand, by whom they come
+from.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ SECONDS = 0.4
 WARM_UP_SECONDS = 12.0
 ACKNOWLEDGEMENTS_PER_TRANSACTION = 50
 PREPARED = 100_000
-"""Requests before each loop, more than it sends: making them takes as long as sending them."""
+"""Requests before each loop, more than it sends."""
 
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")
 MEMBER = bytes(16)
@@ -71,9 +71,9 @@ class Store:
         self.serving = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._machine = PendingAckStore()
-        self._made = 0
+        self.made = 0
         self._offsets = count()
-        self._requests: deque[tuple[bytes, AckRequest]] = deque()
+        self._requests: deque[bytes] = deque()
         self._futures: dict[int, asyncio.Future[AckAnswer]] = {}
 
     async def begin(self) -> None:
@@ -86,8 +86,8 @@ class Store:
     def prepare(self, ahead: int) -> None:
         """Encodes requests for the next loop."""
         while len(self._requests) < ahead:
-            txn = TxnId(0, self._made // ACKNOWLEDGEMENTS_PER_TRANSACTION)
-            if self._made % ACKNOWLEDGEMENTS_PER_TRANSACTION == 0 and txn.sequence > 0:
+            txn = TxnId(0, self.made // ACKNOWLEDGEMENTS_PER_TRANSACTION)
+            if self.made % ACKNOWLEDGEMENTS_PER_TRANSACTION == 0 and txn.sequence > 0:
                 ended = TxnId(0, txn.sequence - 1)
                 self._encode(Settle(ended, committed=True, low_watermark=ended.sequence))
             else:
@@ -104,14 +104,15 @@ class Store:
             self._futures.pop(effect.request.number).set_result(effect.answer)
 
     def _encode(self, body: AckBody) -> None:
-        self._made += 1
-        request = AckRequest(bytes(22), self._made, 0, READ, body)
-        self._requests.append((pending_ack.encode_request(request), request))
+        self.made += 1
+        request = AckRequest(bytes(22), self.made, 0, READ, body)
+        self._requests.append(pending_ack.encode_request(request))
 
     async def _ask(self) -> AckAnswer:
         if not self._requests:
             self.prepare(PREPARED)
-        data, request = self._requests.popleft()
+        data = self._requests.popleft()
+        request = pending_ack.decode_request(data)
         future = self._futures[request.number] = self._loop.create_future()
         self.log.append(encode_request_record(data, 0), None, PendingAckRecord(request, 0))
         return await future
@@ -142,7 +143,9 @@ async def run() -> None:
                     store, data = stores[name], stores[name].log.partition
                     before = (await admin.end_offsets([data]))[data]
                     store.prepare(PREPARED)
+                    made = store.made
                     done = await closed_loop(store.acknowledge, callers, SECONDS)
+                    assert store.made == made, "the loop made requests itself: prepare more"
                     entries = (await admin.end_offsets([data]))[data] - before
                     done.extra["per_entry"] = done.operations / entries
                     runs.setdefault((name, callers), []).append(done)

@@ -113,9 +113,7 @@ async def test_a_later_fence_ends_an_ownership(owner: Owner, successor: Owner):
         owner.log.append(b"late")
 
 
-async def test_an_owner_is_given_what_it_appended(
-    broker: MemoryBroker, connector: MemoryConnector, owner: Owner, successor: Owner
-):
+async def test_an_owner_is_given_what_it_appended(owner: Owner, successor: Owner):
     """What was decoded before is not decoded again; the next owner has the bytes alone."""
     await owner.serving()
     owner.log.append(b"a", None, "decoded")

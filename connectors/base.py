@@ -14,7 +14,7 @@ from connectors.errors import ConnectorError
 from connectors.fetching import Fetching
 from schemas.batches import AbortedTransaction, Batch
 from schemas.headers import Headers, txn_header
-from schemas.topics import TopicSpec
+from schemas.topics import BrokerFigures, TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 
@@ -367,11 +367,12 @@ class BatchReader(Protocol):
 
 
 class TopicDescription(NamedTuple):
-    """A topic that exists."""
+    """A topic that exists; `replica_count` is that of the partition with the fewest."""
 
     name: str
     topic_id: bytes
     partition_count: int
+    replica_count: int
 
 
 class LogAdmin(Protocol):
@@ -381,7 +382,8 @@ class LogAdmin(Protocol):
         """Creates what is missing and verifies the rest; safe to call at once from several.
 
         Raises:
-            FatalError: a topic exists with other partitions or configs; names both.
+            FatalError: a topic exists with other partitions or configs; names both. Or a new one
+                would have more replicas than the cluster has brokers.
             RetriableError: the broker cannot be reached within the time-out; names its address.
         """
         ...
@@ -423,6 +425,10 @@ class LogAdmin(Protocol):
 
     async def cluster_id(self) -> str:
         """What the cluster itself is named by; no two clusters share it."""
+        ...
+
+    async def broker_figures(self) -> BrokerFigures:
+        """How many brokers are up, and how many replicas they give to topics by default."""
         ...
 
     async def list_topics(self) -> list[str]:

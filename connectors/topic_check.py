@@ -51,6 +51,22 @@ def check_topic(spec: TopicSpec, partition_count: int, configs: Mapping[str, str
             )
 
 
+def too_few_brokers(spec: TopicSpec, brokers: int) -> FatalError:
+    """The error of a topic that cannot be created on so few brokers."""
+    assert spec.replicas is not None
+    count = spec.replicas.factor
+    return FatalError(
+        f"the topic would have {count} replicas, but the cluster has {_brokers(brokers)}",
+        detail=f"{_brokers(count - brokers)} missing: each replica lies on a broker of its own",
+        hint=f"start them, or set replication_factor to {brokers}",
+        topic=spec.name,
+    )
+
+
+def _brokers(count: int) -> str:
+    return "1 broker" if count == 1 else f"{count} brokers"
+
+
 def _normal(value: str | None) -> list[str]:
     """Lists, such as those of `cleanup.policy`, have no order."""
     return sorted(part.strip() for part in (value or "").split(","))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 PREFIX = "stilltide."
 TXN_LOG = PREFIX + "txn-log"
@@ -26,19 +27,62 @@ SETTINGS = PREFIX + "settings"
 ENTRY_BYTES_MAX = 5 * 1024 * 1024
 """`max.message.bytes` of topics with batches: 4 MiB of records, framing and headers fit."""
 
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 _FOREVER = "-1"
 _SHORT_RETENTION_MS = str(10 * 60 * 1000)
 
 
+class Replicas(NamedTuple):
+    """How safely a topic is stored.
+
+    Attributes:
+        factor: replicas of each partition, >= 1.
+        min_insync: replicas that must have a record before its writer is answered, <= `factor`.
+    """
+
+    factor: int
+    min_insync: int
+
+
+class BrokerFigures(NamedTuple):
+    """What a cluster's choice of replicas depends on.
+
+    Attributes:
+        brokers: that are up, >= 1.
+        default_replicas: `default.replication.factor` of a broker; 1 where it may not be read.
+    """
+
+    brokers: int
+    default_replicas: int
+
+
 @dataclass(frozen=True)
 class TopicSpec:
-    """A topic as it must be: created so when missing, refused when it differs."""
+    """A topic as it must be: created so when missing, refused when it differs.
+
+    Attributes:
+        name: of the topic.
+        partition_count: how many partitions it has.
+        configs: others may have any value.
+        replicas: of the topic when it is created; None leaves them to the cluster. A topic that
+            exists is never refused for them.
+    """
 
     name: str
     partition_count: int
     configs: Mapping[str, str] = field(default_factory=dict[str, str])
+    replicas: Replicas | None = None
+
+    @property
+    def created_configs(self) -> dict[str, str]:
+        """The configs that the topic is created with."""
+        configs = dict(self.configs)
+        if self.replicas is not None:
+            configs[MIN_INSYNC_REPLICAS] = str(self.replicas.min_insync)
+        return configs
 
 
 def is_topic_name(name: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._cluster import DescribeClusterResult
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource, ConfigSource
 from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -26,8 +27,8 @@ from connectors.errors import FatalError, RetriableError
 from connectors.kafka.admin_client import AdminClients, Answers, make_client
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.errors import AWAY, MISSING, REFUSED, STALE, error_of, translate
-from connectors.topic_check import check_specs, check_topic
-from schemas.topics import TopicSpec
+from connectors.topic_check import check_specs, check_topic, too_few_brokers
+from schemas.topics import BrokerFigures, TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition
 
 K = TypeVar("K")
@@ -37,6 +38,11 @@ _LOOK_AGAIN_S = 0.05
 
 _FIRST_ATTEMPT_S = 1.0
 """Of the first question about offsets; each further one may take twice as long."""
+
+_DEFAULT_REPLICAS = "default.replication.factor"
+
+_CLUSTER_DEFAULT = -1
+"""As a number of replicas: `default.replication.factor`."""
 
 _SET_ON_TOPIC = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 
@@ -92,7 +98,12 @@ class KafkaAdmin:
             lambda it: it.describe_topics(topics, request_timeout=self._config.request_timeout_s)
         )
         return {
-            name: TopicDescription(name, _uuid_bytes(str(topic.topic_id)), len(topic.partitions))
+            name: TopicDescription(
+                name,
+                _uuid_bytes(str(topic.topic_id)),
+                len(topic.partitions),
+                min((len(one.replicas) for one in topic.partitions), default=0),
+            )
             for name, topic in self._found(answers, f"cannot describe {names[0]}")
         }
 
@@ -140,14 +151,23 @@ class KafkaAdmin:
 
     async def cluster_id(self) -> str:
         """What the cluster itself is named by."""
+        return str((await self._cluster()).cluster_id)
+
+    async def broker_figures(self) -> BrokerFigures:
+        """How many brokers are up, and their default number of replicas."""
+        nodes = (await self._cluster()).nodes
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(nodes[0].id))
         timeout_s = self._config.request_timeout_s
         answers = await self._clients.ask(
-            lambda it: {"cluster": it.describe_cluster(request_timeout=timeout_s)}
+            lambda it: it.describe_configs([broker], request_timeout=timeout_s)
         )
         try:
-            return str(answers["cluster"].result().cluster_id)
+            entries = answers[broker].result()
         except KafkaException as error:
-            raise self._failure(error, "cannot ask for the cluster's id") from error
+            if error_of(error).code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                return BrokerFigures(len(nodes), 1)
+            raise self._failure(error, "cannot read the configs of a broker") from error
+        return BrokerFigures(len(nodes), int(entries[_DEFAULT_REPLICAS].value))
 
     async def list_topics(self) -> list[str]:
         """Names of all topics that are not Kafka's own."""
@@ -185,10 +205,25 @@ class KafkaAdmin:
         """Releases connections; safe to call twice."""
         await self._clients.close()
 
+    async def _cluster(self) -> DescribeClusterResult:
+        timeout_s = self._config.request_timeout_s
+        answers = await self._clients.ask(
+            lambda it: {"cluster": it.describe_cluster(request_timeout=timeout_s)}
+        )
+        try:
+            return answers["cluster"].result()
+        except KafkaException as error:
+            raise self._failure(error, "cannot describe the cluster") from error
+
     async def _create(self, specs: Sequence[TopicSpec]) -> None:
-        factor = self._config.replication_factor
+        by_name = {spec.name: spec for spec in specs}
         wanted = [
-            NewTopic(spec.name, spec.partition_count, factor, config=dict(spec.configs))
+            NewTopic(
+                spec.name,
+                spec.partition_count,
+                _CLUSTER_DEFAULT if spec.replicas is None else spec.replicas.factor,
+                config=spec.created_configs,
+            )
             for spec in specs
         ]
         answers = await self._clients.ask(lambda it: it.create_topics(wanted, **self._timeouts))
@@ -196,9 +231,18 @@ class KafkaAdmin:
             try:
                 answer.result()
             except KafkaException as error:
+                code = error_of(error).code()
+                if code == KafkaError.INVALID_REPLICATION_FACTOR:
+                    await self._check_brokers(by_name[name], error)
                 # Another process was quicker; what it made is verified like any other.
-                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._failure(error, f"cannot create topic {name}") from error
+
+    async def _check_brokers(self, spec: TopicSpec, error: KafkaException) -> None:
+        """Raises when fewer brokers are up than the topic would have replicas."""
+        brokers = len((await self._cluster()).nodes)
+        if spec.replicas is not None and brokers < spec.replicas.factor:
+            raise too_few_brokers(spec, brokers) from error
 
     async def _described_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
         if not names:

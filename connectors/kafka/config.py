@@ -59,7 +59,6 @@ _BOUNDS = {
     "fetch_timeout_s": _Bound(1, 300, "a busy broker must be borne, a stuck client noticed"),
     "writer_records_max": _Bound(1, 10_000_000, "librdkafka's own limit"),
     "reader_records_max": _Bound(1, 1_000_000, "records read ahead are held in memory"),
-    "replication_factor": _Bound(1, 32_767, "a signed 16-bit number in the protocol"),
 }
 
 
@@ -76,7 +75,6 @@ class KafkaConfig:
         fetch_timeout_s: a reader that no broker answers for so long begins again with a new client.
         writer_records_max: records a writer queues before an append is refused.
         reader_records_max: records a reader holds ahead of its caller, more by one batch at most.
-        replication_factor: of topics that `ensure_topics` creates.
 
     Raises:
         FatalError: a value out of bounds, or an extra option that is not the caller's to set.
@@ -90,7 +88,6 @@ class KafkaConfig:
     fetch_timeout_s: float = 15.0
     writer_records_max: int = 100_000
     reader_records_max: int = 2_000
-    replication_factor: int = 1
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():

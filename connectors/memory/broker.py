@@ -22,16 +22,19 @@ from zlib import crc32
 from connectors.base import NewRecord, Record, TopicDescription
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from connectors.memory.group import Group
+from connectors.topic_check import too_few_brokers
 from schemas.headers import Headers
-from schemas.topics import TopicSpec
+from schemas.topics import MIN_INSYNC_REPLICAS, BrokerFigures, TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition
 
 ADDRESS = "memory"
+ONE_BROKER = BrokerFigures(1, 1)
 _TOPIC_ID_BYTES = 16
 _BATCH_RECORDS = 500
 _CONFIGS = {
     "cleanup.policy": "delete",
     "max.message.bytes": "1048588",
+    MIN_INSYNC_REPLICAS: "1",
     "retention.ms": "604800000",
 }
 """Kafka's defaults of the configs that mean something here."""
@@ -62,18 +65,25 @@ class Report(Enum):
 
 
 class _Topic:
-    def __init__(self, spec: TopicSpec, topic_id: bytes) -> None:
-        self.configs = {**_CONFIGS, **spec.configs}
-        self.set_configs = spec.configs
+    def __init__(self, spec: TopicSpec, topic_id: bytes, replica_count: int) -> None:
+        self.set_configs = spec.created_configs
+        self.configs = {**_CONFIGS, **self.set_configs}
+        self.replica_count = replica_count
         self.topic_id = topic_id
         self.logs = [Log() for _ in range(spec.partition_count)]
 
 
 class MemoryBroker:
-    """A cluster of one broker. One for each loop; several connectors may share it."""
+    """A cluster in one piece. One for each loop; several connectors may share it.
 
-    def __init__(self, cluster_id: str = "memory") -> None:
+    Args:
+        cluster_id: what the cluster is named by.
+        figures: how many brokers it passes for; they are never up or down one by one.
+    """
+
+    def __init__(self, cluster_id: str = "memory", figures: BrokerFigures = ONE_BROKER) -> None:
         self.cluster_id = cluster_id
+        self.figures = figures
         self.is_down = False
         self._topics: dict[str, _Topic] = {}
         self._topics_made = 0
@@ -98,21 +108,25 @@ class MemoryBroker:
         """Creates a topic.
 
         Raises:
-            FatalError: it exists.
+            FatalError: it exists, or would have more replicas than there are brokers.
         """
         if spec.name in self._topics:
             raise FatalError(f"topic {spec.name} exists already")
+        count = self.figures.default_replicas if spec.replicas is None else spec.replicas.factor
+        if spec.replicas is not None and count > self.figures.brokers:
+            raise too_few_brokers(spec, self.figures.brokers)
         self._topics_made += 1
         incarnation = crc32(self.cluster_id.encode()) << 32 | self._topics_made
         topic_id = incarnation.to_bytes(_TOPIC_ID_BYTES // 2) * 2
-        self._topics[spec.name] = _Topic(spec, topic_id)
+        self._topics[spec.name] = _Topic(spec, topic_id, count)
 
     def describe(self, name: str) -> tuple[TopicDescription, Mapping[str, str]] | None:
         """A topic and its configs; None when it does not exist."""
         topic = self._topics.get(name)
         if topic is None:
             return None
-        return TopicDescription(name, topic.topic_id, len(topic.logs)), topic.configs
+        described = TopicDescription(name, topic.topic_id, len(topic.logs), topic.replica_count)
+        return described, topic.configs
 
     def log(self, data: TopicPartition) -> Log | None:
         """The log of a partition; None when it does not exist."""

@@ -15,7 +15,7 @@ from connectors.memory.reader import MemoryGroupReader, MemoryReader
 from connectors.memory.transactional import MemoryTransactionalWriter
 from connectors.memory.writer import MemoryWriter
 from connectors.topic_check import check_specs, check_topic
-from schemas.topics import TopicSpec
+from schemas.topics import BrokerFigures, TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition
 
 
@@ -145,6 +145,11 @@ class MemoryAdmin:
         """What the broker was named by."""
         self._broker.check_up()
         return self._broker.cluster_id
+
+    async def broker_figures(self) -> BrokerFigures:
+        """What the broker was made with."""
+        self._broker.check_up()
+        return self._broker.figures
 
     async def list_topics(self) -> list[str]:
         """Names of all topics."""

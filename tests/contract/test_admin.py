@@ -7,7 +7,7 @@ import pytest
 
 from connectors.base import LogAdmin
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
-from schemas.topics import TopicSpec, system_topics
+from schemas.topics import BrokerFigures, Replicas, TopicSpec, system_topics
 from schemas.values import TopicPartition
 from tests.contract.rig import Rig, trim, write
 
@@ -218,6 +218,7 @@ async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
         lambda: admin.end_offsets([data]),
         lambda: admin.start_offsets([data]),
         lambda: admin.delete_records({data: 0}),
+        admin.broker_figures,
     ):
         with pytest.raises(RetriableError, match=rig.address):
             async with asyncio.timeout(20):
@@ -259,3 +260,34 @@ async def test_a_cluster_has_an_id(admin: LogAdmin):
     """The same each time."""
     assert await admin.cluster_id()
     assert await admin.cluster_id() == await admin.cluster_id()
+
+
+async def test_brokers_and_their_default_replicas_are_known(admin: LogAdmin):
+    """Both figures of a cluster of one broker, whose default is Kafka's own."""
+    assert await admin.broker_figures() == BrokerFigures(brokers=1, default_replicas=1)
+
+
+async def test_a_topic_is_created_with_its_replicas(admin: LogAdmin, topic_name: str):
+    """Both the factor and how many must be in sync; the second is a config of the topic."""
+    await admin.ensure_topics([TopicSpec(topic_name, 2, {POLICY: "compact"}, Replicas(1, 1))])
+    assert (await admin.describe_topics([topic_name]))[topic_name].replica_count == 1
+    configs = {POLICY: "compact", "min.insync.replicas": "1"}
+    assert await admin.topic_overrides([topic_name]) == {topic_name: configs}
+
+
+async def test_a_topic_with_fewer_replicas_passes(admin: LogAdmin, topic_name: str):
+    """Replicas are what a topic is created with; one that exists is neither refused nor changed."""
+    await admin.ensure_topics([TopicSpec(topic_name, 1)])
+    await admin.ensure_topics([TopicSpec(topic_name, 1, replicas=Replicas(3, 2))])
+    assert (await admin.describe_topics([topic_name]))[topic_name].replica_count == 1
+    assert (await admin.topic_configs([topic_name]))[topic_name]["min.insync.replicas"] == "1"
+
+
+async def test_replicas_without_brokers_are_refused(admin: LogAdmin, topic_name: str):
+    """The error says how many brokers are missing; the topic is not created with fewer."""
+    with pytest.raises(FatalError, match="3 replicas, but the cluster has 1 broker") as caught:
+        await admin.ensure_topics([TopicSpec(topic_name, 1, replicas=Replicas(3, 2))])
+    assert caught.value.topic == topic_name
+    assert caught.value.detail.startswith("2 brokers missing")
+    assert "replication_factor" in caught.value.hint
+    assert await admin.describe_topics([topic_name]) == {}

@@ -20,7 +20,6 @@ from connectors.kafka.config import (
         ("session_timeout_s", math.inf),
         ("writer_records_max", 0),
         ("reader_records_max", -1),
-        ("replication_factor", 40_000),
     ],
 )
 def test_a_value_out_of_bounds_is_refused_with_its_bounds(name: str, value: float):

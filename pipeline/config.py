@@ -25,6 +25,7 @@ from pydantic_settings import (
 from connectors.kafka.config import KafkaConfig
 from pipeline.clusters import ClusterAddress, parse_clusters, unknown_cluster
 from pipeline.config_sources import CONFIG_VARIABLE, ENV_PREFIX, FILE_SUFFIX, Layer, read_layers
+from pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from pipeline.errors import ConfigError
 from schemas.framing import RECORDS_MAX
 from schemas.topics import is_topic_name
@@ -39,6 +40,7 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 _MINUTE_MS = 60 * 1000
 _PORT_MAX = 65_535
+_INT16_MAX = 32_767
 
 
 class Bound(NamedTuple):
@@ -61,6 +63,8 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
     {
         "coordinators": Bound(1, 256, "each is a partition that some worker must own"),
         "partitions": Bound(1, 256, "each system topic has so many partitions"),
+        "replication_factor": Bound(1, _INT16_MAX, "Kafka counts replicas in 16 bits"),
+        "min_insync_replicas": Bound(1, _INT16_MAX, "Kafka counts replicas in 16 bits"),
         "txn_log_batch_records_max": _BATCH_RECORDS,
         "txn_log_batch_bytes_max": _BATCH_BYTES,
         "txn_log_batch_delay_ms_max": _BATCH_DELAY_MS,
@@ -107,6 +111,11 @@ class Settings(BaseSettings):
             partitions back without a rebalance.
         coordinators: partitions of txn-log and txn-requests.
         partitions: partitions of the topics that data partitions are hashed to.
+        replication_factor: of system topics, and of topics that links create on their target, when
+            they are created there. With `auto` it is the cluster's `default.replication.factor`
+            where that is above 1, else 3, or the number of brokers where there are fewer.
+        min_insync_replicas: `min.insync.replicas` of the same topics; `auto` is 2 from three
+            replicas on, else 1.
         txn_log_batching_enabled: whether log records share entries (A7).
         txn_log_batch_records_max: records in an entry at most (A3).
         txn_log_batch_bytes_max: bytes in an entry at most (A3).
@@ -145,6 +154,8 @@ class Settings(BaseSettings):
     worker_instance_id: str | None = None
     coordinators: int = 4
     partitions: int = 4
+    replication_factor: int | Automatic = AUTO
+    min_insync_replicas: int | Automatic = AUTO
     txn_log_batching_enabled: bool = True
     txn_log_batch_records_max: int = 512
     txn_log_batch_bytes_max: int = 4 * _MIB
@@ -253,6 +264,11 @@ class Settings(BaseSettings):
         }
 
     @property
+    def replicas(self) -> WantedReplicas:
+        """Of topics that are created."""
+        return WantedReplicas(self.replication_factor, self.min_insync_replicas)
+
+    @property
     def kafka(self) -> KafkaConfig:
         """The cluster, as the Kafka connector takes it."""
         return KafkaConfig(
@@ -264,7 +280,9 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, bound in BOUNDS.items():
-            _check_bound(name, getattr(self, name), bound)
+            if (value := getattr(self, name)) != AUTO:
+                _check_bound(name, value, bound)
+        _check_replicas(self.replicas)
         for name in self.replicate_from.split():
             self._check_source(name)
         for server in self.bootstrap_servers.split(","):
@@ -342,10 +360,11 @@ def load_with_origins(**given: Any) -> Loaded:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
+        why = [one["msg"].lower() for one in error.errors() if one["loc"][0] == name]
         shown = "that" if name in _SECRETS else repr(first["input"])
         raise ConfigError(
             f"{name} cannot be {shown} ({origins[name]})",
-            detail=first["msg"].lower(),
+            detail=", or ".join(why),
             hint=_where(name),
         ) from None if name in _SECRETS else error
 
@@ -378,6 +397,15 @@ def _check_bound(name: str, value: float, bound: Bound) -> None:
         detail=bound.reason,
         hint=_where(name),
     )
+
+
+def _check_replicas(wanted: WantedReplicas) -> None:
+    try:
+        wanted.check()
+    except ConfigError as error:
+        raise _SettingError(
+            "min_insync_replicas", error.primary, detail=error.detail, hint=error.hint
+        ) from error
 
 
 def _check_server(name: str, server: str) -> None:

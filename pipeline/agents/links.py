@@ -38,6 +38,7 @@ def links_agent(
     options = ReplicationOptions(
         TopicChoice(settings.replicate_topics.split()),
         partition_count=settings.partitions,
+        replicas=settings.replicas,
         patience_s=settings.broker_away_s_max,
     )
 

@@ -32,6 +32,7 @@ from pipeline.drivers.requests import (
     Requests,
     Service,
 )
+from pipeline.drivers.topic_replicas import ensure_replicated
 from pipeline.interpreter import tune
 from pipeline.metrics import WorkerMetrics
 from schemas.topics import system_topics
@@ -81,7 +82,8 @@ class Worker:
             DecodeError: a log entry, request or dynamic setting cannot be understood; names its
                 place.
             SnapshotError: what is known of aborted transactions has a gap (E4).
-            ConfigError: the port of the web site is taken.
+            ConfigError: the port of the web site is taken, or system topics would have fewer
+                replicas than must be in sync.
         """
         tune()
         disable_created_metrics()  # a time stamp beside each sample tells nothing new
@@ -101,7 +103,7 @@ class Worker:
         try:
             self._web = await probes.start(settings.web_host, settings.web_port)
             log.info("web_listening", address=self._web)
-            await admin.ensure_topics(specs)
+            await ensure_replicated(admin, specs, settings.replicas)
             await dynamic.open()
             with tempfile.TemporaryDirectory(prefix="stilltide-worker-") as data_dir:
                 await self._serve(connector, batches, admin, dynamic, Path(data_dir))

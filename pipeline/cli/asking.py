@@ -61,6 +61,26 @@ web_port_option = click.option(
 """Of commands that run until stopped."""
 
 
+def replicas_options(command: _Command) -> _Command:
+    """Adds the options of commands that create topics."""
+    for option in (
+        click.option(
+            "--min-insync-replicas",
+            metavar="N|auto",
+            help="Of topics created here, how many replicas must have a record.  "
+            "[default: auto: 2 from three replicas on, else 1]",
+        ),
+        click.option(
+            "--replication-factor",
+            metavar="N|auto",
+            help="Of topics created here.  [default: auto: as the cluster's own default, "
+            "or else 3 where there are as many brokers]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
     """To the cluster of this name.
 

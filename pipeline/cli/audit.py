@@ -140,6 +140,7 @@ def run(  # noqa: PLR0917 - click passes options by name
         tables=tables,
         digest=digest,
         index_partitions=settings.partitions if update_index else None,
+        index_replicas=settings.replicas,
         evidence_max=evidence_max,
     )
     options = SparkOptions(jars=spark_jars(), master=master, driver_memory=driver_memory)

@@ -8,7 +8,12 @@ import click
 
 from connectors.clock import SystemClock
 from connectors.kafka.connector import KafkaConnector
-from pipeline.cli.asking import bootstrap_option, cluster_connector, web_port_option
+from pipeline.cli.asking import (
+    bootstrap_option,
+    cluster_connector,
+    replicas_options,
+    web_port_option,
+)
 from pipeline.cli.output import Row, output_option, print_rows, say
 from pipeline.config import Settings, load_settings
 from pipeline.drivers.aborted_indexing import AbortedIndexing
@@ -25,7 +30,7 @@ def _options(command: _Command) -> _Command:
         click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
     ):
         command = option(command)
-    return command
+    return replicas_options(command)
 
 
 def _index(
@@ -43,6 +48,7 @@ def _index(
             sorted(set(topics)),
             partition_count=settings.partitions,
             patience_s=settings.broker_away_s_max,
+            replicas=settings.replicas,
         )
         try:
             return await work(indexing)
@@ -69,11 +75,9 @@ Examples:
 )
 @_options
 @output_option
-def once(
-    topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None, output: str
-) -> None:
+def once(topics: tuple[str, ...], output: str, **given: object) -> None:
     """Index TOPICs up to their last stable offsets of now, and print these."""
-    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    settings = load_settings(**given)
     positions = _index(topics, settings, lambda it: it.once())
     rows = [
         {"topic": data.topic, "partition": data.partition, "covered_to": position}
@@ -140,16 +144,11 @@ Exit codes:
 )
 @_options
 @web_port_option
-def run(
-    topics: tuple[str, ...],
-    bootstrap_servers: str | None,
-    partitions: int | None,
-    web_port: int | None,
-) -> None:
+def run(topics: tuple[str, ...], web_port: int | None, **given: object) -> None:
     """Index TOPICs until stopped. Prints one JSON line when it has begun."""
     from pipeline.cli.index_run import run_until_stopped  # noqa: PLC0415 - no other command serves
 
-    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    settings = load_settings(**given)
     _index(topics, settings, lambda it: run_until_stopped(it, topics, settings, web_port))
 
 
@@ -160,8 +159,8 @@ Examples:
 """
 )
 @_options
-def drop(topics: tuple[str, ...], bootstrap_servers: str | None, partitions: int | None) -> None:
+def drop(topics: tuple[str, ...], **given: object) -> None:
     """Delete what is indexed of TOPICs, so that it is indexed anew from their log starts."""
-    settings = load_settings(bootstrap_servers=bootstrap_servers, partitions=partitions)
+    settings = load_settings(**given)
     count = _index(topics, settings, lambda it: it.drop())
     say(f"deleted {count} records of the index")

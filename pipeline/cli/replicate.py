@@ -13,7 +13,7 @@ from connectors.clock import SystemClock
 from connectors.kafka.connector import KafkaConnector
 from pipeline import interpreter
 from pipeline.agents.probes import Finding
-from pipeline.cli.asking import clusters_option, connector_of, web_port_option
+from pipeline.cli.asking import clusters_option, connector_of, replicas_options, web_port_option
 from pipeline.cli.site import serving_site
 from pipeline.config import Settings, load_settings
 from pipeline.drivers.replication import Replication, ReplicationOptions
@@ -63,6 +63,7 @@ Exit codes:
     show_default=True,
     help="How often to say on stderr how far it has come.",
 )
+@replicas_options
 @web_port_option
 @clusters_option
 def replicate(
@@ -73,6 +74,8 @@ def replicate(
     merge: bool,
     throttle_bytes_per_s: float | None,
     progress_s: float,
+    replication_factor: str | None,
+    min_insync_replicas: str | None,
     web_port: int | None,
     clusters: str | None,
 ) -> None:
@@ -81,12 +84,17 @@ def replicate(
     Exactly once, in order, partition n to partition n; topics are created, partitions added. Run
     one for each direction: records are never copied back. Prints one JSON line when it serves.
     """
-    settings = load_settings(clusters=clusters)
+    settings = load_settings(
+        clusters=clusters,
+        replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
+    )
     connectors = {name: connector_of(settings, name) for name in (source, target)}
     options = ReplicationOptions(
         TopicChoice(topics or ("*",), merge=merge),
         throttle_bytes_per_s=throttle_bytes_per_s,
         partition_count=settings.partitions,
+        replicas=settings.replicas,
         patience_s=settings.broker_away_s_max,
     )
     asyncio.run(_Link(settings, connectors, source, target, options).run(web_port, progress_s))

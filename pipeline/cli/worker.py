@@ -6,7 +6,7 @@ import json
 import click
 
 from pipeline.agents.worker import Worker
-from pipeline.cli.asking import clusters_option
+from pipeline.cli.asking import clusters_option, replicas_options
 from pipeline.config import load_settings
 
 
@@ -33,6 +33,7 @@ Examples:
     help="A stable name: a worker started again under it takes over at once.",
 )
 @click.option("--coordinators", type=int, help="Coordinators of the cluster.  [default: 4]")
+@replicas_options
 @click.option(
     "--index-topics", help="Index aborted native transactions of these, with commas between."
 )
@@ -49,9 +50,10 @@ Examples:
 def worker(**given: object) -> None:
     """Run the coordinators of a cluster until stopped.
 
-    Creates and verifies the system topics first. Several workers share the coordinators; when one
-    dies, the others take over and recover from the log. Prints one JSON line when it serves, with
-    the address of /metrics, /livez and /readyz.
+    Creates and verifies the system topics first; those with fewer replicas than wanted are named in
+    a warning. Several workers share the coordinators; when one dies, the others take over and
+    recover from the log. Prints one JSON line when it serves, with the address of /metrics, /livez
+    and /readyz.
     """
     settings = load_settings(**given)
     settings.check_own_name()

@@ -10,8 +10,10 @@ from connectors.base import BatchReader, Connector, TopicDescription
 from connectors.clock import Clock
 from connectors.errors import ConnectorError, FatalError
 from pipeline.core.native_transactions.indexer import IndexLimits
+from pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from pipeline.drivers.aborted_indexer import AbortedIndexer
 from pipeline.drivers.subscription_outage import OutageGuard
+from pipeline.drivers.topic_replicas import ensure_replicated
 from pipeline.index_metrics import IndexStats
 from schemas.placement import system_partition
 from schemas.topics import ABORTED_INDEX, system_topics
@@ -49,6 +51,7 @@ class AbortedIndexing:
         clock: for the delay of writes.
         topics: their names.
         partition_count: of aborted-index, when it must be created.
+        replicas: likewise.
         patience_s: how long the cluster may be away, each time.
         limits: when to write.
     """
@@ -62,6 +65,7 @@ class AbortedIndexing:
         *,
         partition_count: int,
         patience_s: float,
+        replicas: WantedReplicas = AUTOMATIC,
         limits: IndexLimits | None = None,
     ) -> None:
         self._connector = connector
@@ -69,6 +73,7 @@ class AbortedIndexing:
         self._clock = clock
         self._topics = topics
         self._partition_count = partition_count
+        self._replicas = replicas
         self._limits = limits or IndexLimits()
         self._admin = connector.admin()
         self._outages = OutageGuard(self._admin, timeout_s=patience_s, retry_delay_s=_RETRY_S)
@@ -142,7 +147,8 @@ class AbortedIndexing:
     async def _placed(self) -> dict[int, list[TopicPartition]]:
         """The partitions of the topics, by the partition of aborted-index they belong to."""
         specs = system_topics(coordinators=1, partitions=self._partition_count)
-        await self._admin.ensure_topics([spec for spec in specs if spec.name == ABORTED_INDEX])
+        mine = [spec for spec in specs if spec.name == ABORTED_INDEX]
+        await ensure_replicated(self._admin, mine, self._replicas)
         return placed_partitions((await self._described()).values(), self._partition_count)
 
     async def _described(self) -> Mapping[str, TopicDescription]:

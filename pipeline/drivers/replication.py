@@ -18,6 +18,7 @@ import structlog
 from connectors.clock import Clock
 from connectors.copying import LinkConnector
 from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from pipeline.core.replication.copying import Topics
 from pipeline.core.replication.link import LinkLimits
 from pipeline.drivers.replication_link import LinkDriver, LinkParts, StartOverError
@@ -44,6 +45,7 @@ class ReplicationOptions:
         choice: which topics.
         throttle_bytes_per_s: keys and values at most; None for no limit.
         partition_count: of system topics that are missing.
+        replicas: of topics that are created.
         patience_s: how long a cluster may be away, each time.
         look_interval_s: between two looks at the topics and the source's ends.
         retry_delay_s: before a driver that failed is followed by another.
@@ -56,6 +58,7 @@ class ReplicationOptions:
     choice: TopicChoice = field(default_factory=TopicChoice)
     throttle_bytes_per_s: float | None = None
     partition_count: int = 4
+    replicas: WantedReplicas = AUTOMATIC
     patience_s: float = 60.0
     look_interval_s: float = 5.0
     retry_delay_s: float = 0.5
@@ -127,11 +130,15 @@ class Replication:
             await self._close()
 
     async def _opened(self) -> tuple[LinkParts, LinkedTopics]:
-        count = self._options.partition_count
+        options = self._options
         source, target = [
             await self._patient(
                 lambda name=name, connector=connector, admin=admin: opened(
-                    name, connector, admin, partition_count=count
+                    name,
+                    connector,
+                    admin,
+                    partition_count=options.partition_count,
+                    replicas=options.replicas,
                 )
             )
             for (name, connector), admin in zip(self._ends, self._admins, strict=True)
@@ -140,7 +147,6 @@ class Replication:
         on_source = PositionsView(source, f"link-{target.name}-positions")
         on_target = PositionsView(target, f"link-{source.name}-positions")
         self._views = [on_source, on_target]
-        options = self._options
         parts = LinkParts(
             source,
             target,
@@ -151,7 +157,10 @@ class Replication:
             options.limits,
             options.patience_s,
         )
-        return parts, LinkedTopics(source, target, options.choice, on_source, on_target)
+        topics = LinkedTopics(
+            source, target, options.choice, on_source, on_target, replicas=options.replicas
+        )
+        return parts, topics
 
     async def _first_look(self, topics: LinkedTopics) -> dict[TopicPartition, Topics]:
         now = asyncio.get_running_loop().time

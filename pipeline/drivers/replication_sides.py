@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from connectors.base import LogAdmin
 from connectors.copying import LinkConnector
+from pipeline.core.replicas import WantedReplicas
+from pipeline.drivers.topic_replicas import ensure_replicated
 from pipeline.errors import LinkError
 from schemas.placement import system_partition
 from schemas.topics import (
@@ -49,11 +51,17 @@ class Side:
 
 
 async def opened(
-    name: ClusterName, connector: LinkConnector, admin: LogAdmin, *, partition_count: int
+    name: ClusterName,
+    connector: LinkConnector,
+    admin: LogAdmin,
+    *,
+    partition_count: int,
+    replicas: WantedReplicas,
 ) -> Side:
     """A side whose system topics exist; those that are missing get `partition_count` partitions.
 
     Raises:
+        ConfigError: the cluster has too few brokers for `replicas` to be written to.
         FatalError: one is there with another policy.
         RetriableError: the cluster is away.
     """
@@ -65,7 +73,7 @@ async def opened(
         for spec in system_topics(coordinators=1, partitions=partition_count)
         if spec.name in _NEEDED
     ]
-    await admin.ensure_topics(specs)
+    await ensure_replicated(admin, specs, replicas)
     return Side(name, connector, admin, {spec.name: spec.partition_count for spec in specs})
 
 

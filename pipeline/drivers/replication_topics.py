@@ -2,8 +2,9 @@
 
 *Source*: protocols.md H1 (partition n to n), H6.
 
-*Invariants*: a topic that the target lacks gets the source's number of partitions and its configs;
-partitions that a copied topic gains are added. Nothing is taken away.
+*Invariants*: a topic that the target lacks gets the source's number of partitions and its configs,
+and replicas by the brokers of the target; partitions that a copied topic gains are added. Nothing
+is taken away.
 
 Refuses: topics whose numbers of partitions differ before anything was copied, and a target that
 holds records that no link brought.
@@ -16,6 +17,7 @@ from fnmatch import fnmatchcase
 import structlog
 
 from connectors.base import LogAdmin, TopicDescription
+from pipeline.core.replicas import WantedReplicas
 from pipeline.core.replication.copying import Topics
 from pipeline.drivers.replication_positions import PositionsView
 from pipeline.drivers.replication_sides import Side
@@ -79,12 +81,15 @@ class LinkedTopics:
         choice: TopicChoice,
         on_source: PositionsView,
         on_target: PositionsView,
+        *,
+        replicas: WantedReplicas,
     ) -> None:
         self._source = source
         self._target = target
         self._choice = choice
         self._on_source = on_source
         self._on_target = on_target
+        self._replicas = replicas
         self._refused: dict[str, str] = {}
         self._linked: set[str] = set()
 
@@ -143,14 +148,24 @@ class LinkedTopics:
         return await self._target.admin.describe_topics(good)
 
     async def _create(self, topics: Sequence[TopicDescription]) -> None:
+        if not topics:
+            return
         configs = await self._source.admin.topic_overrides([one.name for one in topics])
+        replicas = self._replicas.on(await self._target.admin.broker_figures())
         for topic in topics:
             own = configs.get(topic.name, {})
             kept = {name: value for name, value in own.items() if name not in _OF_THE_CLUSTER}
             await self._target.admin.ensure_topics(
-                [TopicSpec(topic.name, topic.partition_count, kept)]
+                [TopicSpec(topic.name, topic.partition_count, kept, replicas)]
             )
-            _log.info("created a topic", cluster=self._target.name, topic=topic.name, configs=kept)
+            _log.info(
+                "created a topic",
+                cluster=self._target.name,
+                topic=topic.name,
+                configs=kept,
+                replication_factor=replicas.factor,
+                min_insync_replicas=replicas.min_insync,
+            )
 
     async def _problem(self, ours: TopicDescription, theirs: TopicDescription) -> LinkError | None:
         """Why a topic that both have cannot be linked; adds the partitions that it has gained."""

@@ -107,7 +107,11 @@ async def test_a_topic_is_copied_with_all_that_a_record_has(
         assert await running.ended() == 0, running.said
     admin = clusters.connector("b").admin()
     assert await admin.topic_overrides([topic_name]) == {
-        topic_name: {"retention.ms": "-1", "max.message.bytes": "2000000"}
+        topic_name: {
+            "retention.ms": "-1",
+            "max.message.bytes": "2000000",
+            "min.insync.replicas": "1",  # the target's own, by its brokers
+        }
     }
     await admin.close()
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from connectors.base import NewRecord
-from connectors.memory.broker import MemoryBroker
+from connectors.memory.broker import ONE_BROKER, MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.replication.link import LinkLimits
 from pipeline.drivers.replication import Replication, ReplicationOptions
@@ -21,6 +21,7 @@ from schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
     TXN_MARKERS,
+    BrokerFigures,
     TopicSpec,
     system_topics,
 )
@@ -54,9 +55,9 @@ class RestlessClock:
 class MemoryCluster:
     """A broker with a name, the system topics, and topic `orders` of one partition."""
 
-    def __init__(self, name: str, *, orders: int = 1) -> None:
+    def __init__(self, name: str, *, orders: int = 1, figures: BrokerFigures = ONE_BROKER) -> None:
         self.name = ClusterName(name)
-        self.broker = MemoryBroker(f"id-{name}")
+        self.broker = MemoryBroker(f"id-{name}", figures)
         self.connector = MemoryConnector(self.broker)
         for spec in system_topics(coordinators=1, partitions=SYSTEM_PARTITIONS):
             self.broker.create_topic(spec)

@@ -7,6 +7,7 @@ import pytest
 
 from connectors.kafka.security import SHARED
 from pipeline.config import BOUNDS, Settings, load_settings, load_with_origins
+from pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from pipeline.errors import ConfigError
 
 
@@ -87,6 +88,34 @@ def test_value_of_another_type_is_named(monkeypatch: pytest.MonkeyPatch, variabl
     assert variable.removeprefix("STILLTIDE_").lower() in caught.value.primary
     assert repr(value) in caught.value.primary
     assert variable in caught.value.hint
+
+
+def test_replicas_are_automatic_or_numbers(monkeypatch: pytest.MonkeyPatch):
+    """Both from a variable, where all is text, and as an option."""
+    assert load_settings().replicas == WantedReplicas("auto", "auto")
+    monkeypatch.setenv("STILLTIDE_REPLICATION_FACTOR", "3")
+    monkeypatch.setenv("STILLTIDE_MIN_INSYNC_REPLICAS", "auto")
+    assert load_settings().replicas == WantedReplicas(3, "auto")
+    assert load_settings(min_insync_replicas="2").replicas == WantedReplicas(3, 2)
+    assert load_settings(replication_factor="auto").replicas == AUTOMATIC
+
+
+@pytest.mark.parametrize("name", ["replication_factor", "min_insync_replicas"])
+def test_replicas_of_another_kind_are_refused(name: str):
+    """The error says both of what they may be."""
+    with pytest.raises(ConfigError, match=f"{name} cannot be 'many'") as caught:
+        load_settings(**{name: "many"})
+    assert "'auto'" in caught.value.detail
+    assert "integer" in caught.value.detail
+
+
+def test_more_replicas_in_sync_than_replicas_are_refused(monkeypatch: pytest.MonkeyPatch):
+    """The error names the setting and where it came from; as many as replicas pass."""
+    monkeypatch.setenv("STILLTIDE_MIN_INSYNC_REPLICAS", "3")
+    assert load_settings(replication_factor=3).replicas == WantedReplicas(3, 3)
+    with pytest.raises(ConfigError, match="min_insync_replicas is 3") as caught:
+        load_settings(replication_factor=2)
+    assert "STILLTIDE_MIN_INSYNC_REPLICAS" in caught.value.primary
 
 
 @pytest.mark.parametrize("servers", ["broker", "broker:", ":9092", "broker:0", "a:1,", "a:1 b:2"])
@@ -204,7 +233,10 @@ def test_file_loses_to_environment_and_options(
     settings_file: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Defaults < file < environment < options; every value says where it came from."""
-    settings_file.write_text("partitions = 5\ncoordinators = 5\nweb_port = 7000\n")
+    settings_file.write_text(
+        "partitions = 5\ncoordinators = 5\nweb_port = 7000\n"
+        'replication_factor = 3\nmin_insync_replicas = "auto"\n'
+    )
     monkeypatch.setenv("STILLTIDE_COORDINATORS", "6")
     monkeypatch.setenv("STILLTIDE_PARTITIONS", "6")
     settings, origins = load_with_origins(partitions=7)
@@ -212,6 +244,8 @@ def test_file_loses_to_environment_and_options(
     assert origins["partitions"] == "option"
     assert origins["coordinators"] == "STILLTIDE_COORDINATORS"
     assert origins["web_port"] == str(settings_file)
+    assert settings.replicas == WantedReplicas(3, "auto")
+    assert origins["replication_factor"] == str(settings_file)
     assert origins["cluster"] == "default"
 
 

@@ -29,6 +29,7 @@ from connectors.spark.session import SparkOptions, spark_session
 from connectors.spark.source import read_ranges
 from pipeline.core.native_transactions.hanging import OpenTransaction
 from pipeline.core.native_transactions.offset_ledger import OffsetLedger
+from pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from pipeline.drivers.aborted_indexing import AbortedIndexing
 from pipeline.drivers.batch_walk import walk
 from pipeline.drivers.native_evidence import NativeEvidence, gather_native
@@ -95,6 +96,7 @@ class AuditPlan:
         digest: whether to give each partition's content digest; it costs as much as a scan.
         index_partitions: bring aborted-index up to date first, and create it with so many
             partitions if it is missing; None: take it as it is.
+        index_replicas: of aborted-index, when it is created.
         evidence_max: findings that are listed of each kind, >= 0; all are counted.
     """
 
@@ -104,6 +106,7 @@ class AuditPlan:
     tables: Sequence[str] = ()
     digest: bool = False
     index_partitions: int | None = None
+    index_replicas: WantedReplicas = AUTOMATIC
     evidence_max: int = EVIDENCE_MAX
 
 
@@ -205,6 +208,7 @@ class _Run:
             sorted(set(self._plan.topics)),
             partition_count=partitions,
             patience_s=0,
+            replicas=self._plan.index_replicas,
         )
         try:
             await indexing.once()

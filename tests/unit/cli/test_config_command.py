@@ -23,6 +23,8 @@ def test_secrets_are_redacted_and_origins_shown(
     assert rows["sasl_password"] == ("**********", "STILLTIDE_SASL_PASSWORD")
     assert rows["clusters"] == ("b=h:1", "STILLTIDE_CLUSTERS")
     assert rows["coordinators"] == (4, "default")
+    assert rows["replication_factor"] == ("auto", "default")
+    assert rows["min_insync_replicas"] == ("auto", "default")
     assert "hush" not in printed
 
 
@@ -49,3 +51,22 @@ def test_file_of_settings_is_an_option_too(
     rows = {row["setting"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["coordinators"]["value"] == 9
     assert rows["coordinators"]["origin"] == str(path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["worker"],
+        ["replicate", "--from", "a", "--to", "b"],
+        ["index", "once", "orders"],
+        ["index", "run", "orders"],
+    ],
+)
+def test_commands_that_create_topics_take_their_replicas(
+    capsys: pytest.CaptureFixture[str], command: list[str]
+):
+    """As options, which are checked before any cluster is asked."""
+    options = ["--replication-factor", "2", "--min-insync-replicas", "3"]
+    assert run([*command, *options]) == 1
+    refused = "min_insync_replicas is 3, but replication_factor is 2 (option)"
+    assert refused in capsys.readouterr().err

@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from connectors.errors import FencedError
+from pipeline.core.replicas import WantedReplicas
 from pipeline.core.replication.link import LinkLimits
 from pipeline.drivers.replication import ReplicationOptions
 from pipeline.errors import LinkError, UnavailableError
 from schemas.errors import StilltideError
 from schemas.replication_markers import Request, RequestKey, Update, UpdateKey
-from schemas.topics import REPLICATION_POSITIONS
+from schemas.topics import REPLICATION_POSITIONS, TXN_MARKERS, BrokerFigures
 from schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId
 from tests.support.memory_link import (
     OPTIONS,
@@ -61,11 +62,32 @@ async def test_records_are_copied_once_and_in_order(b: MemoryCluster):
         await until(lambda: len(b.values()) == 31)
         await until(lambda: b.values(TopicPartition("orders", 1)) == [b"other"])
     assert b.values() == a.values()
-    assert b.broker.set_configs("orders") == {"retention.ms": "1234"}
+    assert b.broker.set_configs("orders") == {"retention.ms": "1234", "min.insync.replicas": "1"}
     assert [one.offset for one in b.origins() if one] == list(range(31))
     assert {(one.incarnation.cluster, one.incarnation.topic) for one in b.origins() if one} == {
         ("a", a.incarnation())
     }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "replicas"),
+    [(WantedReplicas(), (3, "2")), (WantedReplicas(2, 2), (2, "2"))],
+)
+async def test_topics_get_replicas_by_the_brokers_of_the_target(
+    wanted: WantedReplicas, replicas: tuple[int, str]
+):
+    """Those that a link creates there; the source's brokers and configs do not count."""
+    a = MemoryCluster("a", figures=BrokerFigures(2, 2))
+    b = MemoryCluster("b", orders=0, figures=BrokerFigures(3, 1))
+    for system in (TXN_MARKERS, REPLICATION_POSITIONS):
+        b.broker.delete_topic(system)
+    a.write(b"1")
+    async with linked(a, b, replace(OPTIONS, replicas=wanted)):
+        await until(lambda: b.values() == [b"1"])
+    for topic in ("orders", TXN_MARKERS, REPLICATION_POSITIONS):
+        found = b.broker.describe(topic)
+        assert found is not None
+        assert (found[0].replica_count, found[1]["min.insync.replicas"]) == replicas
 
 
 async def test_a_link_that_is_started_again_goes_on(a: MemoryCluster, b: MemoryCluster):

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from connectors.local.cluster import LocalCluster
 from pipeline.client import TransactionClient
 from schemas.headers import EntryStamp
-from schemas.topics import TXN_LOG, TXN_REQUESTS
+from schemas.topics import TXN_LOG, TXN_REQUESTS, system_topics
 from schemas.values import Offset
 from tests.support.local import delete_topics
 from tests.support.worker_process import COORDINATORS, Load, WorkerProcess, create_topics
@@ -169,6 +169,22 @@ async def test_a_system_topic_of_another_policy(bootstrap: str, log_path: Path):
     assert TXN_LOG in text
     assert "retention.ms=1000, not -1" in text
     assert "hint: " in text
+
+
+async def test_more_replicas_than_brokers(bootstrap: str, log_path: Path):
+    """The worker says how many brokers are missing; with existing topics it serves and warns."""
+    three = {"replication_factor": 3}
+    async with worker(bootstrap, log_path, **three) as process:
+        text = await failed(process)
+    assert "3 replicas, but the cluster has 1 broker" in text
+    assert "2 brokers missing" in text
+    async with worker(bootstrap, log_path) as process:
+        await process.serving()
+    async with worker(bootstrap, log_path, **three) as process:
+        await process.serving()
+    warnings = [line for line in process.said.splitlines() if "topic_has_few_replicas" in line]
+    assert len(warnings) == len(system_topics(coordinators=1, partitions=1))
+    assert f"--topic {TXN_LOG} --add-config min.insync.replicas=2" in process.said
 
 
 async def test_another_number_of_coordinators(bootstrap: str, log_path: Path):

@@ -13,6 +13,7 @@ from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.core.native_transactions.index_table import IndexTable, StoredIndex
 from pipeline.core.native_transactions.indexer import IndexLimits
+from pipeline.core.replicas import WantedReplicas
 from pipeline.drivers.aborted_indexing import AbortedIndexing
 from pipeline.drivers.index_scan import indexed_partitions, indexed_ranges, ranges_in_log
 from pipeline.drivers.owned_index import IndexOwner, IndexParts
@@ -22,7 +23,7 @@ from pipeline.metrics import WorkerMetrics
 from schemas.aborted_index import Coverage, coverage_key, encode_coverage
 from schemas.batches import Control
 from schemas.errors import DecodeError
-from schemas.topics import ABORTED_INDEX, TopicSpec
+from schemas.topics import ABORTED_INDEX, BrokerFigures, TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.model_batches import ModelBatches
 from tests.support.native_log import NativeLog
@@ -179,6 +180,29 @@ async def test_a_policy_that_loses_ranges_is_refused(
     broker.create_topic(TopicSpec(ABORTED_INDEX, 1, {"cleanup.policy": "delete"}))
     with pytest.raises(FatalError, match=r"cleanup\.policy=delete, not compact"):
         await indexing.once()
+
+
+async def test_a_new_index_gets_the_replicas_that_are_wanted(
+    broker: MemoryBroker, batches: ModelBatches
+):
+    """Where aborted-index is missing, the command creates it with them."""
+    broker.delete_topic(ABORTED_INDEX)
+    broker.figures = BrokerFigures(5, 1)
+    connector, wanted = MemoryConnector(broker), WantedReplicas(4, 3)
+    indexing = AbortedIndexing(
+        connector,
+        batches,
+        SystemClock(),
+        ["orders"],
+        partition_count=1,
+        patience_s=5,
+        replicas=wanted,
+    )
+    await indexing.once()
+    await indexing.close()
+    found = broker.describe(ABORTED_INDEX)
+    assert found is not None
+    assert (found[0].replica_count, found[1]["min.insync.replicas"]) == (4, "3")
 
 
 async def test_a_partition_that_cannot_be_indexed_holds_up_nobody(

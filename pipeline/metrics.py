@@ -19,6 +19,10 @@ made them leave |
 | stilltide_pending_ack_oldest_record_delay_seconds | histogram | seconds | partition | as of the \
 txn log |
 | stilltide_pending_ack_flushes_total | counter | entries | partition, trigger | as of the txn log |
+| stilltide_log_foreign_entries_total | counter | entries | partition, topic | of txn-log and \
+pending-ack-log, passed over: written by nobody who was the owner (B6) |
+| stilltide_request_records_undecodable_total | counter | records | partition, topic | of the \
+topics of requests, passed over: no requests that this program knows (C10) |
 | stilltide_coordinator_requests_total | counter | requests | coordinator | received, repeats \
 included |
 | stilltide_coordinator_answers_total | counter | answers | coordinator | sent, repeats included |
@@ -81,7 +85,8 @@ stable offset of a data partition, the largest |
 `large` (a record of `bytes_max` or more), `unbatched` (batching is off) or `close` (the log was
 closed, or its thresholds changed). Beside these are prometheus_client's own of the process.
 
-*Invariants*: nothing is done for a record, and no label is looked up for an entry. Gauges are read
+*Invariants*: nothing is done for a record, and no label is looked up for an entry, but for those
+that are passed over. Gauges are read
 from the owners when they are asked for, so one that moved away leaves none behind.
 """
 
@@ -105,7 +110,15 @@ from pipeline.core.txn_buffer.stats import SnapshotStats
 from pipeline.index_metrics import IndexFamilies, IndexMetrics, IndexStats
 from pipeline.snapshot_metrics import SnapshotFamilies, SnapshotMetrics
 from schemas.acknowledgements import StoreStats
+from schemas.topics import (
+    ACK_REQUESTS,
+    PENDING_ACK_LOG,
+    SNAPSHOT_REQUESTS,
+    TXN_LOG,
+    TXN_REQUESTS,
+)
 from schemas.transactions import CoordinatorStats
+from schemas.values import TopicPartition
 
 RECORDS_BUCKETS = (1, 10, 50, 100, 200, 500, 1000)
 SIZE_BUCKETS_BYTES = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576, 4_194_304)
@@ -164,25 +177,45 @@ class WorkerMetrics:
         self._pending_ack = _OwnerFamilies("pending_ack", "pending_ack", "partition", registry)
         self._snapshots = SnapshotFamilies(registry)
         self._index = IndexFamilies(registry)
+        self._foreign, self._undecodable = (
+            Counter(f"stilltide_{name}", text, ("cluster", "topic", "partition"), registry=registry)
+            for name, text in (
+                ("log_foreign_entries", "Entries of a log that no owner wrote, passed over."),
+                ("request_records_undecodable", "Records that are no requests, passed over."),
+            )
+        )
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
 
     def coordinator(self, coordinator: int) -> OwnerMetrics:
         """Of one coordinator; asked for again, the counts go on."""
+        self.foreign_entries(TopicPartition(TXN_LOG, coordinator))
+        self.undecodable_requests(TopicPartition(TXN_REQUESTS, coordinator))
         return self._coordinator.of(self._cluster, coordinator)
 
     def pending_ack(self, partition: int) -> OwnerMetrics:
         """Of one pending-ack store, likewise."""
+        self.foreign_entries(TopicPartition(PENDING_ACK_LOG, partition))
+        self.undecodable_requests(TopicPartition(ACK_REQUESTS, partition))
         return self._pending_ack.of(self._cluster, partition)
 
     def snapshots(self, partition: int) -> SnapshotMetrics:
         """Of one snapshot writer, likewise."""
+        self.undecodable_requests(TopicPartition(SNAPSHOT_REQUESTS, partition))
         return self._snapshots.of(self._cluster, partition)
 
     def aborted_index(self, partition: int) -> IndexMetrics:
         """Of one indexer of native transactions, likewise."""
         return self._index.of(self._cluster, partition)
+
+    def foreign_entries(self, log: TopicPartition) -> Counter:
+        """Of one log: entries that are passed over (B6)."""
+        return self._foreign.labels(self._cluster, log.topic, str(log.partition))
+
+    def undecodable_requests(self, requests: TopicPartition) -> Counter:
+        """Of one partition of a topic of requests: records that are passed over (C10)."""
+        return self._undecodable.labels(self._cluster, requests.topic, str(requests.partition))
 
     def watch_coordinators(self, stats: Callable[[], Mapping[int, CoordinatorStats]]) -> None:
         """Shows the figures of those that serve, read by `stats` whenever they are asked for."""

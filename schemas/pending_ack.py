@@ -34,6 +34,7 @@ from schemas.acknowledgements import (
 )
 from schemas.bases import Base
 from schemas.errors import DecodeError
+from schemas.framing import request_field
 from schemas.pending_ack_stats import stats_message, stats_of
 from schemas.requests import subscription_pb
 from schemas.transactions import Done, Fence, Noop
@@ -86,9 +87,9 @@ def encode_request(request: AckRequest) -> bytes:
 
 
 def decode_request(data: bytes) -> AckRequest:
-    """One request; raises `DecodeError` when it is none."""
+    """One request as its log record will hold it; raises `DecodeError` when it is none."""
     try:
-        return _request_of(pb.AckRequest.FromString(data))
+        return _request_of(pb.PendingAckLogRecord.FromString(request_field(data)).request)
     except ProtobufDecodeError as error:
         raise DecodeError("not a request about acknowledgements", detail=str(error)) from error
 

@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from schemas.bases import Base
 from schemas.errors import DecodeError
+from schemas.framing import request_field
 from schemas.requests import request_of
 from schemas.transactions import (
     Ended,
@@ -15,6 +16,7 @@ from schemas.transactions import (
     ForgetClients,
     LogBody,
     Noop,
+    Request,
     TimedOut,
     TxnLogRecord,
 )
@@ -45,6 +47,14 @@ def encode_own(body: OwnBody, at_ms: int) -> bytes:
             message.base.piece_count = piece_count
             message.base.state = state
     return message.SerializeToString()
+
+
+def decode_request(data: bytes) -> Request:
+    """One request as its log record will hold it; raises `DecodeError` when it is none."""
+    try:
+        return request_of(pb.TxnLogRecord.FromString(request_field(data)).request)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a request to a coordinator", detail=str(error)) from error
 
 
 def decode(data: bytes) -> TxnLogRecord:

@@ -31,6 +31,7 @@ from pipeline.drivers.owned_index import IndexOwner, IndexParts
 from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
 from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
+from pipeline.drivers.passed_over import PassedOver
 from pipeline.drivers.pending_ack import PendingAckDriver
 from pipeline.drivers.replication_controller import ControlledPartition
 from pipeline.drivers.replies import Replies
@@ -85,18 +86,25 @@ class Owners:
             shared.replies,
             shared.admin,
             shared.buffered_writer.submit,
+            PassedOver("log_entry_passed_over", shared.metrics.foreign_entries),
             SystemClock(),
             shared.settings.broker_away_s_max,
         )
         self._snapshot_parts = _snapshot_parts(shared)
+        undecodable = PassedOver("requests_passed_over", shared.metrics.undecodable_requests)
         self.coordinators = PartitionOwnerAgent(
-            app, "coordinator", TXN_REQUESTS, self._coordinator, failed
+            app, "coordinator", TXN_REQUESTS, self._coordinator, failed, undecodable=undecodable
         )
         self.pending_acks = PartitionOwnerAgent(
-            app, "pending-ack", ACK_REQUESTS, self._pending_ack, failed
+            app, "pending-ack", ACK_REQUESTS, self._pending_ack, failed, undecodable=undecodable
         )
         self.snapshots = PartitionOwnerAgent(
-            app, "snapshots", SNAPSHOT_REQUESTS, self._snapshot_writer, failed
+            app,
+            "snapshots",
+            SNAPSHOT_REQUESTS,
+            self._snapshot_writer,
+            failed,
+            undecodable=undecodable,
         )
         shared.acks.neighbours = self.pending_acks.drivers
         shared.barriers.neighbours = self.coordinators.drivers

@@ -12,8 +12,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import faust
 import structlog
 
+from pipeline.drivers.passed_over import PassedOver, hand_over
 from pipeline.drivers.requests import Neighbour
-from schemas.errors import DecodeError
+from schemas.values import TopicPartition
 
 log = structlog.get_logger(__name__)
 
@@ -129,6 +130,7 @@ class PartitionOwnerAgent(PartitionOwners[R]):
 
     Args:
         As of `PartitionOwners`; `name` is also that of the agent, `topic` the requests topic.
+        undecodable: counts and logs records that are no requests.
     """
 
     def __init__(
@@ -138,10 +140,13 @@ class PartitionOwnerAgent(PartitionOwners[R]):
         topic: str,
         make_driver: Callable[[int], R],
         failed: Callable[[BaseException], None],
+        *,
+        undecodable: PassedOver,
     ) -> None:
         source = app.topic(topic, key_type=bytes, value_type=bytes, value_serializer="raw")
         app.agent(source, name=name, concurrency=1)(self._receive)
         super().__init__(app, name, topic, make_driver, failed)
+        self._undecodable = undecodable
 
     async def _receive(self, stream: Any) -> None:
         # Faust acknowledges an event whose agent fails, and would pass it over after a restart.
@@ -149,9 +154,6 @@ class PartitionOwnerAgent(PartitionOwners[R]):
             message = event.message
             driver = self._drivers.get(message.partition)
             if driver is not None:  # else revoked: its new owner serves it, clients ask again
-                try:
-                    driver.requests_received(event.value)
-                except DecodeError as error:
-                    self._failed(error.at(message.topic, message.partition, message.offset))
-                    await asyncio.get_running_loop().create_future()
+                place = TopicPartition(message.topic, message.partition), message.offset
+                hand_over(driver, *place, event.value, undecodable=self._undecodable)
             await stream.ack(event)

@@ -79,8 +79,8 @@ class Worker:
             RetriableError, UnavailableError: the cluster cannot be reached, or stayed away; names
                 its address.
             FatalError: a system topic is not as it must be.
-            DecodeError: a log entry, request or dynamic setting cannot be understood; names its
-                place.
+            DecodeError: an effective log entry (B6) or a dynamic setting cannot be understood;
+                names its place.
             SnapshotError: what is known of aborted transactions has a gap (E4).
             ConfigError: the port of the web site is taken, or system topics would have fewer
                 replicas than must be in sync.

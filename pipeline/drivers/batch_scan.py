@@ -1,8 +1,9 @@
 """Finds the entries of a log that hold batches, which a program without batching cannot read.
 
-*Source*: protocols.md A (bare and framed entries are told apart by their first byte), B3.
+*Source*: protocols.md A (bare and framed entries are told apart by their first byte), B3, B6.
 *Invariants*: every entry from the log start to the end as of the call was looked at; a batch of one
-record is a batch; an entry that a trim took during the scan is not reported.
+record is a batch, and so is one that nobody counts (B6): the program that is asked about unpacks an
+entry before it judges it. An entry that a trim took during the scan is not reported.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,6 @@ from connectors.base import Connector, EndReached, LogAdmin, LogReader
 from connectors.errors import FatalError
 from connectors.fetching import Fetching
 from pipeline.drivers.system_topics import require_topics
-from schemas.errors import DecodeError
 from schemas.framing import is_framed
 from schemas.values import EndOffset, Offset, TopicPartition
 
@@ -45,15 +45,11 @@ class BatchScan:
         return self.next_offset >= self.end_offset
 
     def entry_read(self, offset: int, value: bytes | None) -> None:
-        """The next entry; raises `DecodeError` for one without a value."""
+        """The next entry; one without a value is nobody's, and passed over (B6)."""
         if self.done:
             return
-        if value is None:
-            raise DecodeError(
-                "a log entry has no value", hint="something else writes to this topic"
-            ).at(self.log.topic, self.log.partition, offset)
         self.next_offset = offset + 1
-        if not is_framed(value):
+        if value is None or not is_framed(value):
             return
         self.batch_count += 1
         if self.ranges and self.ranges[-1][1] == offset:
@@ -68,7 +64,6 @@ async def scan_for_batches(connector: Connector, topic: str) -> list[BatchScan]:
     Raises:
         FatalError: the topic does not exist.
         RetriableError: the broker is away.
-        DecodeError: an entry without a value; names its place.
     """
     admin = connector.admin()
     reader = connector.reader("batch-scan", committed=False, fetching=Fetching.SCANNING)

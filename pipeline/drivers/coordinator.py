@@ -110,7 +110,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         return Coordinator(self.coordinator, log_start)
 
     def _decode_request(self, data: bytes) -> Request:
-        return requests.decode_request(data)
+        return txn_log.decode_request(data)
 
     def _own(self, body: txn_log.OwnBody) -> bytes:
         return txn_log.encode_own(body, self._parts.clock.now_ms())

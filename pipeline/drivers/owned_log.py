@@ -1,7 +1,8 @@
 """Owns one log partition: fence, replay, append, read back.
 
 *Source*: protocols.md A, B. An append is reported as written only after its entry was read back
-effective (B3); what a zombie appends is never reported.
+effective (B3); what a zombie appends is never reported. Foreign entries (B6) and the control
+records of native transactions (B7) are passed over.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
     Fenced,
+    Foreign,
     LogOwner,
     OwnerEffect,
     OwnerState,
@@ -123,6 +125,7 @@ class OwnedLog:
             this owner wrote them; during replay too. Records are as the codec decodes them.
         serving: called once, when replay is over.
         wrote: called with each entry put on its way, and the size of its value in bytes.
+        foreign: called with each entry that is passed over (B6), again in each replay.
         patience_s: how long the broker may be away, each time, before `run` gives up.
     """
 
@@ -139,6 +142,7 @@ class OwnedLog:
         replaying: Callable[[Offset], None] = lambda _: None,
         serving: Callable[[], None],
         wrote: Callable[[WriteEntry, int], None] = lambda _entry, _size_bytes: None,
+        foreign: Callable[[Record], None] = lambda _record: None,
         patience_s: float = 60.0,
     ) -> None:
         self.partition = partition
@@ -150,6 +154,7 @@ class OwnedLog:
         self._replaying = replaying
         self._serving = serving
         self._wrote = wrote
+        self._foreign = foreign
         self._patience_s = patience_s
         self._batcher = Batcher(limits, self._entry_made)
         self._owner: LogOwner | None = None
@@ -181,7 +186,7 @@ class OwnedLog:
             FencedError: another owner took over, or a trim overtook this one (B3, B4).
             UnavailableError: the broker was away for longer than `patience_s`.
             FatalError: the log cannot be read.
-            DecodeError: an entry cannot be understood; names topic, partition and offset.
+            DecodeError: an effective entry cannot be understood; names topic, partition and offset.
         """
         reader = self._connector.reader(f"log-{self.partition.partition}", committed=False)
         admin = self._connector.admin()
@@ -274,14 +279,21 @@ class OwnedLog:
         await reader.assign({self.partition: start})
         # A fence whose report was lost may lie in the log, or come late; the next is another's.
         nonce, fence_offset = await outages.call(self._append_fence)
+
+        async def read() -> Sequence[Record | EndReached]:
+            return await outages.call(reader.read, may_rest=True)
+
+        async def log_start() -> Offset:
+            return await outages.call(lambda: self._start_offset(admin))
+
         while True:
             self._owner = LogOwner(nonce, start)
             self._replaying(start)
             try:
-                await self._follow(lambda: outages.call(reader.read, may_rest=True))
+                await self._follow(self._owner, read, log_start)
             except (LogGapError, OffsetOutOfRangeError) as error:
                 overtaken_at = start
-                start = await outages.call(lambda: self._start_offset(admin))
+                start = await log_start()
                 # Beyond its own fence a replay would wait for ever: another owner trimmed there.
                 replaying = self._owner.state is OwnerState.REPLAYING
                 if not replaying or not overtaken_at < start <= fence_offset:
@@ -316,45 +328,62 @@ class OwnedLog:
         self._writer.append(self.partition, self._codec.fence(nonce), delivered)
         return nonce, await done
 
-    async def _follow(self, read: Callable[[], Awaitable[Sequence[Record | EndReached]]]) -> None:
+    async def _follow(
+        self,
+        owner: LogOwner,
+        read: Callable[[], Awaitable[Sequence[Record | EndReached]]],
+        log_start: Callable[[], Awaitable[Offset]],
+    ) -> None:
         while True:
+            asked: Offset | None = None  # one answer is later than every gap among what was read
             for item in await read():
-                if isinstance(item, Record):
-                    self._entry_read(item)
+                if not isinstance(item, Record):
+                    continue
+                if item.offset > owner.next_offset:
+                    asked = await log_start() if asked is None else asked
+                    owner.gap_read(item.offset, asked)
+                self._entry_read(owner, item)
             if self._ended is not None:
                 raise self._ended
 
-    def _entry_read(self, record: Record) -> None:
-        assert self._owner is not None
+    def _entry_read(self, owner: LogOwner, record: Record) -> None:
+        records, damage = _records_of(record)
         try:
-            records = decode_value(record.value)
             stamp = entry_stamp(record.headers)
-            if stamp is None:
-                nonce = self._codec.nonce_of(records[0])
-                effects = self._owner.fence_read(record.offset, nonce)
+            nonce = self._codec.nonce_of(records[0]) if stamp is None and records else None
+        except DecodeError:
+            stamp = nonce = None
+        try:
+            if stamp is not None:
+                effects = owner.entry_read(record.offset, stamp, damage)
+            elif nonce is not None:
+                effects = owner.fence_read(record.offset, nonce)
             else:
-                effects = self._owner.entry_read(record.offset, stamp)
-            self._run_effects(effects, record.offset, records)
+                effects = owner.foreign_read(record.offset)
+            self._run_effects(effects, record, records)
         except DecodeError as error:
             raise error.at(record.topic, record.partition, record.offset) from error
 
     def _run_effects(
         self,
         effects: Sequence[OwnerEffect],
-        read_at: Offset | None = None,
+        entry: Record | None = None,
         records: Sequence[bytes] = (),
     ) -> None:
         for effect in effects:
             match effect:
                 case Apply(serial):
-                    assert read_at is not None
-                    self._applied(read_at, self._decoded(records, serial), serial is not None)
+                    assert entry is not None
+                    self._applied(entry.offset, self._decoded(records, serial), serial is not None)
                 case Settled(serial, offset):
                     self._settle(serial, offset)
                 case Serve():
                     self._serving()
                 case AppendNoop():
                     self.append(self._codec.noop())
+                case Foreign():
+                    assert entry is not None
+                    self._foreign(entry)
                 case Fenced(offset):
                     self._ended = self._fenced(f"a fence at offset {offset}")
 
@@ -417,3 +446,11 @@ class OwnedLog:
             for settle in entry.settles:
                 if settle is not None:
                     settle(error)
+
+
+def _records_of(entry: Record) -> tuple[list[bytes], DecodeError | None]:
+    """The records of an entry, or none and why."""
+    try:
+        return decode_value(entry.value), None
+    except DecodeError as error:
+        return [], error

@@ -14,13 +14,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from connectors.base import Connector, LogAdmin, LogWriter
+from connectors.base import Connector, LogAdmin, LogWriter, Record
 from connectors.clock import Clock
 from connectors.errors import ConnectorError, FencedError
 from pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from pipeline.drivers.log_bases import LogBases
 from pipeline.drivers.owned_log import LogCodec, OwnedLog
 from pipeline.drivers.ownership import Ownership
+from pipeline.drivers.passed_over import PassedOver
 from pipeline.drivers.replies import Replies
 from pipeline.metrics import OwnerMetrics
 from schemas.bases import Base
@@ -35,6 +36,8 @@ HELD_BATCHES_MAX = 1000
 
 FENCED_DELAY_S_MAX = 1.0
 
+NOBODYS = "neither a fence nor an entry of the owner at that time"
+
 
 @dataclass(frozen=True)
 class OwnerParts:
@@ -46,6 +49,7 @@ class OwnerParts:
         replies: takes answers.
         admin: trims the logs.
         submit: hands log entries to the buffered-writer agent.
+        foreign: counts and logs entries of the logs that are passed over (B6).
         clock: wall clock.
         broker_away_s_max: how long the broker may be away before `run` gives up.
     """
@@ -55,6 +59,7 @@ class OwnerParts:
     replies: Replies
     admin: LogAdmin
     submit: Callable[[OwnedLog, WriteEntry], None]
+    foreign: PassedOver
     clock: Clock
     broker_away_s_max: float = 60.0
 
@@ -211,6 +216,7 @@ class OwnerDriver(ABC, Generic[M, R]):
             applied=self._applied,
             serving=self._serve,
             wrote=self._metrics.log.entry_written,
+            foreign=self._foreign_read,
             patience_s=self._parts.broker_away_s_max,
         )
         bases = LogBases(
@@ -265,6 +271,9 @@ class OwnerDriver(ABC, Generic[M, R]):
             self._ownership.wrote(records)
         now_ms = self._parts.clock.now_ms()
         self._run(self._machine.applied(offset, records, own=own, now_ms=now_ms))
+
+    def _foreign_read(self, entry: Record) -> None:
+        self._parts.foreign.add(entry.data, entry.offset, entry.value, NOBODYS)
 
     def _serve(self) -> None:
         assert self._log is not None

@@ -1,10 +1,14 @@
 """Several owners of one log over a network that delays, reorders, loses and times out.
 
-*Source*: protocols.md A1, A5, B1-B5. The whole history of the log is kept beside the log, so that
+Strangers write to the log as well: entries that nobody can use, and native transactions, whose
+control records leave gaps that are no trims.
+
+*Source*: protocols.md A1, A5, B1-B7. The whole history of the log is kept beside the log, so that
 B2 can be asked of any entry, trimmed or not, in the words of the page.
 """
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import hypothesis.strategies as st
 import pytest
@@ -16,12 +20,14 @@ from pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
     Fenced,
+    Foreign,
     LogOwner,
     OwnerEffect,
     OwnerState,
     Serve,
     Settled,
 )
+from schemas.errors import DecodeError
 from schemas.headers import EntryStamp
 from schemas.values import Offset
 
@@ -29,7 +35,16 @@ OWNERS_MAX = 4
 PICK = st.integers(0, 10**6)
 
 Fence = bytes
-Entry = Fence | EntryStamp
+
+
+class Stranger(Enum):
+    """What takes an offset and is of no owner."""
+
+    GARBAGE = auto()
+    CONTROL = auto()  # of a native transaction: no reader is given it
+
+
+Entry = Fence | EntryStamp | Stranger
 
 
 @dataclass
@@ -42,6 +57,7 @@ class Process:
     position: int
     serials: int = 0
     applied: list[tuple[int, int | None]] = field(default_factory=list)
+    foreign: list[int] = field(default_factory=list)
     written: dict[int, int] = field(default_factory=dict)  # serial -> offset
     lost: set[int] = field(default_factory=set)
     settled: list[int] = field(default_factory=list)
@@ -59,13 +75,17 @@ class Flight:
 
 
 def effective(history: list[Entry], offset: int) -> bool:
-    """B2, word for word, over the whole history."""
+    """B2, word for word, over the whole history; nothing before its fence is of an epoch (B6)."""
     entry = history[offset]
-    if isinstance(entry, Fence):
+    if not isinstance(entry, EntryStamp):
         return False
     before = history[:offset]
     fences = [at for at, one in enumerate(before) if isinstance(one, Fence)]
-    own = [o.serial for o in before if isinstance(o, EntryStamp) and o.epoch == entry.epoch]
+    own = [
+        it.serial
+        for it in before[entry.epoch :]
+        if isinstance(it, EntryStamp) and it.epoch == entry.epoch
+    ]
     return bool(fences) and fences[-1] == entry.epoch and all(entry.serial > one for one in own)
 
 
@@ -74,6 +94,7 @@ class LogOwners(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.damage = DecodeError("no records")
         self.history: list[Entry] = []
         self.effective: list[bool] = []
         self.start = 0
@@ -117,8 +138,7 @@ class LogOwners(RuleBasedStateMachine):
     def land(self, pick: int):
         """Any append lands, however late and in whatever order."""
         flight = self.flights.pop(pick % len(self.flights))
-        self.history.append(flight.entry)
-        self.effective.append(effective(self.history, len(self.history) - 1))
+        self.append(flight.entry)
 
     @precondition(lambda self: self.flights)
     @rule()
@@ -139,6 +159,18 @@ class LogOwners(RuleBasedStateMachine):
         """A5: the producer gives up, the append may still land."""
         self.give_up(self.flights[pick % len(self.flights)])
 
+    @rule(stranger=st.sampled_from(Stranger))
+    def intrude(self, stranger: Stranger):
+        """B6, B7: somebody else writes what is no entry, or a native transaction ends."""
+        self.append(stranger)
+
+    @rule(epoch=PICK, serial=st.integers(0, 9))
+    def forge(self, epoch: int, serial: int):
+        """B6: somebody else writes a stamp that is not in force, an old one or none at all."""
+        stamp = EntryStamp(Offset(epoch % (len(self.history) + 2)), serial)
+        if not effective([*self.history, stamp], len(self.history)):
+            self.append(stamp)
+
     @precondition(lambda self: any(self.effective[self.start :]))
     @rule(pick=PICK)
     def trim(self, pick: int):
@@ -147,6 +179,18 @@ class LogOwners(RuleBasedStateMachine):
         self.start = at[pick % len(at)]
 
     # -- how
+
+    def append(self, entry: Entry):
+        """It lands behind everything else."""
+        self.history.append(entry)
+        self.effective.append(effective(self.history, len(self.history) - 1))
+
+    def next_readable(self, offset: int) -> int | None:
+        """Where the first entry at or above `offset` lies that a reader is given."""
+        for at in range(offset, len(self.history)):
+            if self.history[at] is not Stranger.CONTROL:
+                return at
+        return None
 
     def serving(self) -> list[Process]:
         """Processes that believe they own the log."""
@@ -167,22 +211,25 @@ class LogOwners(RuleBasedStateMachine):
         self.run(flight.process, flight.process.owner.write_failed(flight.entry.serial), None)
 
     def read_one(self, process: Process):
-        """One entry, or the gap that a trim has left."""
-        if process.stopped or process.position >= len(self.history):
+        """One entry, perhaps behind control records, or the gap that a trim has left."""
+        offset = self.next_readable(max(process.position, self.start))
+        if process.stopped or offset is None:
             return
-        offset = max(process.position, self.start)
-        if offset > process.position:
+        if self.start > process.position:
             with pytest.raises(LogGapError):
-                self.feed(process, offset)
+                process.owner.gap_read(Offset(offset), Offset(self.start))
             if process.owner.state is OwnerState.REPLAYING and self.may_begin_anew(process):
                 process.owner = LogOwner(process.nonce, Offset(self.start))
                 process.start = process.position = self.start
                 process.applied.clear()
+                process.foreign.clear()
             else:
                 process.owner.replaced()
                 process.stopped = True
             return
-        process.position += 1
+        if offset > process.position:
+            process.owner.gap_read(Offset(offset), Offset(self.start))
+        process.position = offset + 1
         self.run(process, self.feed(process, offset), offset)
 
     def may_begin_anew(self, process: Process) -> bool:
@@ -190,11 +237,14 @@ class LogOwners(RuleBasedStateMachine):
         return process.nonce in self.history[self.start :]
 
     def feed(self, process: Process, offset: int) -> list[OwnerEffect]:
-        """Hands the entry at `offset` to the owner."""
+        """Hands the entry at `offset` to the owner; only an effective one has to hold records."""
         entry = self.history[offset]
         if isinstance(entry, Fence):
             return process.owner.fence_read(Offset(offset), entry)
-        return process.owner.entry_read(Offset(offset), entry)
+        if isinstance(entry, Stranger):
+            return process.owner.foreign_read(Offset(offset))
+        damage = None if self.effective[offset] else self.damage
+        return process.owner.entry_read(Offset(offset), entry, damage)
 
     def run(self, process: Process, effects: list[OwnerEffect], offset: int | None):
         """Does what the effects say, and checks that each is allowed now."""
@@ -213,6 +263,9 @@ class LogOwners(RuleBasedStateMachine):
                 case Serve(epoch):
                     assert self.history[epoch] == process.nonce
                     assert epoch == offset
+                case Foreign():
+                    assert offset is not None
+                    process.foreign.append(offset)
                 case Fenced(at):
                     assert process.fenced_at is None
                     assert at == offset
@@ -263,6 +316,20 @@ class LogOwners(RuleBasedStateMachine):
             assert process.applied == expected
 
     @invariant()
+    def passes_over_what_is_foreign(self):
+        """B6: every owner passes over the same entries: neither effective ones nor fences."""
+        for process in self.processes:
+            until = process.position if process.fenced_at is None else process.fenced_at
+            assert process.foreign == [
+                offset
+                for offset, entry in enumerate(self.history[:until])
+                if offset >= process.start
+                and not self.effective[offset]
+                and not isinstance(entry, Fence)
+                and entry is not Stranger.CONTROL
+            ]
+
+    @invariant()
     def serves_from_its_own_fence(self):
         """B1: an owner serves as soon as it has read its fence, and its epoch is that offset."""
         for process in self.processes:
@@ -293,13 +360,19 @@ class LogOwners(RuleBasedStateMachine):
     def every_reader_agrees(self):
         """B2: from the log start, whatever was trimmed, the verdicts are those of the history."""
         view = EffectiveLog(Offset(self.start))
-        for offset in range(self.start, len(self.history)):
+        offset = self.next_readable(self.start)
+        while offset is not None:
+            if offset > view.next_offset:
+                view.gap_read(Offset(offset), Offset(self.start))
             entry = self.history[offset]
             if isinstance(entry, Fence):
                 view.fence_read(Offset(offset))
+            elif isinstance(entry, Stranger):
+                view.foreign_read(Offset(offset))
             else:
                 assert view.entry_read(Offset(offset), entry) == self.effective[offset]
-        assert view.next_offset == max(self.start, len(self.history))
+            assert view.next_offset == offset + 1
+            offset = self.next_readable(offset + 1)
 
 
 LogOwners.TestCase.settings = settings(

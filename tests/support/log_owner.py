@@ -28,6 +28,7 @@ class Owner:
     ) -> None:
         self.applied: list[tuple[list[Any], bool]] = []
         self.began: list[int] = []
+        self.foreign: list[int] = []
         self.writer = connector.writer("owner")
         self._serving = asyncio.Event()
         self._queue = EntryQueue()
@@ -42,6 +43,7 @@ class Owner:
             applied=self._apply,
             replaying=self.began.append,
             serving=self._serving.set,
+            foreign=lambda entry: self.foreign.append(entry.offset),
             patience_s=patience_s,
         )
 

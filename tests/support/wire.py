@@ -205,3 +205,9 @@ BARRIERS = st.builds(
 def request(body: RequestBody) -> Request:
     """Request number 2 of client `c`, which has the answer to number 1."""
     return Request(b"c", 2, 1, 4, body)
+
+
+def too_deep(request: bytes) -> bytes:
+    """A request that can be parsed by itself, but not within a log record, one message deeper."""
+    group_begins, group_ends, nesting_max = b"\x7b", b"\x7c", 100  # of an unknown field, number 15
+    return request + group_begins * nesting_max + group_ends * nesting_max

@@ -20,6 +20,7 @@ from pipeline.drivers.end_offsets import EndOffsets
 from pipeline.drivers.owned_log import OwnedLog
 from pipeline.drivers.owned_snapshots import SnapshotParts
 from pipeline.drivers.owner import OwnerParts
+from pipeline.drivers.passed_over import PassedOver, hand_over
 from pipeline.drivers.pending_ack import PendingAckDriver
 from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import (
@@ -101,6 +102,7 @@ class MemoryWorker:
         self._broker_away_s_max = broker_away_s_max
         self._stack = AsyncExitStack()
         self.metrics = WorkerMetrics("test", CollectorRegistry())
+        self._undecodable = PassedOver("requests_passed_over", self.metrics.undecodable_requests)
         self.drivers: list[CoordinatorDriver] = []
         self.pending_acks: list[PendingAckDriver] = []
         self.snapshots: list[SnapshotDriver] = []
@@ -126,6 +128,7 @@ class MemoryWorker:
             replies,
             admin,
             queue.submit,
+            PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
             SystemClock(),
             self._broker_away_s_max,
         )
@@ -200,7 +203,7 @@ class MemoryWorker:
         )
 
     async def _receive(self) -> None:
-        reader = self._connector.reader("requests")
+        reader = self._connector.reader("requests", committed=False)
         self._stack.push_async_callback(reader.close)
         owners = {
             **{TopicPartition(TXN_REQUESTS, n): it for n, it in enumerate(self.drivers)},
@@ -217,4 +220,6 @@ class MemoryWorker:
             for item in items:
                 if isinstance(item, Record):
                     owner = owners[item.data]
-                    owner.requests_received(item.value)
+                    hand_over(
+                        owner, item.data, item.offset, item.value, undecodable=self._undecodable
+                    )

@@ -1,9 +1,11 @@
 """One owner of one log: takes it by a fence, knows its entries by reading them back.
 
-*Source*: protocols.md A4, A5, B1-B5.
+*Source*: protocols.md A4, A5, B1-B7.
 *Invariants*: B3 an entry is settled as written only when read back effective; B5 a write that
 failed is settled only when a later entry of this owner, or a fence, is read back; B4 after a later
 fence nothing is settled as written any more. Settled entries come in the order of writing (A1).
+B6 an entry that is not effective is passed over, whatever its bytes; an effective one that cannot
+be understood is an error.
 """
 
 from collections import deque
@@ -61,7 +63,12 @@ class AppendNoop:
     """Effect: append a no-op, so that an unknown write can be settled by reading it back (B5)."""
 
 
-OwnerEffect = Apply | Settled | Serve | Fenced | AppendNoop
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Effect: the entry just read is nobody's and was passed over; count it (B6)."""
+
+
+OwnerEffect = Apply | Settled | Serve | Fenced | AppendNoop | Foreign
 
 
 class LogOwner:
@@ -83,6 +90,11 @@ class LogOwner:
     def in_flight(self) -> int:
         """Entries written and not settled."""
         return len(self._in_flight)
+
+    @property
+    def next_offset(self) -> Offset:
+        """Offset of the entry expected next; a later one is a gap, see `gap_read`."""
+        return self._view.next_offset
 
     def stamp(self, serial: int) -> EntryStamp:
         """The headers of entry `serial`; only a serving owner writes."""
@@ -115,15 +127,38 @@ class LogOwner:
         self.replaced()
         return [Fenced(offset)]
 
-    def entry_read(self, offset: Offset, stamp: EntryStamp) -> list[OwnerEffect]:
-        """An entry was read: apply it if effective, and settle it if it is ours.
+    def gap_read(self, offset: Offset, log_start: Offset) -> None:
+        """Nothing can be read before `offset`: control records, unless a trim was there (B7).
 
         Raises:
-            DecodeError: it bears our epoch and a serial that we did not write.
+            LogGapError: as of `EffectiveLog.gap_read`.
+        """
+        self._view.gap_read(offset, log_start)
+
+    def foreign_read(self, offset: Offset) -> list[OwnerEffect]:
+        """An entry was read that has no stamp and does not decode as a fence (B6)."""
+        self._view.foreign_read(offset)
+        return self._passed_over()
+
+    def entry_read(
+        self, offset: Offset, stamp: EntryStamp, damage: DecodeError | None = None
+    ) -> list[OwnerEffect]:
+        """A stamped entry was read: apply it if effective, and settle it if it is ours.
+
+        Args:
+            offset: where it lies.
+            stamp: who wrote it.
+            damage: why its value holds no records; only of an effective entry does that matter.
+
+        Raises:
+            DecodeError: it is effective, and damaged, or bears our epoch and a serial that we did
+                not write.
         """
         effective = self._view.entry_read(offset, stamp)
         if not effective or self.state is OwnerState.FENCED:
-            return []
+            return self._passed_over()
+        if damage is not None:
+            raise damage
         if self.state is OwnerState.REPLAYING or stamp.epoch != self.epoch:
             return [Apply(None)]
         effects = self._settle_below(stamp.serial)
@@ -138,6 +173,10 @@ class LogOwner:
         """The reader found a gap, or the partition is taken away: as good as fenced (B3)."""
         self.state = OwnerState.FENCED
         self._in_flight.clear()
+
+    def _passed_over(self) -> list[OwnerEffect]:
+        # What lies behind a later fence is its owner's to judge.
+        return [] if self.state is OwnerState.FENCED else [Foreign()]
 
     def _settle_below(self, serial: int) -> list[OwnerEffect]:
         lost: list[OwnerEffect] = []

@@ -11,7 +11,6 @@ from connectors.memory.connector import MemoryConnector
 from pipeline.drivers import batch_scan
 from pipeline.drivers.batch_scan import BatchScan, scan_for_batches
 from pipeline.drivers.coordinator import CODEC
-from schemas.errors import DecodeError
 from schemas.framing import encode_batch
 from schemas.topics import TXN_LOG, TopicSpec
 from schemas.values import EndOffset, Offset, TopicPartition
@@ -105,11 +104,25 @@ async def test_ranges_are_bounded_and_counts_are_not(
     assert (found.ranges, found.batch_count) == ([(0, 1), (2, 3)], 4)
 
 
-async def test_an_entry_without_value_is_an_error(broker: MemoryBroker):
-    """What no owner can have written is not passed over as harmless."""
-    with pytest.raises(DecodeError) as caught:
-        await scan(broker, FENCE, None)
-    assert caught.value.place == f"{LOG}@1"
+async def test_foreign_entries_are_passed_over(broker: MemoryBroker):
+    """B6: what no owner wrote ends no scan; only where it is framed does it count as a batch."""
+    found = await scan(broker, b"x", FENCE, None, b"", BATCH, None)
+    assert (found.ranges, found.done) == ([(4, 5)], True)
+
+
+async def test_control_records_are_passed_over(broker: MemoryBroker):
+    """B7: offsets without an entry, in the log and at its end, hold no batch."""
+    for number in range(2):
+        broker.append_open(str(number), LOG, None, BATCH, None)
+        broker.end_open(str(number), committed=True)
+    found = await scan(broker)
+    assert (found.ranges, found.end_offset, found.done) == ([(0, 1), (2, 3)], 4, True)
+
+
+async def test_an_open_native_transaction_hides_nothing(broker: MemoryBroker):
+    """B7: what lies behind it is looked at, too."""
+    broker.append_open("open", LOG, None, BARE, None)
+    assert (await scan(broker, BATCH)).ranges == [(1, 2)]
 
 
 async def test_without_the_log_nothing_is_called_safe():

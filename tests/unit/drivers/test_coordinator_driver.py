@@ -38,6 +38,7 @@ from schemas.transactions import (
     Written,
 )
 from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.wire import too_deep
 from tests.support.worker_memory import PARTITIONS, MemoryWorker, until
 
 CLIENT = b"client-0123456789abcdef"
@@ -402,6 +403,7 @@ async def test_requests_before_it_serves_are_not_lost(
         (b"\xff garbage", DecodeError),
         (encode_batch([b"\xff garbage"]), DecodeError),
         (b"\x0e\x01\x00\x02later", UnknownVersionError),
+        (too_deep(encode_request(Request(CLIENT, 1, 0, 1, ListTransactions()))), DecodeError),
     ],
 )
 async def test_what_is_no_request_is_raised_to_who_brought_it(
@@ -423,21 +425,15 @@ async def test_what_is_no_request_is_raised_to_who_brought_it(
 
 
 @pytest.mark.parametrize(
-    ("value", "headers"),
-    [
-        (b"\xff garbage", None),
-        (txn_log.encode_own(Noop(), 0), EntryStamp(Offset(0), 1).to_headers()),
-    ],
-    ids=["no record", "not ours, though of our epoch"],
+    "value",
+    [txn_log.encode_own(Noop(), 0), b"\xff garbage"],
+    ids=["not ours, though of our epoch", "no record"],
 )
-async def test_a_foreign_entry_in_the_log_ends_the_coordinator(
-    broker: MemoryBroker,
-    worker: MemoryWorker,
-    value: bytes,
-    headers: list[tuple[str, bytes]] | None,
+async def test_an_effective_entry_that_it_did_not_write_ends_the_coordinator(
+    broker: MemoryBroker, worker: MemoryWorker, value: bytes
 ):
-    """What no owner can have written is never skipped; the error says where it lies."""
-    offset = broker.append(LOG, None, value, headers)
+    """B6: what counts for every reader is never passed over; the error says where it lies."""
+    offset = broker.append(LOG, None, value, EntryStamp(Offset(0), 1).to_headers())
     await asyncio.wait(worker.tasks[:1], timeout=10)
     error = worker.tasks[0].exception()
     assert isinstance(error, DecodeError)

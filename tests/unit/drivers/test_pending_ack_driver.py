@@ -34,6 +34,7 @@ from schemas.transactions import (
 )
 from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.support.ack_client import FIRST, SECOND, AckClient, one
+from tests.support.wire import too_deep
 from tests.support.worker_memory import PARTITIONS, MemoryWorker, until
 
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")
@@ -267,20 +268,28 @@ async def test_a_settle_for_nobody_is_done(client: AckClient):
         assert await client.ask(Settle(TxnId(3, 9), committed=True, low_watermark=9)) == Done()
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\xff garbage",
+        too_deep(pending_ack.encode_request(AckRequest(b"c", 1, 0, READ, DescribeAcks()))),
+    ],
+    ids=["garbage", "too deep for the log"],
+)
 async def test_garbage_is_refused_before_it_reaches_the_log(
-    broker: MemoryBroker, worker: MemoryWorker
+    broker: MemoryBroker, worker: MemoryWorker, value: bytes
 ):
     """What is no request is raised to who brought it, and nothing of the value is appended."""
     before = len(broker.records(LOG))
     with pytest.raises(DecodeError):
-        worker.pending_acks[PARTITION].requests_received(b"\xff garbage")
+        worker.pending_acks[PARTITION].requests_received(value)
     assert len(broker.records(LOG)) == before
 
 
-async def test_a_foreign_entry_in_the_log_ends_the_store(
+async def test_an_effective_entry_that_it_did_not_write_ends_the_store(
     broker: MemoryBroker, worker: MemoryWorker
 ):
-    """What no owner can have written is never skipped; the error says where it lies."""
+    """B6: what counts for every reader is never passed over; the error says where it lies."""
     foreign = pending_ack.encode_own(Noop(), 0)
     stamp = EntryStamp(Offset(0), 1).to_headers()
     offset = broker.append(LOG, None, foreign, stamp)

@@ -5,6 +5,7 @@ from pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
     Fenced,
+    Foreign,
     LogOwner,
     OwnerState,
     Serve,
@@ -96,6 +97,76 @@ def test_b3_a_gap_in_the_offsets_is_never_read_over(offset: int):
     assert view.next_offset == 0
 
 
+@pytest.mark.parametrize("log_start", [0, 1])
+def test_b7_a_gap_above_the_log_start_holds_control_records(log_start: int):
+    """B7: what is missing was not trimmed, so it is passed over and changes no verdict."""
+    view = EffectiveLog(Offset(0))
+    view.fence_read(Offset(0))
+    view.gap_read(Offset(4), Offset(log_start))
+    assert view.entry_read(Offset(4), EntryStamp(Offset(0), 1))
+    assert view.next_offset == 5
+
+
+def test_b7_a_gap_below_the_log_start_is_a_trim():
+    """B7: entries may be missing, whatever else lies in the gap; the reader begins again."""
+    view = EffectiveLog(Offset(0))
+    view.fence_read(Offset(0))
+    with pytest.raises(LogGapError, match="expected offset 1, read 4; the log begins at 2"):
+        view.gap_read(Offset(4), Offset(2))
+    assert view.next_offset == 1
+
+
+def test_b6_foreign_entries_change_no_verdict():
+    """B6: before, between and behind an owner's entries; the first of a trimmed log too."""
+    view = EffectiveLog(Offset(0))
+    view.foreign_read(Offset(0))
+    assert not view.entry_read(Offset(1), EntryStamp(Offset(0), 1))
+    view.fence_read(Offset(2))
+    view.foreign_read(Offset(3))
+    assert view.entry_read(Offset(4), EntryStamp(Offset(2), 1))
+    view.foreign_read(Offset(5))
+    assert view.entry_read(Offset(6), EntryStamp(Offset(2), 2))
+
+
+def test_c8_only_the_very_first_entry_of_a_trimmed_log_names_the_fence():
+    """C8: a log that begins with a foreign entry was not trimmed by an owner; nothing is known."""
+    view = EffectiveLog(Offset(7))
+    view.foreign_read(Offset(7))
+    assert not view.entry_read(Offset(8), EntryStamp(Offset(3), 4))
+
+
+def test_b6_a_foreign_entry_does_nothing_but_count():
+    """B6: in a replay and while serving; after a later fence it is no longer this owner's."""
+    owner = LogOwner(MINE, Offset(0))
+    assert owner.foreign_read(Offset(0)) == [Foreign()]
+    assert feed(owner, 1, MINE) == [Serve(Offset(1))]
+    owner.entry_written(1)
+    assert owner.foreign_read(Offset(2)) == [Foreign()]
+    assert owner.in_flight == 1
+    assert feed(owner, 3, (1, 1)) == [Apply(1), Settled(1, Offset(3))]
+    assert feed(owner, 4, OTHER) == [Fenced(Offset(4))]
+    assert owner.foreign_read(Offset(5)) == []
+
+
+def test_b6_damage_matters_only_in_an_effective_entry():
+    """B6: a stale entry may hold any bytes; an effective one that holds no records is an error."""
+    damage = DecodeError("not a batch")
+    owner = serving(written=1)
+    stale, effective = EntryStamp(Offset(7), 1), EntryStamp(Offset(0), 1)
+    assert owner.entry_read(Offset(1), stale, damage) == [Foreign()]
+    with pytest.raises(DecodeError, match="not a batch"):
+        owner.entry_read(Offset(2), effective, damage)
+
+
+def test_b7_an_owner_goes_on_behind_control_records():
+    """B7: its entry is settled behind the gap; a trim in the gap is for its driver to handle."""
+    owner = serving(written=1)
+    owner.gap_read(Offset(3), Offset(0))
+    assert feed(owner, 3, (0, 1)) == [Apply(1), Settled(1, Offset(3))]
+    with pytest.raises(LogGapError):
+        owner.gap_read(Offset(6), Offset(5))
+
+
 def test_b1_an_owner_serves_only_when_it_has_read_its_fence():
     """B1: until then it applies what others wrote; its epoch is the fence's offset."""
     owner = LogOwner(MINE, Offset(0))
@@ -113,7 +184,7 @@ def test_b2_replay_applies_only_what_is_effective():
     owner = LogOwner(MINE, Offset(0))
     log: list[Entry] = [OTHER, (0, 1), OTHER, (0, 2), (2, 1), MINE]
     effects = [feed(owner, offset, entry) for offset, entry in enumerate(log)]
-    assert effects == [[], [Apply(None)], [], [], [Apply(None)], [Serve(Offset(5))]]
+    assert effects == [[], [Apply(None)], [], [Foreign()], [Apply(None)], [Serve(Offset(5))]]
 
 
 def test_b3_an_entry_is_settled_when_it_is_read_back():
@@ -126,12 +197,12 @@ def test_b3_an_entry_is_settled_when_it_is_read_back():
 
 
 def test_b3_a_zombies_entry_changes_nothing():
-    """B3: an entry of an older epoch is neither applied nor settled."""
+    """B3, B6: an entry of an older epoch is neither applied nor settled, only counted."""
     owner = LogOwner(MINE, Offset(0))
     feed(owner, 0, OTHER)
     feed(owner, 1, MINE)
     owner.entry_written(1)
-    assert feed(owner, 2, (0, 1)) == []
+    assert feed(owner, 2, (0, 1)) == [Foreign()]
     assert owner.in_flight == 1
 
 
@@ -167,7 +238,7 @@ def test_b5_a_failed_write_is_settled_by_a_later_entry():
         Apply(3),
         Settled(3, Offset(1)),
     ]
-    assert feed(owner, 2, (0, 1)) == []
+    assert feed(owner, 2, (0, 1)) == [Foreign()]
 
 
 def test_b5_a_failed_last_write_needs_a_no_op():

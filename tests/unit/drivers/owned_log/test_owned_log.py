@@ -239,20 +239,17 @@ async def test_entries_of_other_epochs_and_repeated_serials_do_not_count(
         (b"\x0e\x01\x00\x02whatever", EntryStamp(Offset(0), 1).to_headers(), UnknownVersionError),
         (b"\x0e\x01\x00\x01\xff\xff", EntryStamp(Offset(0), 1).to_headers(), DecodeError),
         (None, EntryStamp(Offset(0), 1).to_headers(), DecodeError),
-        (b"no fence", None, DecodeError),
-        (NOOP, None, DecodeError),
-        (NOOP, [("epoch", b"12345678")], DecodeError),
     ],
-    ids=["later version", "corrupt batch", "null", "no record", "unstamped", "half a stamp"],
+    ids=["later version", "corrupt batch", "null"],
 )
-async def test_an_entry_that_cannot_be_understood_stops_the_owner(
+async def test_an_effective_entry_that_cannot_be_understood_stops_the_owner(
     connector: MemoryConnector,
     owner: Owner,
     value: bytes | None,
     headers: list[tuple[str, bytes]] | None,
     kind: type[DecodeError],
 ):
-    """Nothing in the log is skipped: the owner ends with topic, partition and offset."""
+    """B6: damage or a newer version ends the owner with topic, partition and offset."""
     task = await owner.serving()
     waiting = asyncio.create_task(owner.log.append_and_wait(b"mine"))
     await asyncio.sleep(0)
@@ -263,8 +260,52 @@ async def test_an_entry_that_cannot_be_understood_stops_the_owner(
     await asyncio.gather(waiting, return_exceptions=True)
 
 
+FOREIGN: list[tuple[bytes | None, list[tuple[str, bytes]] | None]] = [
+    (b"x", None),
+    (b"", None),
+    (None, None),
+    (NOOP, None),
+    (b"\x0e\x01\x00\x02whatever", None),
+    (CODEC.fence(b"n" * 16), [("epoch", b"12345678")]),
+    (b"x", [("epoch", b"1"), ("serial", b"2")]),
+    (b"x", EntryStamp(Offset(2**63), 1).to_headers()),
+    (b"\x0e\x01\x00\x01\xff\xff", EntryStamp(Offset(1), 1).to_headers()),
+    (None, EntryStamp(Offset(0), 0).to_headers()),
+]
+"""What no owner writes while it is one: not stamped and no fence, half a stamp, a stale one."""
+
+
+async def test_foreign_entries_are_passed_over(
+    broker: MemoryBroker, connector: MemoryConnector, owner: Owner, successor: Owner
+):
+    """B6: by the owner that tails the log, and by the replay of its successor."""
+    task = await owner.serving()
+    for value, headers in FOREIGN:
+        await write(connector, value, headers)
+    last = 1 + len(FOREIGN)
+    assert (await owner.log.append_and_wait(b"mine")).offset == last
+    foreign = list(range(1, last))
+    assert owner.foreign == foreign
+    assert not task.done()
+    await successor.serving()
+    assert successor.foreign == foreign
+    assert successor.applied == [([b"mine"], False)]
+
+
+async def test_a_foreign_entry_in_a_new_log_is_passed_over(
+    connector: MemoryConnector, owner: Owner
+):
+    """B6: also before any owner's fence."""
+    await write(connector, b"x")
+    await write(connector, b"\xff", EntryStamp(Offset(0), 1).to_headers())
+    await owner.serving()
+    assert owner.foreign == [0, 1]
+    assert owner.log.epoch == 2
+
+
 async def test_a_corrupt_entry_stops_the_replay(connector: MemoryConnector, owner: Owner):
     """A log that cannot be understood is never served from."""
+    await write(connector, CODEC.fence(b"n" * 16))
     offset = await write(
         connector, encode_batch([b"x"])[:-1], EntryStamp(Offset(0), 1).to_headers()
     )

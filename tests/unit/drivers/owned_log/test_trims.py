@@ -1,12 +1,19 @@
-"""What a trim does to who reads the log (B2, B3): replays begin anew, an owner is fenced."""
+"""What trims and gaps do to readers of the log (B2, B3, B7).
 
+A trim has replays begin again and fences an owner; a gap that is no trim does nothing.
+"""
+
+from collections.abc import Sequence
+
+from connectors.base import NewRecord
 from connectors.errors import ConnectorError, FencedError
 from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
+from connectors.memory.connector import MemoryAdmin, MemoryConnector
+from connectors.memory.transactional import MemoryTransactionalWriter
 from pipeline.drivers.coordinator import CODEC
 from schemas.headers import EntryStamp
 from schemas.topics import TXN_LOG
-from schemas.values import Offset
+from schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.log_owner import LOG, Owner, raised
 from tests.support.worker_memory import until
 
@@ -88,22 +95,71 @@ async def test_an_owner_that_a_trim_overtakes_is_fenced(
     await writer.close()
 
 
-async def test_a_gap_in_the_offsets_counts_as_fenced(
-    broker: MemoryBroker, connector: MemoryConnector, owner: Owner
+async def native_transaction(broker: MemoryBroker, *values: bytes) -> None:
+    """Commits records of a native transaction in the log; behind them one offset is missing."""
+    writer = MemoryTransactionalWriter(broker, "stranger")
+    await writer.fence()
+    await writer.write([NewRecord(LOG, None, value) for value in values])
+    await writer.close()
+
+
+async def test_control_records_are_passed_over(
+    broker: MemoryBroker, owner: Owner, successor: Owner
 ):
-    """B3: a reader that was overtaken by a trim may not go on."""
+    """B7: native transactions leave gaps that are no trims; the owner and its successor go on."""
     task = await owner.serving()
-    landed: list[int] = []
+    await native_transaction(broker, b"x")
+    assert (await owner.log.append_and_wait(b"a")).offset == 3
+    await native_transaction(broker, b"y", b"z")
+    assert (await owner.log.append_and_wait(b"b")).offset == 7
+    assert not task.done()
+    await successor.serving()
+    assert successor.applied == [([b"a"], False), ([b"b"], False)]
+    assert successor.began == [0]
 
-    def delivered(_error: ConnectorError | None, offset: int) -> None:
-        landed.append(offset)
-        if len(landed) == 2:
-            broker.compact(TXN_LOG)  # takes the first before the owner's reader wakes
 
-    writer = connector.writer("stranger")
-    for value in (b"gone", b"there"):
-        writer.append(LOG, value, delivered, headers=EntryStamp(Offset(0), 1).to_headers())
+async def test_an_open_native_transaction_holds_nobody_up(broker: MemoryBroker, owner: Owner):
+    """B7: the log is read uncommitted, so nobody else's transaction delays an answer."""
+    await owner.serving()
+    broker.append_open("stranger", LOG, None, b"x", None)
+    assert (await owner.log.append_and_wait(b"a")).offset == 2
+    broker.end_open("stranger", committed=False)
+    assert (await owner.log.append_and_wait(b"b")).offset == 4
+
+
+class TrimmedMeanwhile(MemoryConnector):
+    """A cluster on which, `before` set, a trim comes in front of the next look at a log start."""
+
+    before: Offset | None = None
+
+    def admin(self) -> MemoryAdmin:
+        """An admin whose look at a log start another owner's trim overtakes."""
+        return _Overtaken(self, self._broker)
+
+
+class _Overtaken(MemoryAdmin):
+    def __init__(self, connector: TrimmedMeanwhile, broker: MemoryBroker) -> None:
+        super().__init__(broker)
+        self._connector = connector
+
+    async def start_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        """As ever, after the trim."""
+        if self._connector.before is not None:
+            self._broker.delete_records(LOG, self._connector.before)
+        return await super().start_offsets(partitions)
+
+
+async def test_a_gap_that_a_trim_has_left_counts_as_fenced(broker: MemoryBroker):
+    """B3, B7: with the log start above the first missing offset, entries are gone unread."""
+    connector = TrimmedMeanwhile(broker)
+    owner = Owner(connector)
+    task = await owner.serving()
+    connector.before = Offset(2)
+    broker.log(LOG).end = EndOffset(2)  # what a control record leaves
+    broker.append(LOG, None, NOOP, EntryStamp(Offset(7), 1).to_headers())
     error = await raised(task)
     assert isinstance(error, FencedError)
-    assert error.detail == "expected offset 1, read 2"
-    await writer.close()
+    assert error.detail == "expected offset 1, read 2; the log begins at 2"
+    await owner.close()

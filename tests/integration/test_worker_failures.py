@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from connectors.local.cluster import LocalCluster
 from pipeline.client import TransactionClient
 from schemas.headers import EntryStamp
-from schemas.topics import TXN_LOG, TXN_REQUESTS, system_topics
+from schemas.topics import TXN_LOG, system_topics
 from schemas.values import Offset
 from tests.support.local import delete_topics
 from tests.support.worker_process import COORDINATORS, Load, WorkerProcess, create_topics
@@ -95,26 +95,16 @@ def worker(bootstrap: str, log_path: Path, *options: str, **settings: object) ->
     ],
     ids=["corrupt", "later version"],
 )
-async def test_a_log_entry_that_cannot_be_understood(
+async def test_an_effective_log_entry_that_cannot_be_understood(
     bootstrap: str, log_path: Path, value: bytes, said: str
 ):
-    """The worker stops with topic, partition and offset, and does so again when started anew."""
+    """B6: the worker stops with topic, partition and offset, and again when it is restarted."""
     async with worker(bootstrap, log_path) as process:
         await process.serving()
         place = await asyncio.to_thread(write, bootstrap, TXN_LOG, 2, value, STAMP)
         assert (await failed(process)).startswith(f"{place}: {said}")
     async with worker(bootstrap, log_path) as process:
         assert (await failed(process)).startswith(f"{place}: {said}")
-
-
-async def test_a_request_that_cannot_be_understood(bootstrap: str, log_path: Path):
-    """Garbage stops the worker with its place; a restart does not step over it."""
-    async with worker(bootstrap, log_path) as process:
-        await process.serving()
-        place = await asyncio.to_thread(write, bootstrap, TXN_REQUESTS, 1, b"\xff garbage")
-        assert (await failed(process)).startswith(f"{place}: not a request to a coordinator")
-    async with worker(bootstrap, log_path) as process:
-        assert (await failed(process)).startswith(f"{place}: not a request to a coordinator")
 
 
 async def test_a_broker_that_is_unreachable_at_start(log_path: Path):

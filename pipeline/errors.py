@@ -5,6 +5,7 @@ world.
 """
 
 from schemas.errors import StilltideError
+from schemas.topics import PREFIX
 
 
 class PipelineError(StilltideError):
@@ -21,6 +22,14 @@ class RefusedError(PipelineError):
 
 class OutcomeUnknownError(PipelineError):
     """Whether the transaction was committed is not known yet; ask again, never guess."""
+
+
+class SystemTopicError(PipelineError):
+    """An application named a topic that only Stilltide itself may use."""
+
+
+class ClientFailedError(PipelineError):
+    """A background task of a client has ended by an error that nobody foresaw: its `__cause__`."""
 
 
 class TransactionStateError(PipelineError):
@@ -93,3 +102,24 @@ class ReportError(PipelineError):
 
 class LinkError(PipelineError):
     """Two clusters, or a topic on both, cannot be linked as they are; nothing was copied."""
+
+
+def client_failed(cause: Exception) -> ClientFailedError:
+    """The error that a client ends with when a task in its background has raised `cause`."""
+    failed = ClientFailedError(
+        "the client has failed",
+        detail=f"a task in its background ended: {type(cause).__name__}: {cause}",
+        hint="close the client, open another one, and report the detail",
+    )
+    failed.__cause__ = cause
+    return failed
+
+
+def system_topic(name: str, *, hint: str) -> SystemTopicError:
+    """The error of an application that named a system topic."""
+    return SystemTopicError(
+        "the topic belongs to Stilltide",
+        detail=f"topics whose names begin with `{PREFIX}` are system topics",
+        hint=hint,
+        topic=name,
+    )

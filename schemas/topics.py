@@ -85,6 +85,11 @@ class TopicSpec:
         return configs
 
 
+def is_system_topic(name: str) -> bool:
+    """Whether a topic of this name belongs to Stilltide, one of a later version included."""
+    return name.startswith(PREFIX)
+
+
 def is_topic_name(name: str) -> bool:
     """Whether Kafka allows a topic of this name."""
     return _LEGAL_NAME.fullmatch(name) is not None

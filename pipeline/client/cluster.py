@@ -9,7 +9,7 @@ from pipeline.client.gathering import Gathering
 from pipeline.drivers.pool import PoolDriver
 from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
 from pipeline.drivers.system_topics import require_topics
-from pipeline.errors import RefusedError
+from pipeline.errors import RefusedError, system_topic
 from schemas import topics
 from schemas.transactions import Answer, Refused, Registered, RequestBody
 from schemas.values import EndOffset, TopicPartition
@@ -63,10 +63,15 @@ class ClientCluster:
     async def describe(self, name: str) -> TopicDescription:
         """The topic's id and partition count; asks the cluster the first time.
 
+        What is not described is neither registered nor written to.
+
         Raises:
+            SystemTopicError: it is one of Stilltide's own; the cluster was not asked.
             FatalError: there is no such topic.
             RetriableError: it is just being created or deleted, or the broker is away.
         """
+        if topics.is_system_topic(name):  # a foreign record in one ends the workers that read it
+            raise system_topic(name, hint="write to a topic of another name")
         async with self._lock:
             if name in self._topics:
                 return self._topics[name]

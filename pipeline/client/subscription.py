@@ -16,13 +16,15 @@ from typing import Self
 from connectors.base import Connector, Record
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
+from pipeline.client.bounds import require_positive
 from pipeline.core.read_committed.effects import Statistics
 from pipeline.drivers.ack_store import connect_ack_store
 from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
 from pipeline.drivers.subscription import TURN_RECORDS, SubscriptionDriver
 from pipeline.drivers.subscription_asks import Blocked
 from pipeline.drivers.subscription_options import SubscriptionOptions
-from pipeline.errors import ConfigError, NotAssignedError, UndecidedError
+from pipeline.errors import ConfigError, NotAssignedError, UndecidedError, system_topic
+from schemas.topics import is_system_topic
 from schemas.values import EndOffset, TopicPartition
 
 Message = Record
@@ -41,7 +43,7 @@ class Subscription:
     records that were delivered but not committed come again, here or at another member.
 
     Args:
-        topics: at least one.
+        topics: at least one, none of them a system topic.
         group: consumer group.
         bootstrap_servers: brokers, as for any Kafka client; or give a ready `connector`.
         connector: instead of `bootstrap_servers`.
@@ -60,6 +62,10 @@ class Subscription:
         unacknowledged_records_max: messages returned and not acknowledged, over all partitions,
             before delivery waits, >= 1.
         redelivery_delay_s: from a negative acknowledgement to the next delivery, > 0.
+
+    Raises:
+        SystemTopicError: a topic is one of Stilltide's own.
+        ConfigError: an argument is out of its bounds.
     """
 
     def __init__(
@@ -82,7 +88,9 @@ class Subscription:
     ) -> None:
         if isinstance(topics, str) or not topics:
             raise TypeError("topics is a list of at least one topic")
-        _require_positive(
+        for name in filter(is_system_topic, topics):
+            raise system_topic(name, hint="read it with a plain Kafka consumer")
+        require_positive(
             buffer_records_max=buffer_records_max,
             undecided_records_max=undecided_records_max,
             unavailable_timeout_s=unavailable_timeout_s,
@@ -179,7 +187,7 @@ class Subscription:
         Args:
             records_max: of one batch, >= 1.
         """
-        _require_positive(records_max=records_max)
+        require_positive(records_max=records_max)
         driver, source = self._open_driver(), self._open_source()
         while True:
             queue = source.next_queue()
@@ -342,12 +350,6 @@ class Subscription:
                 if left_s[-1] <= 0:
                     raise _undecided(blocked[data])
         return min(left_s, default=None)
-
-
-def _require_positive(**options: float) -> None:
-    for name, value in options.items():
-        if value <= 0:
-            raise ConfigError(f"`{name}` is {value}; it must be above 0")
 
 
 def _undecided(blocked: Blocked) -> UndecidedError:

@@ -125,6 +125,7 @@ class Transaction:
 
         Raises:
             TransactionStateError: the transaction has ended, or a header is named `txn`.
+            SystemTopicError: the topic is one of Stilltide's own; nothing was sent.
             FatalError: no such topic or partition, or the record is too large.
         """
         self._must_be_open()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from connectors.base import Record
 from pipeline.drivers.acknowledgements import AcknowledgingDriver
 from pipeline.drivers.assigned_partition import AssignedPartition
+from pipeline.errors import client_failed
 from schemas.errors import StilltideError
 from schemas.values import Offset, SubscriptionId, TxnId
 
@@ -152,6 +153,7 @@ class TransactionAcks:
         cumulative_offset, part.cumulative_offset = part.cumulative_offset, None
         try:
             await part.driver.send(part.partition, txn, offsets, cumulative_offset)
-        except StilltideError as error:
+        except Exception as error:  # noqa: BLE001 - raised from the commit
             if self._failure is None:
-                self._failure = error
+                known = isinstance(error, StilltideError)
+                self._failure = error if known else client_failed(error)

@@ -7,6 +7,7 @@ from typing import Self
 from connectors.base import Connector
 from connectors.kafka.config import KafkaConfig
 from connectors.kafka.connector import KafkaConnector
+from pipeline.client.bounds import require_positive, transaction_timeout_ms
 from pipeline.client.cluster import ClientCluster, connect
 from pipeline.client.transaction import Transaction
 
@@ -19,14 +20,18 @@ class TransactionClient:
         connector: instead of `bootstrap_servers`.
         name: in client ids and logs.
         transaction_timeout_s: a transaction that is open for longer is aborted (C7); one that was
-            opened ahead up to a second later (C9).
-        request_timeout_s: how long a coordinator may take to answer, repeats included; at most
-            600.
-        resend_s: an unanswered request is sent again after this, then ever more rarely.
-        open_transactions_max: entering one more waits until another ends.
+            opened ahead up to a second later (C9). At least 0.001; what is above the setting
+            `txn_timeout_ms_max` of the workers is refused when the transaction opens.
+        request_timeout_s: how long a coordinator may take to answer, repeats included, > 0; at
+            most 600.
+        resend_s: an unanswered request is sent again after this, then ever more rarely, > 0.
+        open_transactions_max: entering one more waits until another ends, >= 1.
         linger_ms: how long at most the producer gathers records before it sends them; `commit`
             waits for them, and hurries it unless another transaction is about to send, or the
             commits of most are under way. The default is that of Kafka's own producers.
+
+    Raises:
+        ConfigError: a time-out, or another number, is out of its bounds.
 
     Raises on entry:
         FatalError: the system topics do not exist.
@@ -47,11 +52,18 @@ class TransactionClient:
     ) -> None:
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
+        require_positive(
+            request_timeout_s=request_timeout_s,
+            resend_s=resend_s,
+            open_transactions_max=open_transactions_max,
+        )
         self._connector = connector or KafkaConnector(
             KafkaConfig(bootstrap_servers=bootstrap_servers or "")
         )
         self._name = name
-        self._transaction_timeout_s = transaction_timeout_s
+        self._transaction_timeout_ms = transaction_timeout_ms(
+            "transaction_timeout_s", transaction_timeout_s
+        )
         self._request_timeout_s = request_timeout_s
         self._resend_s = resend_s
         self._open_transactions_max = open_transactions_max
@@ -92,8 +104,13 @@ class TransactionClient:
 
         Args:
             timeout_s: instead of the client's `transaction_timeout_s`.
+
+        Raises:
+            ConfigError: the time-out is out of its bounds; nothing was sent.
         """
         if self._cluster is None:
             raise TypeError("use the client as an async context manager")
-        timeout_s = self._transaction_timeout_s if timeout_s is None else timeout_s
-        return Transaction(self._cluster, turn=next(self._turn), timeout_ms=int(timeout_s * 1000))
+        timeout_ms = self._transaction_timeout_ms
+        if timeout_s is not None:
+            timeout_ms = transaction_timeout_ms("timeout_s", timeout_s)
+        return Transaction(self._cluster, turn=next(self._turn), timeout_ms=timeout_ms)

@@ -9,10 +9,10 @@ import asyncio
 import secrets
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 import structlog
 
@@ -20,7 +20,7 @@ from connectors.base import Connector, Delivered, EndReached, LogWriter
 from connectors.errors import ConnectorError, RetriableError
 from pipeline.core.coordinator.session import ClientSession, GiveUp, Numbered, Send
 from pipeline.drivers.request_batches import RequestBatches
-from pipeline.errors import RequestTimeoutError
+from pipeline.errors import RequestTimeoutError, client_failed
 from schemas import pending_ack, requests, snapshot_requests, topics
 from schemas.acknowledgements import AckAnswer, AckQuestion, AckRequest, ack_request
 from schemas.errors import DecodeError, StilltideError
@@ -137,6 +137,7 @@ class Requests(Generic[B, R, A]):
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: StilltideError | None = None
+        self._ended = asyncio.Event()
 
     @property
     def client_id(self) -> bytes:
@@ -170,8 +171,8 @@ class Requests(Generic[B, R, A]):
             self._sessions.append(session)
             self._batches.append(RequestBatches(partial(self._send, owner)))
         self._tasks = [
-            asyncio.create_task(self._listen(), name="responses"),
-            asyncio.create_task(self._tick(), name="requests-tick"),
+            asyncio.create_task(self._guarded(self._listen), name="responses"),
+            asyncio.create_task(self._guarded(self._tick), name="requests-tick"),
         ]
 
     async def close(self) -> None:
@@ -182,9 +183,9 @@ class Requests(Generic[B, R, A]):
         await self._reader.close()
         self._fail_all(RequestTimeoutError("the client was closed before the answer came"))
 
-    async def failed(self) -> None:
-        """Returns never; raises what ended the listening: nobody is answered any more."""
-        await asyncio.shield(self._tasks[0])
+    async def failed(self) -> NoReturn:
+        """Returns never; raises what ended the client: nobody is answered any more."""
+        await self._ended.wait()
         assert self._failure is not None
         raise self._failure
 
@@ -193,6 +194,7 @@ class Requests(Generic[B, R, A]):
 
         Raises:
             RequestTimeoutError: no answer in time; whether it took effect is unknown.
+            ClientFailedError, or another StilltideError: what ended the client.
         """
         future: asyncio.Future[A] = self._loop.create_future()
 
@@ -220,7 +222,7 @@ class Requests(Generic[B, R, A]):
             return
         try:
             self._answered(answers)
-        except StilltideError as error:
+        except Exception as error:  # noqa: BLE001 - raised from every call of this client
             self._fail_all(error)
 
     def _wake(self) -> None:
@@ -249,9 +251,16 @@ class Requests(Generic[B, R, A]):
         except ConnectorError as error:
             self._loop.call_soon(delivered, error, -1)
 
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs what a client needs to the end of it: without one of them calls would hang."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - raised from every call of this client
+            self._fail_all(error)
+
     async def _listen(self) -> None:
         away = False
-        while True:
+        while self._failure is None:
             try:
                 items = await self._reader.read()
             except RetriableError as error:
@@ -260,18 +269,16 @@ class Requests(Generic[B, R, A]):
                 away = True
                 await asyncio.sleep(TICK_S)
                 continue
-            except StilltideError as error:
-                self._fail_all(error)
-                return
             away = False
             for item in items:
                 if isinstance(item, EndReached) or item.key != self._client_id:
                     continue
+                if self._failure is not None:
+                    return  # while it was read
                 try:
                     self._answered(decode_value(item.value))
                 except StilltideError as error:
-                    self._fail_all(error.at(item.topic, item.partition, item.offset))
-                    return
+                    raise error.at(item.topic, item.partition, item.offset) from None
 
     def _answered(self, records: Sequence[bytes]) -> None:
         for record in records:
@@ -310,10 +317,14 @@ class Requests(Generic[B, R, A]):
             hint="is a worker running for this cluster? start one with `stilltide worker`",
         )
 
-    def _fail_all(self, error: StilltideError) -> None:
-        self._failure = error
+    def _fail_all(self, error: Exception) -> None:
+        """Ends the client: all that is asked, and all that will be, is answered by the error."""
+        failure = error if isinstance(error, StilltideError) else client_failed(error)
+        if self._failure is None:
+            self._failure = failure
+        self._ended.set()
         for settle in [settle for batches in self._batches for settle in batches.close()]:
-            settle(error)
+            settle(self._failure)
 
 
 CoordinatorRequests = Requests[RequestBody, Request, Answer]

@@ -11,7 +11,7 @@ from connectors.memory.broker import MemoryBroker
 from connectors.memory.connector import MemoryConnector
 from pipeline.drivers.replies import Replies
 from pipeline.drivers.requests import COORDINATOR_SERVICE, WAKES_PER_TURN, Requests
-from pipeline.errors import RequestTimeoutError
+from pipeline.errors import ClientFailedError, RequestTimeoutError
 from schemas.errors import DecodeError, StilltideError
 from schemas.framing import decode_value, encode_batch
 from schemas.requests import decode_request, encode_response
@@ -239,6 +239,41 @@ async def test_a_client_that_failed_asks_nobody_again(broker: MemoryBroker, writ
     await repeating
     assert len(sent(broker)) == before
     await client.close()
+
+
+async def test_a_task_that_fails_in_the_background_ends_the_client(
+    broker: MemoryBroker, writer: LogWriter
+):
+    """Nothing hangs when repeating fails: pending and later calls raise its error as the cause."""
+    client = await opened(broker, writer, resend_s=SOON_S)
+    asking = asyncio.create_task(client.ask(0, OPEN))
+    with pytest.raises(ValueError, match="-1") as unsent:
+        await client.ask(1, Open(-1, 1, ()))
+    for call in (asking, client.ask(0, OPEN), client.failed()):
+        with pytest.raises(ClientFailedError, match="ValueError") as caught:
+            await asyncio.wait_for(call, 10)
+        assert str(caught.value.__cause__) == str(unsent.value)
+        assert caught.value.hint
+    await client.close()
+
+
+async def test_an_answer_that_fails_in_an_unforeseen_way_ends_the_client(
+    broker: MemoryBroker, client: Requests
+):
+    """Listening never ends in silence either, and the first error is the one that stays."""
+
+    def fail(_answer: object) -> None:
+        raise LookupError("no such caller")
+
+    client.tell(0, OPEN, fail)
+    await until(lambda: sent(broker))
+    asking = asyncio.create_task(client.ask(1, OPEN))
+    answer(broker, sent(broker)[0][0], Opened(1, 1))
+    with pytest.raises(ClientFailedError, match="LookupError: no such caller"):
+        await asking
+    await client.close()
+    with pytest.raises(ClientFailedError):
+        await client.ask(0, OPEN)
 
 
 async def test_closing_fails_what_is_not_answered(broker: MemoryBroker, writer: LogWriter):

@@ -96,6 +96,10 @@ class AbortedIndexError(PipelineError):
     """The index of aborted native transactions is not whole, or not of this log (F4)."""
 
 
+class UnknownGroupError(PipelineError):
+    """A consumer group that no cluster knows on the topic that it was asked for."""
+
+
 class ReportError(PipelineError):
     """A report cannot be written."""
 

@@ -13,12 +13,12 @@ import click
 from connectors.clock import SystemClock
 from connectors.group_admin import GroupConnector
 from pipeline.cli.asking import EXIT_INCOMPLETE, clusters_option, connector_of
-from pipeline.cli.output import Row, output_option, print_columns, print_rows, say
+from pipeline.cli.output import Row, output_option, print_rows, say
 from pipeline.config import load_settings
 from pipeline.drivers.dynamic_settings import DynamicSettings, write_setting
 from pipeline.drivers.fail_over import FailOver, fail_over
 from pipeline.drivers.group_reason import reason
-from pipeline.drivers.group_report import Standpoint, describe_group
+from pipeline.drivers.group_report import Standpoint, describe_group, require_group
 from pipeline.errors import ConfigError
 from schemas.settings import subscription_setting
 from schemas.values import ClusterName
@@ -29,6 +29,10 @@ Exit codes:
   1  it failed; the error names the next step
   4  not everything is carried over; what is printed says what is left
 """
+
+_PLACE = ("cluster", "partition")
+_SECOND = ("generation", "snapshots", "snapshot_age_ms", "snapshot_round_trip_ms", "why")
+"""What `describe` shows in a second table, beside the place."""
 
 timeout_option = click.option(
     "--timeout-s",
@@ -127,6 +131,7 @@ def describe_command(
     async def described() -> list[Row]:
         named = await _listed(connectors, timeout_s)
         found = await describe_group(connectors, topic, group, timeout_s=timeout_s, told=say)
+        require_group(found, topic, group)
         disabled = [
             ClusterName(row["cluster"])
             for row in named
@@ -136,7 +141,17 @@ def describe_command(
         whys = [reason(one, disabled=disabled) for one in found]
         return [{**row, "why": why} for row, why in zip(rows, whys, strict=True)]
 
-    print_columns(asyncio.run(described()), output)
+    print_described(asyncio.run(described()), output)
+
+
+def print_described(rows: Sequence[Row], output: str) -> None:
+    """Prints a row for each cluster and partition; a table is cut in two to fit a screen."""
+    if output == "json":
+        print_rows(rows, output)
+        return
+    other = [name for name in rows[0] if name not in _SECOND] if rows else []
+    print_rows([{name: row[name] for name in other} for row in rows], output)
+    print_rows([{name: row[name] for name in (*_PLACE, *_SECOND)} for row in rows], output)
 
 
 def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:
@@ -192,6 +207,7 @@ def sync_status(
     found = asyncio.run(
         describe_group(connected(clusters), topic, group, timeout_s=timeout_s, told=say)
     )
+    require_group(found, topic, group)
     rows = [
         {
             "cluster": one.cluster,

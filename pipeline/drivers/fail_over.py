@@ -15,7 +15,7 @@ from connectors.group_admin import GroupConnector
 from pipeline.clusters import unknown_cluster
 from pipeline.core.replication.group import Standing
 from pipeline.drivers.group_places import Told
-from pipeline.drivers.group_report import Standpoint, describe_group
+from pipeline.drivers.group_report import Standpoint, describe_group, require_group
 from pipeline.errors import UnavailableError
 from schemas.values import ClusterName
 
@@ -57,6 +57,7 @@ async def fail_over(
     Raises:
         ConfigError: no cluster is named so.
         ActiveGroupError: the group has members on a cluster.
+        UnknownGroupError: no cluster knows the group, and none is away that might.
         FatalError, UnavailableError, DecodeError: of looking.
     """
     if target not in connectors:
@@ -67,6 +68,8 @@ async def fail_over(
     reached = {name: one for name, one in connectors.items() if name not in away}
     while True:
         found = await describe_group(reached, topic, group, timeout_s=timeout_s, told=told)
+        if not away:
+            require_group(found, topic, group)
         for one in found:
             if one.seen.active:
                 raise ActiveGroupError(

@@ -13,6 +13,7 @@ from pipeline.core.replication import claims, intervals
 from pipeline.core.replication.frontier import LogView, read_again
 from pipeline.core.replication.group import GroupSeen, Standing
 from pipeline.drivers.group_places import GroupPlace, GroupPlaces, Progress, Told
+from pipeline.errors import UnknownGroupError
 from schemas.replication import Claims
 from schemas.replication_markers import Snapshots
 from schemas.values import ClusterName, Offset, TopicPartition
@@ -85,6 +86,25 @@ async def describe_group(
     finally:
         for reader in readers:
             await reader.close()
+
+
+def require_group(found: Collection[Standpoint], topic: str, group: str) -> None:
+    """Refuses a group that is known nowhere: a name with a slip would seem to have read all.
+
+    It is known where it has members, a committed offset on the topic, or an update in the markers.
+
+    Raises:
+        UnknownGroupError: it is not.
+    """
+    if any(one.seen.active or one.seen.offset is not None or one.told_by for one in found):
+        return
+    clusters = ", ".join(sorted({one.cluster for one in found}))
+    raise UnknownGroupError(
+        f"no such group: {group}",
+        detail=f"it has no members and has committed nothing of the topic on {clusters}",
+        hint="check the name; a group comes to be when a consumer joins it or commits",
+        topic=topic,
+    )
 
 
 async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> Standpoint:

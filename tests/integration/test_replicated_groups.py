@@ -144,4 +144,8 @@ async def test_groups_fail_over_between_two_brokers(
         )
         assert (found["translated"], found["record"]) == (77, 77)
         await operated.run("subscription", "failover", topic_name, ours, "--to", "c", code=1)
+        for words in (["describe"], ["sync-status"], ["failover", "--to", "b"]):
+            verb, *options = words
+            said = await operated.run("subscription", verb, topic_name, "slip", *options, code=1)
+            assert not said
         await operated.run("subscription", "disable", topic_name, foreign)

@@ -19,9 +19,9 @@ from pipeline.core.replication.controller import SyncMode
 from pipeline.drivers import group_places
 from pipeline.drivers.fail_over import fail_over
 from pipeline.drivers.group_reason import LAG_MAX, reason
-from pipeline.drivers.group_report import Standpoint, describe_group
+from pipeline.drivers.group_report import Standpoint, describe_group, require_group
 from pipeline.drivers.offset_translation import translate
-from pipeline.errors import ConfigError, RefusedError
+from pipeline.errors import ConfigError, RefusedError, UnknownGroupError
 from schemas.acknowledgements import OffsetRange
 from schemas.replication import origin_of
 from schemas.replication_markers import Response, ResponseKey, Snapshots
@@ -326,6 +326,41 @@ async def test_unknown_clusters_and_topics_are_refused():
             )
         with pytest.raises(FatalError, match="cluster a"):
             await describe_group(sites.connectors, "absent", "g", timeout_s=5)
+
+
+async def test_a_group_that_nobody_knows_is_refused():
+    """A name with a slip has nothing to read again anywhere: that must not pass for in sync."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        await sites.until(lambda: len(b.values()) == 10)
+        found = list((await describe(sites, "slip")).values())
+        with pytest.raises(UnknownGroupError, match="no such group: slip") as caught:
+            require_group(found, DATA.topic, "slip")
+        assert (caught.value.topic, "on a, b" in caught.value.detail) == (DATA.topic, True)
+        with pytest.raises(UnknownGroupError, match="no such group: slip"):
+            await fail_over(
+                sites.connectors, DATA.topic, "slip", ClusterName("b"), dry_run=True, timeout_s=5
+            )
+
+
+async def test_a_group_is_known_by_members_a_commit_or_an_update():
+    """Each of them is enough, on one cluster: a group that has just begun is no slip."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        await sites.until(lambda: len(b.values()) == 10)
+        member = b.connector.group_reader("m", "joined")
+        await member.subscribe([DATA.topic], assigned=lambda _: None, revoked=lambda _: None)
+        a.commit("committed", 0)
+        a.commit("g", 4)
+        await sites.until(lambda: any(key.source == "a" for key, _ in a.updates()))
+        for group in ("joined", "committed", "g"):
+            found = list((await describe(sites, group)).values())
+            require_group(found, DATA.topic, group)
+        told = [it._replace(seen=it.seen._replace(offset=None, active=False)) for it in found]
+        require_group(told, DATA.topic, "g")
+        await member.close()
 
 
 async def test_every_offset_is_translated_exactly():

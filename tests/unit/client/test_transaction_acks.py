@@ -1,0 +1,54 @@
+"""What one transaction acknowledges, when sending it fails in a way that nobody foresaw."""
+
+import pytest
+
+from connectors.memory.broker import MemoryBroker
+from connectors.memory.connector import MemoryConnector
+from pipeline.client.transaction_acks import TransactionAcks
+from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
+from pipeline.drivers.subscription import SubscriptionDriver
+from pipeline.drivers.subscription_options import SubscriptionOptions
+from pipeline.errors import ClientFailedError
+from schemas.acknowledgements import AckAnswer, AckBody, Acknowledge
+from schemas.values import SubscriptionId, TopicPartition, TxnId
+from tests.support.ack_store import StateStore
+from tests.support.coordinated import CoordinatedTopic
+from tests.support.worker_memory import until
+
+SUBSCRIPTION = SubscriptionId(TopicPartition("orders", 0), "billing")
+TXN = TxnId(0, 1)
+
+
+class Failing(StateStore):
+    """A store whose line breaks at acknowledgements."""
+
+    async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
+        """See `AckStore.ask`."""
+        if not isinstance(body, Acknowledge):
+            return await super().ask(subscription, body)
+        raise LookupError("no such line")
+
+
+async def test_an_acknowledgement_that_was_not_sent_is_never_committed():
+    """G: the commit raises what its task failed with, rather than going on without it."""
+    connector = MemoryConnector(MemoryBroker())
+    topic = await CoordinatedTopic.create(connector, "orders", 1)
+    await topic.write(0, None)
+    driver = SubscriptionDriver(connector, SubscriptionOptions(["orders"], "billing"))
+    acknowledging = AcknowledgingDriver(driver, Failing(), "billing", AckOptions())
+    await driver.start()
+    acknowledging.start()
+    try:
+        await until(lambda: acknowledging.queue(SUBSCRIPTION.data))
+        message = acknowledging.queue(SUBSCRIPTION.data).popleft()
+        acks = TransactionAcks()
+        acks.claim(acknowledging, message, cumulative=False)
+        acks.registered(TXN, (SUBSCRIPTION,))
+        with pytest.raises(ClientFailedError, match="LookupError: no such line") as caught:
+            await acks.gathered()
+        assert isinstance(caught.value.__cause__, LookupError)
+        acks.ended(committed=False)
+    finally:
+        await acknowledging.close()
+        await driver.close()
+        await topic.close()

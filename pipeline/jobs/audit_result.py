@@ -53,6 +53,11 @@ class FindingKind(StrEnum):
     """
     BEYOND_END = "beyond-end"
     """Records of a committed transaction are missing and may lie past the audited end."""
+    UNPROMISED = "unpromised"
+    """Of no committed transaction in the range is the number of records still promised (C6).
+
+    Snapshots have absorbed the markers: a number that nobody knows cannot be checked.
+    """
     DIFFERENT = "different"
     """Kafka's read_committed and the filter by aborted-index show different records (F)."""
     RECOUNTED = "recounted"
@@ -88,6 +93,7 @@ VERDICTS: Mapping[FindingKind, Verdict] = MappingProxyType(
         FindingKind.ORPHAN: Verdict.UNKNOWN,
         FindingKind.TRIMMED: Verdict.UNKNOWN,
         FindingKind.BEYOND_END: Verdict.UNKNOWN,
+        FindingKind.UNPROMISED: Verdict.UNKNOWN,
         FindingKind.DIFFERENT: Verdict.INVALID,
         FindingKind.RECOUNTED: Verdict.UNKNOWN,
         FindingKind.UNCOVERED: Verdict.UNKNOWN,

@@ -41,12 +41,14 @@ class Unmarked(NamedTuple):
         uncounted: how many of them no marker calls committed anywhere.
         mixed_count: how many of those have aborted on another partition.
         mixed: the first of these, in order.
+        others: whether a marker promises the number of records of any of those in the range.
     """
 
     total: int
     uncounted: int
     mixed_count: int
     mixed: tuple[TxnId, ...]
+    others: bool
 
 
 def group_records(records: DataFrame, decisions: Decisions) -> DataFrame:
@@ -138,6 +140,9 @@ def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> 
             F.first(uncounted & F.coalesce("aborted", F.lit(False))).alias("mixed"),
         )
     )
+    others = outcomes.filter(
+        F.col("committed") & F.col("record_count").isNotNull() & ~_outside()
+    ).join(unmarked.select("txn"), on="txn", how="left_anti")
     row = unmarked.agg(
         F.count("*"), F.count_if(F.col("uncounted")), F.count_if(F.col("mixed"))
     ).first()
@@ -146,7 +151,7 @@ def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> 
     mixed = unmarked.filter("mixed").select("txn").orderBy("txn").limit(evidence_max)
     rows = mixed.collect() if mixed_count else []
     ids = tuple(TxnId.from_bytes(bytes(it["txn"])) for it in rows)
-    return Unmarked(total, uncounted_count, mixed_count, ids)
+    return Unmarked(total, uncounted_count, mixed_count, ids, bool(total and others.take(1)))
 
 
 def _completeness(compacted: Collection[str]) -> Column:
@@ -156,15 +161,20 @@ def _completeness(compacted: Collection[str]) -> Column:
     """
     found, expected = F.col("found"), F.col("record_count")
     start, end = F.col("start_offset"), F.col("end_offset")
-    outside = (end <= F.col("range_start")) | (start >= F.col("range_end"))
     return (
         F.when(found > expected, FindingKind.SURPLUS)
-        .when((found == expected) | outside, _COMPLETE)
+        .when((found == expected) | _outside(), _COMPLETE)
         .when(start < F.col("range_start"), FindingKind.TRIMMED)
         .when(F.col("topic").isin(*compacted), FindingKind.TRIMMED)
         .when(end > F.col("range_end"), FindingKind.BEYOND_END)
         .otherwise(FindingKind.MISSING)
     )
+
+
+def _outside() -> Column:
+    """Whether a transaction lies wholly outside the range of its partition."""
+    start, end = F.col("start_offset"), F.col("end_offset")
+    return (end <= F.col("range_start")) | (start >= F.col("range_end"))
 
 
 def _finding(row: Row) -> Finding:

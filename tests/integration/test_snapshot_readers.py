@@ -18,6 +18,8 @@ from pipeline.client import TransactionClient
 from pipeline.errors import SnapshotPartError
 from pipeline.jobs.audit import audit
 from pipeline.jobs.audit_result import AuditResult, FindingKind, Verdict
+from pipeline.jobs.audits.report import Check
+from pipeline.jobs.audits.run import AuditPlan, run_audit
 from pipeline.jobs.read_committed import read_committed
 from schemas.placement import system_partition
 from schemas.snapshots import part_key
@@ -122,6 +124,10 @@ def test_an_audit_says_the_same_from_snapshots_as_from_markers(
     trimmed = audit(bootstrap, [TOPIC])
     assert without_clock(trimmed) == without_clock(before)
     assert trimmed.transactions_unchecked == trimmed.transactions_committed == visible
+    counts = {one.check: one for one in run_audit(bootstrap, AuditPlan([TOPIC])).checks}
+    assert counts[Check.COUNTS].finding_counts == {FindingKind.UNPROMISED: 1}
+    assert counts[Check.COUNTS].verdict is Verdict.UNKNOWN
+    assert counts[Check.ATOMICITY].verdict is Verdict.VALID
 
     for _ in range(2):
         asyncio.run(load(bootstrap, TRANSACTIONS // 4))

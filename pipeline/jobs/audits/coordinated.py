@@ -31,6 +31,7 @@ class Judgement:
         committed: distinct transactions, as a marker says, or a visible record.
         aborted: distinct transactions, as a marker says, or a snapshot by name.
         unchecked: committed ones whose number of records nothing promises any more (C6).
+        none_checked: there are committed ones in the range, and all of them are unchecked.
         finding_counts: how many findings of each kind; kinds without any are absent.
         findings: evidence, a bounded number of each kind.
     """
@@ -39,6 +40,7 @@ class Judgement:
     committed: int
     aborted: int
     unchecked: int
+    none_checked: bool
     finding_counts: Counter[FindingKind]
     findings: tuple[Finding, ...]
 
@@ -60,7 +62,7 @@ def judge(
         compacted: topics of which a cleaner may have taken records.
     """
     counts, findings = collect_findings(groups, outcomes, evidence_max, compacted)
-    unmarked = Unmarked(0, 0, 0, ())
+    unmarked = Unmarked(0, 0, 0, (), others=True)
     if evidence.snapshots:
         unmarked = find_unmarked(groups, outcomes, evidence_max)
     mixed = mixed_transactions(evidence)
@@ -72,6 +74,7 @@ def judge(
         committed=committed + unmarked.uncounted,
         aborted=aborted,
         unchecked=unmarked.total,
+        none_checked=bool(unmarked.total) and not unmarked.others,
         finding_counts=counts,
         findings=(*findings, *map(_mixed, [*mixed, *unmarked.mixed][:evidence_max])),
     )

@@ -66,6 +66,7 @@ KINDS: Mapping[Check, frozenset[FindingKind]] = MappingProxyType(
                 FindingKind.SURPLUS,
                 FindingKind.TRIMMED,
                 FindingKind.BEYOND_END,
+                FindingKind.UNPROMISED,
             }
         ),
         Check.ATOMICITY: frozenset({FindingKind.MIXED}),

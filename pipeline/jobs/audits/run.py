@@ -33,7 +33,7 @@ from pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from pipeline.drivers.aborted_indexing import AbortedIndexing
 from pipeline.drivers.batch_walk import walk
 from pipeline.drivers.native_evidence import NativeEvidence, gather_native
-from pipeline.jobs.audit_result import PartitionAudit
+from pipeline.jobs.audit_result import Finding, FindingKind, PartitionAudit
 from pipeline.jobs.audits.coordinated import Judgement, judge
 from pipeline.jobs.audits.equivalence import Comparison, check_equivalence
 from pipeline.jobs.audits.gaps import check_gaps
@@ -251,7 +251,7 @@ class _Run:
             transactions = _held(held, by_transaction(groups))
             found = judge(transactions, decisions.outcomes, evidence, plan.evidence_max, compacted)
             first = first_undecided(transactions)
-            checks = _coordinated(found, plan.evidence_max)
+            checks = coordinated_checks(found, plan.evidence_max)
             rows = {TopicPartition(it.topic, it.partition): it.written for it in found.partitions}
             checks.append(check_gaps(ledgers, rows, compacted, plan.evidence_max))
             self._progress.step("filtering by aborted-index")
@@ -295,9 +295,12 @@ def _held(stack: ExitStack, frame: DataFrame) -> DataFrame:
     return kept
 
 
-def _coordinated(found: Judgement, evidence_max: int) -> list[CheckResult]:
+def coordinated_checks(found: Judgement, evidence_max: int) -> list[CheckResult]:
+    """The checks of coordinated transactions; an answer about no transaction is unknown (C6)."""
     findings = Findings(evidence_max)
     findings.add_all(found.finding_counts, found.findings)
+    if found.none_checked:
+        findings.add(_unpromised(found.unchecked))
     visible = sum(one.visible for one in found.partitions)
     figures = {
         Check.HEADERS: {"records": sum(one.written for one in found.partitions)},
@@ -307,6 +310,15 @@ def _coordinated(found: Judgement, evidence_max: int) -> list[CheckResult]:
         Check.ATOMICITY: {"committed": found.committed, "aborted": found.aborted},
     }
     return [CheckResult.of(check, findings, **each) for check, each in figures.items()]
+
+
+def _unpromised(unchecked: int) -> Finding:
+    """The counts of no transaction could be checked: that is not known to be right."""
+    detail = (
+        f"snapshots have absorbed the markers of all {unchecked} committed transactions in the"
+        " range, and nothing else promises how many records they have"
+    )
+    return Finding(FindingKind.UNPROMISED, None, None, None, None, None, None, detail)
 
 
 def _figures(

@@ -1,0 +1,109 @@
+"""Committed transactions whose number of records nothing promises any more."""
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.core.txn_buffer.aborted import AbortedSet
+from pipeline.core.txn_buffer.recovery import Snapshot
+from pipeline.drivers.evidence import Evidence
+from pipeline.jobs.audit_result import FindingKind, Verdict
+from pipeline.jobs.audits.coordinated import Judgement, judge
+from pipeline.jobs.audits.report import Check, CheckResult
+from pipeline.jobs.audits.run import coordinated_checks
+from pipeline.jobs.findings import group_records
+from pipeline.jobs.outcomes import decisions_of
+from schemas.headers import TXN
+from schemas.markers import Marker
+from schemas.snapshots import SnapshotEnd
+from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+from tests.support.spark import kafka_frame
+
+DATA, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+START, DECIDED, END = 100, 150, 200
+IDS = {"orders": b"\1" * 16}
+RANGES = tuple(OffsetRange(data, Offset(START), EndOffset(END)) for data in (DATA, OTHER))
+ABSORBED, MARKED = TxnId(0, 1), TxnId(0, 2)
+
+
+def marker(
+    start: int,
+    end: int,
+    *,
+    data: TopicPartition = DATA,
+    txn: TxnId = MARKED,
+    committed: bool = True,
+    topic_id: bytes = IDS["orders"],
+) -> Marker:
+    """An outcome that is still there, and promises two records."""
+    return Marker(data, txn, committed, EndOffset(start), EndOffset(end), 2, topic_id)
+
+
+def records(spark: SparkSession, data: TopicPartition, txn: TxnId | None, first: int) -> DataFrame:
+    """Two records of a transaction, or plain ones."""
+    headers = None if txn is None else [(TXN, txn.to_bytes())]
+    rows = [(first, headers), (first + 1, headers)]
+    return kafka_frame(spark, rows, topic=data.topic, partition=data.partition)
+
+
+def judged(spark: SparkSession, rows: DataFrame, *found: Marker) -> Judgement:
+    """What is to say with a snapshot on the first partition that has absorbed all before."""
+    end = SnapshotEnd(
+        IDS["orders"], EndOffset(DECIDED), EndOffset(0), 1, (), {}, {}, EndOffset(0), ()
+    )
+    snapshots = {DATA: Snapshot(end, AbortedSet({}))}
+    evidence = Evidence(RANGES, IDS, found, (), {}, snapshots)
+    decisions = decisions_of(spark, evidence)
+    return judge(group_records(rows, decisions), decisions.outcomes, evidence, 5)
+
+
+def counts(found: Judgement) -> CheckResult:
+    """The answer of the check."""
+    (check,) = [one for one in coordinated_checks(found, 5) if one.check is Check.COUNTS]
+    return check
+
+
+UNCHECKED = {
+    "no marker is left": [],
+    "the only other one has aborted": [marker(160, 162, committed=False)],
+    "the only other one lies past the range": [marker(200, 202)],
+    "the only other one lies below the range": [marker(90, 100)],
+    "the only other one is of a former topic": [marker(160, 162, topic_id=b"\2" * 16)],
+    "it is promised on one of its partitions": [marker(160, 162, data=OTHER, txn=ABSORBED)],
+}
+
+
+@pytest.mark.parametrize("found", UNCHECKED.values(), ids=UNCHECKED)
+def test_counts_of_which_none_could_be_checked_are_unknown(
+    spark: SparkSession, found: list[Marker]
+):
+    """C6: nothing promises how many records any committed transaction of the range has."""
+    rows = records(spark, DATA, ABSORBED, 110)
+    if found and found[0].txn == ABSORBED:
+        rows = rows.unionAll(records(spark, OTHER, ABSORBED, 160))
+    check = counts(judged(spark, rows, *found))
+    assert (check.verdict, check.figures["unchecked"]) == (Verdict.UNKNOWN, 1)
+    assert check.finding_counts == {FindingKind.UNPROMISED: 1}
+    assert "all 1 committed transactions" in check.findings[0].detail
+
+
+def test_counts_of_which_some_could_be_checked_are_valid(spark: SparkSession):
+    """What is promised holds; how many could not be checked is a figure, as ever."""
+    rows = records(spark, DATA, ABSORBED, 110).unionAll(records(spark, DATA, MARKED, 160))
+    check = counts(judged(spark, rows, marker(160, 162)))
+    assert (check.verdict, check.finding_counts) == (Verdict.VALID, {})
+    assert check.figures == {"committed": 2, "unchecked": 1}
+
+
+@pytest.mark.parametrize("found", [[], [marker(200, 202)], [marker(160, 162, committed=False)]])
+def test_without_committed_transactions_there_is_nothing_to_check(
+    spark: SparkSession, found: list[Marker]
+):
+    """No count is wrong, and none is unknown: a topic of plain records is valid."""
+    check = counts(judged(spark, records(spark, DATA, None, 110), *found))
+    assert (check.verdict, check.figures["unchecked"]) == (Verdict.VALID, 0)
+
+
+def test_what_is_wrong_outranks_what_could_not_be_checked(spark: SparkSession):
+    """A promised record is missing: the transaction was looked at, and the check is invalid."""
+    check = counts(judged(spark, records(spark, DATA, ABSORBED, 110), marker(160, 162)))
+    assert (check.verdict, check.finding_counts) == (Verdict.INVALID, {FindingKind.MISSING: 1})

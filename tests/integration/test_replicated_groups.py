@@ -87,6 +87,12 @@ async def shows_nothing_to_read_again(worker: WorkerProcess, topic: str, group: 
             """Each look takes a round trip."""
 
 
+async def refuses_a_group_that_nobody_knows(operated: Operated, topic: str) -> None:
+    """Whatever is asked of it, exit code 1, and nothing on stdout."""
+    for verb, *options in (["describe"], ["sync-status"], ["failover", "--to", "b"]):
+        assert not await operated.run("subscription", verb, topic, "slip", *options, code=1)
+
+
 async def test_groups_fail_over_between_two_brokers(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ):
@@ -144,8 +150,5 @@ async def test_groups_fail_over_between_two_brokers(
         )
         assert (found["translated"], found["record"]) == (77, 77)
         await operated.run("subscription", "failover", topic_name, ours, "--to", "c", code=1)
-        for words in (["describe"], ["sync-status"], ["failover", "--to", "b"]):
-            verb, *options = words
-            said = await operated.run("subscription", verb, topic_name, "slip", *options, code=1)
-            assert not said
+        await refuses_a_group_that_nobody_knows(operated, topic_name)
         await operated.run("subscription", "disable", topic_name, foreign)

@@ -17,6 +17,7 @@ COPY pyproject.toml README.md ./
 COPY schemas schemas
 COPY connectors connectors
 COPY pipeline pipeline
+COPY stilltide stilltide
 RUN --mount=type=cache,target=/var/cache/pip \
     pip --python /opt/stilltide/bin/python install --no-deps --target /opt/application .
 
@@ -47,8 +48,9 @@ RUN --mount=type=bind,source=requirements.spark.lock,target=/tmp/lock \
 FROM java AS fetch
 RUN --mount=type=bind,source=connectors,target=/src/connectors \
     --mount=type=bind,source=schemas,target=/src/schemas \
+    --mount=type=bind,source=stilltide,target=/src/stilltide \
     PYTHONPATH=/src STILLTIDE_CACHE_DIR=/opt/cache \
-    python -c "from connectors.local.jars import spark_jars; spark_jars()"
+    python -c "from stilltide.connectors.local.jars import spark_jars; spark_jars()"
 
 FROM scratch AS jars
 COPY --from=fetch /opt/cache/jars/*.jar /

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
-CODE := schemas connectors pipeline tests
+CODE := schemas connectors pipeline stilltide/__init__.py stilltide/__main__.py tests
 JOBS ?= 3
 SEED ?= 1
 ROUNDS ?= 2
@@ -64,7 +64,7 @@ lock: setup ## Compile requirements.lock anew, and of it what the images need.
 	$(COMPILE) --no-annotate --constraint requirements.lock --extra spark -o requirements.spark.lock
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
-	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. schemas/v1/*.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. stilltide/schemas/v1/*.proto
 
 clean: ## Remove what the other targets made, except downloads in the user cache.
 	rm -rf .venv build .pytest_cache .hypothesis .ruff_cache

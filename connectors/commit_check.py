@@ -1,13 +1,13 @@
 """What metadata of a commit must be, the same for every connector.
 
-*Source*: connectors.base, `GroupReader.commit`; kafka.md 2.
+*Source*: connectors.ports, `GroupReader.commit`; kafka.md 2.
 """
 
 from collections.abc import Mapping
 
-from connectors.base import COMMIT_METADATA_CHARS_MAX
-from connectors.errors import FatalError
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX
+from stilltide.schemas.values import TopicPartition
 
 
 def check_metadata(metadata: Mapping[TopicPartition, str]) -> None:

@@ -3,7 +3,7 @@
 *Source*: architecture.md, The tree.
 """
 
-from schemas.errors import StilltideError
+from stilltide.schemas.errors import StilltideError
 
 
 class ConnectorError(StilltideError):

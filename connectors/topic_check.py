@@ -5,8 +5,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from connectors.errors import FatalError
-from schemas.topics import TopicSpec
+from stilltide.connectors.errors import FatalError
+from stilltide.schemas.topics import TopicSpec
 
 PARTITIONS_MAX = 100_000
 """As many as the Kafka client takes in one topic."""

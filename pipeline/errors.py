@@ -4,8 +4,8 @@
 world.
 """
 
-from schemas.errors import StilltideError
-from schemas.topics import PREFIX
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.topics import PREFIX
 
 
 class PipelineError(StilltideError):

@@ -5,7 +5,7 @@
 
 from typing import NamedTuple
 
-from schemas.values import EndOffset
+from stilltide.schemas.values import EndOffset
 
 PIECE_BYTES_MAX = 512 * 1024
 """A piece shares its entry with other records, and an entry is bounded (A3)."""

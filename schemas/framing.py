@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from schemas.errors import DecodeError, OversizeError, UnknownVersionError
-from schemas.v1.framing_pb2 import Batch, RequestRecord
+from stilltide.schemas.errors import DecodeError, OversizeError, UnknownVersionError
+from stilltide.schemas.v1.framing_pb2 import Batch, RequestRecord
 
 MAGIC = b"\x0e\x01"
 VERSION = b"\x00\x01"

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from schemas.errors import DecodeError, MalformedHeaderError
-from schemas.values import TXN_ID_BYTES, Offset
+from stilltide.schemas.errors import DecodeError, MalformedHeaderError
+from stilltide.schemas.values import TXN_ID_BYTES, Offset
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Headers of a record in order; names may repeat."""

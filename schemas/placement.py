@@ -6,7 +6,7 @@ stable hash, so a reader of one data partition needs one partition of each.
 
 import zlib
 
-from schemas.values import TopicPartition
+from stilltide.schemas.values import TopicPartition
 
 
 def system_partition(data: TopicPartition, partition_count: int) -> int:

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from schemas.errors import DecodeError
-from schemas.v1.settings_pb2 import Setting
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1.settings_pb2 import Setting
 
 SettingValue = bool | int | str
 """What a dynamic setting may hold."""

@@ -6,7 +6,7 @@
 import struct
 from typing import NamedTuple, NewType
 
-from schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError
 
 Offset = NewType("Offset", int)
 """Position of one record, inclusive."""

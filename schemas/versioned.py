@@ -9,7 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from schemas.errors import DecodeError, UnknownVersionError
+from stilltide.schemas.errors import DecodeError, UnknownVersionError
 
 VERSION = 1
 """Of every message that bears one."""

@@ -9,7 +9,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from connectors.local.cluster import LocalCluster
+from stilltide.connectors.local.cluster import LocalCluster
 
 _ON_SPARK = (
     "test_audit.py",

@@ -1,7 +1,8 @@
 """Settings of the Kafka connector, and the librdkafka options they become.
 
-*Source*: faust.md 7 (producer), kafka.md 2 and 7 (traps). What a promise of `connectors.base` rests
-on is passed explicitly, also where it equals today's default. The environment is not read here.
+*Source*: faust.md 7 (producer), kafka.md 2 and 7 (traps). What a promise of `connectors.ports`
+rests on is passed explicitly, even where the value equals today's default. The environment is not
+read here.
 
 Refuses an `extra` option that would break such a promise.
 """
@@ -10,9 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from connectors.copying import COPY_TIMEOUT_S
-from connectors.errors import FatalError
-from connectors.fetching import Fetching
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
+from stilltide.connectors.ports.fetching import Fetching
 
 Options = dict[str, str | int | float | bool]
 

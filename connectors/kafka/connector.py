@@ -1,21 +1,21 @@
 """The Kafka connector: one cluster's writers, readers and admins.
 
-*Source*: architecture.md, The tree; the ports are in connectors.base.
+*Source*: architecture.md, The tree; the ports are in connectors.ports.
 """
 
-from connectors.fetching import Fetching
-from connectors.kafka.admin import KafkaAdmin
-from connectors.kafka.columns import KafkaColumnReader
-from connectors.kafka.config import KafkaConfig, reader_options
-from connectors.kafka.copying import KafkaCopyWriter
-from connectors.kafka.fetch import KafkaBatchReader
-from connectors.kafka.group_admin import KafkaGroupAdmin
-from connectors.kafka.groups import KafkaGroupReader
-from connectors.kafka.native_transactions import KafkaNativeTransactions
-from connectors.kafka.reader import KafkaReader
-from connectors.kafka.sharing import SharedConsumers
-from connectors.kafka.transactional import KafkaTransactionalWriter
-from connectors.kafka.writer import KafkaWriter
+from stilltide.connectors.kafka.admin.admin import KafkaAdmin
+from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
+from stilltide.connectors.kafka.admin.native_transactions import KafkaNativeTransactions
+from stilltide.connectors.kafka.config import KafkaConfig, reader_options
+from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
+from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
+from stilltide.connectors.kafka.consumer.reader import KafkaReader
+from stilltide.connectors.kafka.consumer.sharing import SharedConsumers
+from stilltide.connectors.kafka.producer.copying import KafkaCopyWriter
+from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
+from stilltide.connectors.kafka.producer.writer import KafkaWriter
+from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
+from stilltide.connectors.ports.fetching import Fetching
 
 
 class KafkaConnector:

@@ -11,14 +11,14 @@ import re
 import kafka.errors as kafka_python
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.errors import (
+from stilltide.connectors.errors import (
     ConnectorError,
     FatalError,
     FencedError,
     OffsetOutOfRangeError,
     RetriableError,
 )
-from schemas.values import TopicPartition
+from stilltide.schemas.values import TopicPartition
 
 _FENCED = frozenset(
     {

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-from connectors.errors import FatalError
+from stilltide.connectors.errors import FatalError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from connectors.local.errors import BrokerStartError, DataDirInUseError, PortTakenError
-from connectors.local.jars import broker_jars
-from connectors.local.java import find_java
-from schemas.topics import ENTRY_BYTES_MAX
+from stilltide.connectors.local.errors import BrokerStartError, DataDirInUseError, PortTakenError
+from stilltide.connectors.local.jars import broker_jars
+from stilltide.connectors.local.java import find_java
+from stilltide.schemas.topics import ENTRY_BYTES_MAX
 
 HOST = "127.0.0.1"
 PORT_MIN, PORT_MAX = 20_000, 32_767

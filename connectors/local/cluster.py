@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from connectors.local import watchdog
-from connectors.local.broker import FAST_START, BrokerDir, Launch, Listener
-from connectors.local.errors import BrokerDownError
-from connectors.local.readiness import START_TIMEOUT_S, STOP_TIMEOUT_S, await_ready
+from stilltide.connectors.local import watchdog
+from stilltide.connectors.local.broker import FAST_START, BrokerDir, Launch, Listener
+from stilltide.connectors.local.errors import BrokerDownError
+from stilltide.connectors.local.readiness import START_TIMEOUT_S, STOP_TIMEOUT_S, await_ready
 
 
 class LocalCluster:

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from connectors.local.broker import BrokerDir
-from connectors.local.errors import BrokerDownError, PortTakenError
-from connectors.local.readiness import POLL_S, STOP_TIMEOUT_S, await_ready
+from stilltide.connectors.local.broker import BrokerDir
+from stilltide.connectors.local.errors import BrokerDownError, PortTakenError
+from stilltide.connectors.local.readiness import POLL_S, STOP_TIMEOUT_S, await_ready
 
 NAMES = ("a", "b", "c")
 """What local clusters are called."""

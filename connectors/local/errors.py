@@ -3,7 +3,7 @@
 *Source*: system.md, What bad input gets.
 """
 
-from connectors.errors import FatalError
+from stilltide.connectors.errors import FatalError
 
 
 class JavaMissingError(FatalError):

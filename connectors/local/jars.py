@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from connectors.local.errors import JarsError
-from connectors.local.resolvers import Coordinate, fetch_with_ivy, fetch_with_maven
+from stilltide.connectors.local.errors import JarsError
+from stilltide.connectors.local.resolvers import Coordinate, fetch_with_ivy, fetch_with_maven
 
 LOCK_PATH = Path(__file__).with_name("jars.lock")
 
@@ -127,7 +127,7 @@ def read_lock(text: str) -> dict[str, list[LockedJar]]:
                 raise JarsError(
                     f"line {number} of the jar lock is not `sha256  group:artifact:version`",
                     detail=repr(line),
-                    hint="write it anew: python -m connectors.local.relock",
+                    hint="write it anew: python -m stilltide.connectors.local.relock",
                 )
     return sets
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from connectors.local.errors import JavaMissingError
+from stilltide.connectors.local.errors import JavaMissingError
 
 MAJOR_MIN = 17
 _TIMEOUT_S = 20

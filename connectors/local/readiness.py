@@ -10,8 +10,8 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from connectors.local.broker import HOST, BrokerDir, BrokerRecord
-from connectors.local.errors import BrokerStartError
+from stilltide.connectors.local.broker import HOST, BrokerDir, BrokerRecord
+from stilltide.connectors.local.errors import BrokerStartError
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0

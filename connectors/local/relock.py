@@ -1,4 +1,4 @@
-"""Writes `jars.lock` anew: `python -m connectors.local.relock`, with Maven on the PATH.
+"""Writes `jars.lock` anew: `python -m stilltide.connectors.local.relock`, with Maven on the PATH.
 
 Follows the dependencies of the roots below once, so that nobody else ever has to.
 """
@@ -7,8 +7,8 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from connectors.local.jars import LOCK_PATH
-from connectors.local.resolvers import MAVEN_PLUGIN, Coordinate, run_tool, write_pom
+from stilltide.connectors.local.jars import LOCK_PATH
+from stilltide.connectors.local.resolvers import MAVEN_PLUGIN, Coordinate, run_tool, write_pom
 
 LOG4J = "2.25.3"
 ROOTS = {
@@ -38,7 +38,9 @@ SPARK_NEEDS = {
 }
 """Of what the connector depends on, all that pyspark's own jars lack."""
 
-_HEADER = "# sha256  group:artifact:version; written by `python -m connectors.local.relock`\n"
+_HEADER = (
+    "# sha256  group:artifact:version; written by `python -m stilltide.connectors.local.relock`\n"
+)
 
 
 def main() -> None:

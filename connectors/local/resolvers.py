@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from connectors.local.errors import JarsError
-from connectors.local.java import find_java
+from stilltide.connectors.local.errors import JarsError
+from stilltide.connectors.local.java import find_java
 
 MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _TIMEOUT_S = 900
@@ -138,7 +138,7 @@ def run_tool(command: Sequence[str], directory: Path) -> None:
 
 
 def _ivy_jar() -> Path:
-    # Found without importing pyspark, which only the jobs and connectors.spark may do.
+    # Found without importing pyspark, which only the jobs and stilltide.connectors.spark may do.
     spec = importlib.util.find_spec("pyspark")
     for root in (spec.submodule_search_locations or []) if spec else []:
         for jar in sorted(Path(root).glob("jars/ivy-*.jar")):

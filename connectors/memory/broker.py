@@ -19,13 +19,14 @@ from itertools import islice
 from operator import attrgetter
 from zlib import crc32
 
-from connectors.base import NewRecord, Record, TopicDescription
-from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
-from connectors.memory.group import Group
-from connectors.topic_check import too_few_brokers
-from schemas.headers import Headers
-from schemas.topics import MIN_INSYNC_REPLICAS, BrokerFigures, TopicSpec
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.memory.group import Group
+from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.ports.records import NewRecord, Record
+from stilltide.connectors.topic_check import too_few_brokers
+from stilltide.schemas.headers import Headers
+from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, BrokerFigures, TopicSpec
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 ADDRESS = "memory"
 ONE_BROKER = BrokerFigures(1, 1)

@@ -1,22 +1,22 @@
 """The memory connector: writers, readers and admins of one memory broker.
 
-*Source*: architecture.md, The tree; the ports are in connectors.base.
+*Source*: architecture.md, The tree; the ports are in connectors.ports.
 """
 
 from collections.abc import Mapping, Sequence
 
-from connectors.base import TopicDescription
-from connectors.errors import FatalError, OffsetOutOfRangeError
-from connectors.fetching import Fetching
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
-from connectors.memory.group_admin import MemoryGroupAdmin
-from connectors.memory.reader import MemoryGroupReader, MemoryReader
-from connectors.memory.transactional import MemoryTransactionalWriter
-from connectors.memory.writer import MemoryWriter
-from connectors.topic_check import check_specs, check_topic
-from schemas.topics import BrokerFigures, TopicSpec
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
+from stilltide.connectors.memory.group_admin import MemoryGroupAdmin
+from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader
+from stilltide.connectors.memory.transactional import MemoryTransactionalWriter
+from stilltide.connectors.memory.writer import MemoryWriter
+from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.topic_check import check_specs, check_topic
+from stilltide.schemas.topics import BrokerFigures, TopicSpec
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class MemoryConnector:

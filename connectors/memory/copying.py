@@ -1,6 +1,6 @@
 """What a link reads and writes with, in memory.
 
-*Source*: connectors.copying.
+*Source*: connectors.ports.copying.
 
 *Invariants*: copies land at once, in a transaction that stays open until `commit`, `close`, or
 somebody else's `fence`; readers of committed data stop in front of it.
@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from connectors.base import EndReached, NewRecord, Record
-from connectors.copying import Columns, NewCopy, Span
-from connectors.errors import ConnectorError, FatalError, FencedError
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.reader import MemoryReader
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.connectors.errors import ConnectorError, FatalError, FencedError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.reader import MemoryReader
+from stilltide.connectors.ports.copying import Columns, NewCopy, Span
+from stilltide.connectors.ports.records import EndReached, NewRecord, Record
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class MemoryColumnReader:

@@ -1,6 +1,6 @@
 """A consumer group of the memory broker: its offsets, its members, and who has what.
 
-*Source*: connectors.base, `GroupReader`; Kafka's range assignor and eager rebalancing.
+*Source*: connectors.ports, `GroupReader`; Kafka's range assignor and eager rebalancing.
 
 *Invariants*: a rebalance takes everything back from every member before it gives anything.
 """
@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from connectors.base import Committed
-from schemas.values import TopicPartition
+from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.values import TopicPartition
 
 
 class Member(Protocol):

@@ -1,15 +1,15 @@
 """Consumer groups of the memory broker, seen from outside.
 
-*Source*: connectors.group_admin, `GroupAdmin`.
+*Source*: connectors.ports.groups, `GroupAdmin`.
 """
 
 from collections.abc import Collection, Mapping
 
-from connectors.base import Committed
-from connectors.commit_check import check_metadata
-from connectors.errors import ActiveGroupError, FatalError
-from connectors.memory.broker import MemoryBroker
-from schemas.values import TopicPartition
+from stilltide.connectors.commit_check import check_metadata
+from stilltide.connectors.errors import ActiveGroupError, FatalError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.values import TopicPartition
 
 
 class MemoryGroupAdmin:

@@ -1,6 +1,6 @@
 """Readers of the memory broker: of named partitions, and of a group's.
 
-*Source*: connectors.base, `LogReader` and `GroupReader`.
+*Source*: connectors.ports, `LogReader` and `GroupReader`.
 
 *Invariants*: nothing is fetched ahead, so a record is read when `read` returns it and not before.
 """
@@ -11,11 +11,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import cast
 
-from connectors.base import NO_METADATA, Committed, EndReached, Record, Run, TimedRecord
-from connectors.commit_check import check_metadata
-from connectors.errors import FatalError, FencedError
-from connectors.memory.broker import MemoryBroker
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.connectors.commit_check import check_metadata
+from stilltide.connectors.errors import FatalError, FencedError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.ports.readers import NO_METADATA, Committed
+from stilltide.connectors.ports.records import EndReached, Record, Run, TimedRecord
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class MemoryReader:

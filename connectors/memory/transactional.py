@@ -1,6 +1,6 @@
 """Sets of records that land whole or not at all, in memory.
 
-*Source*: connectors.base, `TransactionalWriter`.
+*Source*: connectors.ports, `TransactionalWriter`.
 
 *Invariants*: a set lands in one step, in a later turn of the loop than its `write`; behind it each
 partition skips an offset, as Kafka's control record takes one.
@@ -9,9 +9,9 @@ partition skips an offset, as Kafka's control record takes one.
 import asyncio
 from collections.abc import Sequence
 
-from connectors.base import NewRecord
-from connectors.errors import FatalError, FencedError
-from connectors.memory.broker import MemoryBroker
+from stilltide.connectors.errors import FatalError, FencedError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.ports.records import NewRecord
 
 
 class MemoryTransactionalWriter:

@@ -1,6 +1,6 @@
 """A writer of the memory broker.
 
-*Source*: connectors.base, `LogWriter`.
+*Source*: connectors.ports, `LogWriter`.
 
 *Invariants*: a record lands and is reported in a later turn of the loop than its append, never
 within it; order per partition = order of appends.
@@ -10,10 +10,10 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from connectors.base import Delivered
-from connectors.errors import ConnectorError, FatalError, RetriableError
-from connectors.memory.broker import MemoryBroker, Report
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.memory.broker import MemoryBroker, Report
+from stilltide.connectors.ports.writers import Delivered
+from stilltide.schemas.values import TopicPartition
 
 RECORD_BYTES_MAX = 6 * 1024 * 1024
 """As a Kafka writer: a larger record is refused at once, a smaller one by its topic."""

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.spark.frames import frame_of_table
-from schemas.values import OffsetRange, TopicPartition
+from stilltide.connectors.spark.frames import frame_of_table
+from stilltide.schemas.values import OffsetRange, TopicPartition
 
 _LONG = 4096
 _SHIFT, _LONG_SHIFT = 8, 16

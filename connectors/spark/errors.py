@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from connectors.errors import ConnectorError, FatalError, RetriableError
-from connectors.kafka.config import Cluster, config_of
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.kafka.config import Cluster, config_of
 
 _DETAIL_CHARS_MAX = 600
 

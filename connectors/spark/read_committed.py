@@ -18,9 +18,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 from pyspark.sql import types as T  # noqa: N812 - likewise
 
-from schemas.digest import DIGEST_BITS
-from schemas.headers import TXN
-from schemas.values import TXN_ID_BYTES
+from stilltide.schemas.digest import DIGEST_BITS
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.values import TXN_ID_BYTES
 
 MALFORMED = "malformed"
 VISIBILITY = "visibility"

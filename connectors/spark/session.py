@@ -23,8 +23,8 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from connectors.errors import FatalError
-from connectors.local.java import find_java
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.local.java import find_java
 
 _LOG_TAIL_LINES = 15
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.kafka.config import Cluster, config_of
-from connectors.kafka.security import java_options
-from connectors.spark.frames import session_setting
-from schemas.values import OffsetRange
+from stilltide.connectors.kafka.config import Cluster, config_of
+from stilltide.connectors.kafka.security import java_options
+from stilltide.connectors.spark.frames import session_setting
+from stilltide.schemas.values import OffsetRange
 
 KAFKA_DDL = (
     "key binary, value binary, topic string, partition int, offset bigint, "

@@ -11,9 +11,9 @@ import faust
 from faust.app.base import BootStrategy
 from mode import CrashingSupervisor
 
-from connectors.kafka.security import tls_context
-from pipeline.agents.transport import PromptTransport
-from pipeline.config import Settings
+from stilltide.connectors.kafka.security import tls_context
+from stilltide.pipeline.agents.transport import PromptTransport
+from stilltide.pipeline.config.settings import Settings
 
 MAX_POLL_INTERVAL_S = 300.0
 FETCH_BYTES_MAX = 8 * 1024 * 1024

@@ -10,8 +10,8 @@ from typing import Any
 
 import faust
 
-from pipeline.core.buffered_log.accumulator import WriteEntry
-from pipeline.drivers.owned_log import OwnedLog
+from stilltide.pipeline.core.buffered_log.accumulator import WriteEntry
+from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 
 Submitted = tuple[OwnedLog, WriteEntry]
 

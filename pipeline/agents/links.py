@@ -9,19 +9,19 @@ from collections.abc import Callable
 import faust
 from prometheus_client import CollectorRegistry
 
-from connectors.clock import SystemClock
-from connectors.copying import LinkConnector
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from pipeline.agents.partition_owner import PartitionOwners
-from pipeline.config import Settings
-from pipeline.drivers.owned_links import LinksDriver
-from pipeline.drivers.replication import Replication, ReplicationOptions
-from pipeline.drivers.replication_progress import LinkProgress
-from pipeline.drivers.replication_topics import TopicChoice
-from pipeline.replication_metrics import LinkMetrics
-from schemas.topics import SNAPSHOT_REQUESTS
-from schemas.values import ClusterName
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.copying import LinkConnector
+from stilltide.pipeline.agents.partition_owner import PartitionOwners
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.owner import LinksDriver
+from stilltide.pipeline.drivers.links.progress import LinkProgress
+from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.metrics.links import LinkMetrics
+from stilltide.schemas.topics import SNAPSHOT_REQUESTS
+from stilltide.schemas.values import ClusterName
 
 
 def links_agent(

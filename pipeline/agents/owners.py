@@ -9,41 +9,40 @@ from typing import Any, NamedTuple
 
 import faust
 
-from connectors.base import BatchReader, LogAdmin, LogWriter
-from connectors.clock import SystemClock
-from connectors.errors import RetriableError
-from connectors.group_admin import GroupConnector
-from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.agents.partition_owner import (
-    PartitionOwnerAgent,
-    PartitionOwners,
-)
-from pipeline.agents.probes import Finding
-from pipeline.config import Settings
-from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.core.native_transactions.indexer import IndexLimits
-from pipeline.core.replication.controller import SyncMode
-from pipeline.core.txn_buffer.writer import SnapshotLimits
-from pipeline.drivers.coordinator import CoordinatorDriver
-from pipeline.drivers.dynamic_settings import DynamicSettings
-from pipeline.drivers.end_offsets import EndOffsets
-from pipeline.drivers.owned_index import IndexOwner, IndexParts
-from pipeline.drivers.owned_replication import Replicated, ReplicationDriver, ReplicationParts
-from pipeline.drivers.owned_snapshots import SnapshotParts
-from pipeline.drivers.owner import OwnerParts
-from pipeline.drivers.passed_over import PassedOver
-from pipeline.drivers.pending_ack import PendingAckDriver
-from pipeline.drivers.replication_controller import ControlledPartition
-from pipeline.drivers.replies import Replies
-from pipeline.drivers.requests import AckRequests, CoordinatorRequests
-from pipeline.drivers.snapshot_line import connect_snapshots
-from pipeline.drivers.txn_snapshots import SnapshotDriver
-from pipeline.errors import RefusedError, RequestTimeoutError
-from pipeline.metrics import WorkerMetrics
-from pipeline.subscription_metrics import SubscriptionMetrics
-from schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
-from schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS
-from schemas.values import ClusterName, Offset, TopicPartition
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.readers import BatchReader
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.agents.partition_owner import PartitionOwnerAgent, PartitionOwners
+from stilltide.pipeline.agents.probes import Finding
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.core.native.indexer import IndexLimits
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
+from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
+from stilltide.pipeline.drivers.groups.controller import ControlledPartition
+from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDriver, ReplicationParts
+from stilltide.pipeline.drivers.native.owner import IndexOwner, IndexParts
+from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
+from stilltide.pipeline.drivers.service.owner import OwnerParts
+from stilltide.pipeline.drivers.service.passed_over import PassedOver
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.requests import AckRequests, CoordinatorRequests
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
+from stilltide.pipeline.drivers.snapshots.ownership import SnapshotParts
+from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
+from stilltide.pipeline.metrics.groups import SubscriptionMetrics
+from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
+from stilltide.schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 SNAPSHOT_TIMEOUT_S = 10.0
 """For a snapshot to begin reading a data partition at; then the controllers begin again."""

@@ -12,9 +12,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import faust
 import structlog
 
-from pipeline.drivers.passed_over import PassedOver, hand_over
-from pipeline.drivers.requests import Neighbour
-from schemas.values import TopicPartition
+from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
+from stilltide.pipeline.drivers.service.requests import Neighbour
+from stilltide.schemas.values import TopicPartition
 
 log = structlog.get_logger(__name__)
 

@@ -13,10 +13,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from connectors.base import LogAdmin
-from connectors.errors import ConnectorError
-from pipeline.errors import ConfigError
-from schemas.topics import TXN_LOG
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.pipeline.errors import ConfigError
+from stilltide.schemas.topics import TXN_LOG
 
 BROKER_TIMEOUT_S = 2.0
 FRESH_S = 1.0

@@ -14,28 +14,31 @@ import faust
 import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from connectors.base import BatchReader, Connector, LogAdmin, LogWriter
-from connectors.kafka.connector import KafkaConnector
-from pipeline.agents.apps import cluster_app, writer_app
-from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.agents.links import links_agent
-from pipeline.agents.owners import Owners, Shared
-from pipeline.agents.probes import Finding, Probes, broker_check
-from pipeline.config import Settings
-from pipeline.core.coordinator.session import Numbered
-from pipeline.drivers.dynamic_settings import DynamicSettings
-from pipeline.drivers.end_offsets import EndOffsets
-from pipeline.drivers.replies import Replies
-from pipeline.drivers.requests import (
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.readers import BatchReader
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.agents.apps import cluster_app, writer_app
+from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.agents.links import links_agent
+from stilltide.pipeline.agents.owners import Owners, Shared
+from stilltide.pipeline.agents.probes import Finding, Probes, broker_check
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.service.session import Numbered
+from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_SERVICE,
     PENDING_ACK_SERVICE,
     Requests,
     Service,
 )
-from pipeline.drivers.topic_replicas import ensure_replicated
-from pipeline.interpreter import tune
-from pipeline.metrics import WorkerMetrics
-from schemas.topics import system_topics
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.interpreter import tune
+from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.topics import system_topics
 
 log = structlog.get_logger(__name__)
 

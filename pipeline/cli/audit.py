@@ -16,16 +16,22 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from connectors.local.jars import spark_jars
-from connectors.spark.session import SparkOptions
-from pipeline.cli.output import Row, output_option, print_rows, say
-from pipeline.config import load_settings
-from pipeline.errors import ConfigError, ReportError
-from pipeline.jobs.audit_result import Verdict
-from pipeline.jobs.audits.files import FINDINGS, PAGE, SUMMARY, write_report
-from pipeline.jobs.audits.report import AuditReport, CheckResult, PartitionFigures
-from pipeline.jobs.audits.run import EVIDENCE_MAX, STEPS, AuditPlan, AuditProgress, run_audit
-from schemas.values import TopicPartition
+from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.spark.session import SparkOptions
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.errors import ConfigError, ReportError
+from stilltide.pipeline.jobs.audit_result import Verdict
+from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, SUMMARY, write_report
+from stilltide.pipeline.jobs.audits.report import AuditReport, CheckResult, PartitionFigures
+from stilltide.pipeline.jobs.audits.run import (
+    EVIDENCE_MAX,
+    STEPS,
+    AuditPlan,
+    AuditProgress,
+    run_audit,
+)
+from stilltide.schemas.values import TopicPartition
 
 EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4}
 """1 and 2 are taken by failures and wrong usage."""

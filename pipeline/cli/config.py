@@ -9,9 +9,9 @@ from typing import cast
 import click
 from pydantic import SecretStr
 
-from pipeline.cli.output import Row, output_option, print_rows
-from pipeline.clusters import ClusterAddress
-from pipeline.config import load_with_origins
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows
+from stilltide.pipeline.config.clusters import ClusterAddress
+from stilltide.pipeline.config.settings import load_with_origins
 
 
 @click.group()

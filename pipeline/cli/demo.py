@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from pipeline.cli.output import output_option, print_rows, say
-from pipeline.demo.events import SAMPLE
-from pipeline.demo.produce import Plan
-from pipeline.demo.run import TOPICS, DemoResult, run_demo
-from pipeline.demo.views import rows
+from stilltide.pipeline.cli.common.output import output_option, print_rows, say
+from stilltide.pipeline.demo.events import SAMPLE
+from stilltide.pipeline.demo.produce import Plan
+from stilltide.pipeline.demo.run import TOPICS, DemoResult, run_demo
+from stilltide.pipeline.demo.views import rows
 
 EXIT_DIFFERENT = 3
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from connectors.local import detached
-from pipeline.cli.output import output_option, print_rows, say
+from stilltide.connectors.local import detached
+from stilltide.pipeline.cli.common.output import output_option, print_rows, say
 
 _data_dir_option = click.option(
     "--data-dir",

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import click
 from google.protobuf.internal import api_implementation
 
-from pipeline.cli.output import print_error, say
-from pipeline.config_sources import CONFIG_VARIABLE
-from pipeline.errors import PipelineError
-from pipeline.logging import LEVELS, configure_logging
-from schemas.errors import StilltideError
+from stilltide.pipeline.cli.common.output import print_error, say
+from stilltide.pipeline.config.sources import CONFIG_VARIABLE
+from stilltide.pipeline.errors import PipelineError
+from stilltide.pipeline.logging import LEVELS, configure_logging
+from stilltide.schemas.errors import StilltideError
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
@@ -34,35 +34,50 @@ class Noun(NamedTuple):
 
 NOUNS = MappingProxyType(
     {
-        "audit": Noun("pipeline.cli.audit:audit", "Check with Spark what topics hold."),
-        "config": Noun("pipeline.cli.config:config", "See the settings in force."),
+        "audit": Noun("stilltide.pipeline.cli.audit:audit", "Check with Spark what topics hold."),
+        "config": Noun("stilltide.pipeline.cli.config:config", "See the settings in force."),
         "coordinator": Noun(
-            "pipeline.cli.coordinator:coordinator", "See what the transaction coordinators hold."
+            "stilltide.pipeline.cli.logs.coordinator:coordinator",
+            "See what the transaction coordinators hold.",
         ),
-        "demo": Noun("pipeline.cli.demo:demo", "Run the main job end to end and check it."),
-        "index": Noun("pipeline.cli.index:index", "Index aborted native transactions of topics."),
-        "local": Noun("pipeline.cli.local:local", "Run Kafka clusters on this machine."),
-        "native": Noun("pipeline.cli.native:native", "See and end Kafka's own transactions."),
+        "demo": Noun(
+            "stilltide.pipeline.cli.demo:demo", "Run the main job end to end and check it."
+        ),
+        "index": Noun(
+            "stilltide.pipeline.cli.index.command:index",
+            "Index aborted native transactions of topics.",
+        ),
+        "local": Noun("stilltide.pipeline.cli.local:local", "Run Kafka clusters on this machine."),
+        "native": Noun(
+            "stilltide.pipeline.cli.native.command:native", "See and end Kafka's own transactions."
+        ),
         "pending-ack": Noun(
-            "pipeline.cli.pending_ack:pending_ack",
+            "stilltide.pipeline.cli.logs.pending_ack:pending_ack",
             "See what is acknowledged in transactions.",
         ),
         "replicate": Noun(
-            "pipeline.cli.replicate:replicate", "Copy topics to another cluster, exactly once."
+            "stilltide.pipeline.cli.links.replicate:replicate",
+            "Copy topics to another cluster, exactly once.",
         ),
         "snapshot": Noun(
-            "pipeline.cli.snapshot:snapshot", "Take snapshots of aborted transactions."
+            "stilltide.pipeline.cli.snapshot.command:snapshot",
+            "Take snapshots of aborted transactions.",
         ),
         "subscription": Noun(
-            "pipeline.cli.subscription:subscription",
+            "stilltide.pipeline.cli.subscription:subscription",
             "See and control replicated consumer groups.",
         ),
-        "offset": Noun("pipeline.cli.offset:offset", "Translate offsets between clusters."),
-        "txn": Noun("pipeline.cli.txn:txn", "See and abort transactions."),
-        "txn-log": Noun(
-            "pipeline.cli.txn_log:txn_log", "Switch and check the log of transactions."
+        "offset": Noun(
+            "stilltide.pipeline.cli.links.offset:offset", "Translate offsets between clusters."
         ),
-        "worker": Noun("pipeline.cli.worker:worker", "Serve the transactions of a cluster."),
+        "txn": Noun("stilltide.pipeline.cli.txn:txn", "See and abort transactions."),
+        "txn-log": Noun(
+            "stilltide.pipeline.cli.logs.txn_log:txn_log",
+            "Switch and check the log of transactions.",
+        ),
+        "worker": Noun(
+            "stilltide.pipeline.cli.worker:worker", "Serve the transactions of a cluster."
+        ),
     }
 )
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import click
 
-from connectors.clock import SystemClock
-from connectors.group_admin import GroupConnector
-from pipeline.cli.asking import EXIT_INCOMPLETE, clusters_option, connector_of
-from pipeline.cli.output import Row, output_option, print_rows, say
-from pipeline.config import load_settings
-from pipeline.drivers.dynamic_settings import DynamicSettings, write_setting
-from pipeline.drivers.fail_over import FailOver, fail_over
-from pipeline.drivers.group_reason import reason
-from pipeline.drivers.group_report import Standpoint, describe_group, require_group
-from pipeline.errors import ConfigError
-from schemas.settings import subscription_setting
-from schemas.values import ClusterName
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.pipeline.cli.common.asking import EXIT_INCOMPLETE, clusters_option, connector_of
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.drivers.groups.fail_over import FailOver, fail_over
+from stilltide.pipeline.drivers.groups.reason import reason
+from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
+from stilltide.pipeline.errors import ConfigError
+from stilltide.schemas.settings import subscription_setting
+from stilltide.schemas.values import ClusterName
 
 EXIT_CODES = """\b
 Exit codes:

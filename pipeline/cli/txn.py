@@ -11,13 +11,27 @@ from typing import Any, cast
 
 import click
 
-from connectors.clock import SystemClock
-from pipeline.cli.asking import EXIT_CODES, answered, ask, cluster_options, exit_code, target
-from pipeline.cli.output import Row, output_option, print_columns, print_rows, say
-from pipeline.drivers.coordinators import Coordinators
-from pipeline.errors import RefusedError
-from schemas.transactions import Answer, Describe, Description, End, Listed, ListTransactions
-from schemas.values import TxnId
+from stilltide.connectors.clock import SystemClock
+from stilltide.pipeline.cli.common.asking import (
+    EXIT_CODES,
+    answered,
+    ask,
+    cluster_options,
+    exit_code,
+    target,
+)
+from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.coordinator.transactions import (
+    Answer,
+    Describe,
+    Description,
+    End,
+    Listed,
+    ListTransactions,
+)
+from stilltide.schemas.values import TxnId
 
 STATES = ("OPEN", "COMMITTING", "ABORTING")
 ENDED = "ENDED"

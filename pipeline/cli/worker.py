@@ -5,9 +5,9 @@ import json
 
 import click
 
-from pipeline.agents.worker import Worker
-from pipeline.cli.asking import clusters_option, replicas_options
-from pipeline.config import load_settings
+from stilltide.pipeline.agents.worker import Worker
+from stilltide.pipeline.cli.common.asking import clusters_option, replicas_options
+from stilltide.pipeline.config.settings import load_settings
 
 
 @click.command(

@@ -6,8 +6,8 @@ coordinator refuses what is longer. What the field of the request cannot hold is
 
 import math
 
-from pipeline.core.coordinator.pool import POOLED_MS_MAX
-from pipeline.errors import ConfigError
+from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
+from stilltide.pipeline.errors import ConfigError
 
 TIMEOUT_MS_MAX = 2**64 - 1 - POOLED_MS_MAX
 """The field has 64 bits, and transactions opened ahead are asked for a little longer (C9)."""

@@ -3,16 +3,22 @@
 import asyncio
 from typing import NamedTuple
 
-from connectors.base import Connector, LogAdmin, LogWriter, TopicDescription
-from connectors.errors import FatalError, RetriableError
-from pipeline.client.gathering import Gathering
-from pipeline.drivers.pool import PoolDriver
-from pipeline.drivers.requests import COORDINATOR_SERVICE, CoordinatorRequests, Requests
-from pipeline.drivers.system_topics import require_topics
-from pipeline.errors import RefusedError, system_topic
-from schemas import topics
-from schemas.transactions import Answer, Refused, Registered, RequestBody
-from schemas.values import EndOffset, TopicPartition
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.client.gathering import Gathering
+from stilltide.pipeline.drivers.coordinator.pool import PoolDriver
+from stilltide.pipeline.drivers.service.requests import (
+    COORDINATOR_SERVICE,
+    CoordinatorRequests,
+    Requests,
+)
+from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.errors import RefusedError, system_topic
+from stilltide.schemas import topics
+from stilltide.schemas.coordinator.transactions import Answer, Refused, Registered, RequestBody
+from stilltide.schemas.values import EndOffset, TopicPartition
 
 
 class Writers(NamedTuple):

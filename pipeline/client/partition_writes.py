@@ -5,8 +5,8 @@
 
 from collections.abc import Callable
 
-from connectors.errors import ConnectorError
-from schemas.transactions import Registered
+from stilltide.connectors.errors import ConnectorError
+from stilltide.schemas.coordinator.transactions import Registered
 
 
 class PartitionWrites:

@@ -13,19 +13,20 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from connectors.base import Connector, Record
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from pipeline.client.bounds import require_positive
-from pipeline.core.read_committed.effects import Statistics
-from pipeline.drivers.ack_store import connect_ack_store
-from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
-from pipeline.drivers.subscription import TURN_RECORDS, SubscriptionDriver
-from pipeline.drivers.subscription_asks import Blocked
-from pipeline.drivers.subscription_options import SubscriptionOptions
-from pipeline.errors import ConfigError, NotAssignedError, UndecidedError, system_topic
-from schemas.topics import is_system_topic
-from schemas.values import EndOffset, TopicPartition
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.client.bounds import require_positive
+from stilltide.pipeline.core.read_committed.effects import Statistics
+from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
+from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
+from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
+from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
+from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
+from stilltide.pipeline.errors import ConfigError, NotAssignedError, UndecidedError, system_topic
+from stilltide.schemas.topics import is_system_topic
+from stilltide.schemas.values import EndOffset, TopicPartition
 
 Message = Record
 """A visible record: topic, partition, offset, key, value, headers as written, and its `txn`."""

@@ -11,21 +11,15 @@ from typing import NamedTuple, Self, TypeVar
 
 import structlog
 
-from connectors.errors import FatalError, RetriableError
-from pipeline.client.cluster import ClientCluster
-from pipeline.client.partition_writes import PartitionWrites
-from pipeline.client.partitioner import partition_for
-from pipeline.client.subscription import Message, Subscription
-from pipeline.client.transaction_acks import TransactionAcks
-from pipeline.core.coordinator.pool import Used
-from pipeline.errors import (
-    OutcomeUnknownError,
-    RefusedError,
-    TransactionStateError,
-)
-from schemas.errors import StilltideError
-from schemas.headers import TXN
-from schemas.transactions import (
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.pipeline.client.cluster import ClientCluster
+from stilltide.pipeline.client.partition_writes import PartitionWrites
+from stilltide.pipeline.client.partitioner import partition_for
+from stilltide.pipeline.client.subscription import Message, Subscription
+from stilltide.pipeline.client.transaction_acks import TransactionAcks
+from stilltide.pipeline.core.coordinator.pool import Used
+from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError, TransactionStateError
+from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -37,7 +31,9 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 log = structlog.get_logger(__name__)
 

@@ -11,12 +11,12 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from connectors.base import Record
-from pipeline.drivers.acknowledgements import AcknowledgingDriver
-from pipeline.drivers.assigned_partition import AssignedPartition
-from pipeline.errors import client_failed
-from schemas.errors import StilltideError
-from schemas.values import Offset, SubscriptionId, TxnId
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver
+from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
+from stilltide.pipeline.errors import client_failed
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.values import Offset, SubscriptionId, TxnId
 
 
 @dataclass(eq=False, slots=True)

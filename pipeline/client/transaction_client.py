@@ -4,12 +4,12 @@ import itertools
 from types import TracebackType
 from typing import Self
 
-from connectors.base import Connector
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from pipeline.client.bounds import require_positive, transaction_timeout_ms
-from pipeline.client.cluster import ClientCluster, connect
-from pipeline.client.transaction import Transaction
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.client.bounds import require_positive, transaction_timeout_ms
+from stilltide.pipeline.client.cluster import ClientCluster, connect
+from stilltide.pipeline.client.transaction import Transaction
 
 
 class TransactionClient:

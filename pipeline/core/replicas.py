@@ -6,8 +6,8 @@ in-sync replicas, so with two of them in sync the loss of one broker loses no re
 
 from typing import Literal, NamedTuple
 
-from pipeline.errors import ConfigError
-from schemas.topics import MIN_INSYNC_REPLICAS, BrokerFigures, Replicas
+from stilltide.pipeline.errors import ConfigError
+from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, BrokerFigures, Replicas
 
 Automatic = Literal["auto"]
 AUTO: Automatic = "auto"

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from connectors.base import Connector
-from pipeline.client.subscription import Subscription
-from pipeline.demo.views import View
-from schemas.digest import record_digest
-from schemas.values import TopicPartition, TxnId
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.client.subscription import Subscription
+from stilltide.pipeline.demo.views import View
+from stilltide.schemas.digest import record_digest
+from stilltide.schemas.values import TopicPartition, TxnId
 
 
 async def consume(connector: Connector, topics: Sequence[str], group: str) -> View:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from schemas.errors import StilltideError
+from stilltide.schemas.errors import StilltideError
 
 ORDERS = "orders"
 PAYMENTS = "payments"

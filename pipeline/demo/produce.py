@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.client.transaction_client import TransactionClient
-from pipeline.demo.events import Event, parse, read_lines
-from pipeline.demo.views import View
-from schemas.digest import record_digest
-from schemas.values import TopicPartition
+from stilltide.pipeline.client.transaction_client import TransactionClient
+from stilltide.pipeline.demo.events import Event, parse, read_lines
+from stilltide.pipeline.demo.views import View
+from stilltide.schemas.digest import record_digest
+from stilltide.schemas.values import TopicPartition
 
 
 @dataclass(frozen=True)

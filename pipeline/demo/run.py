@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from connectors.local.jars import spark_jars
-from connectors.spark.session import SparkOptions, spark_session
-from pipeline.client.transaction_client import TransactionClient
-from pipeline.demo.consume import consume
-from pipeline.demo.events import ORDERS, PAYMENTS, read_lines
-from pipeline.demo.produce import Plan, produce
-from pipeline.demo.views import View, differences
-from pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
-from pipeline.jobs.audit import audit
-from pipeline.jobs.audit_result import AuditResult, Verdict
-from schemas.topics import TopicSpec
-from schemas.values import TopicPartition
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.pipeline.client.transaction_client import TransactionClient
+from stilltide.pipeline.demo.consume import consume
+from stilltide.pipeline.demo.events import ORDERS, PAYMENTS, read_lines
+from stilltide.pipeline.demo.produce import Plan, produce
+from stilltide.pipeline.demo.views import View, differences
+from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
+from stilltide.pipeline.jobs.audit import audit
+from stilltide.pipeline.jobs.audit_result import AuditResult, Verdict
+from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.values import TopicPartition
 
 TOPICS = (ORDERS, PAYMENTS)
 PARTITION_COUNT = 3

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.values import TopicPartition
+from stilltide.schemas.values import TopicPartition
 
 COUNTS = ("written", "visible", "hidden")
 

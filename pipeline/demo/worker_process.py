@@ -8,7 +8,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping
 from pathlib import Path
 
-from schemas.errors import StilltideError
+from stilltide.schemas.errors import StilltideError
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -22,7 +22,7 @@ class WorkerError(StilltideError):
 
 def command(bootstrap_servers: str, *options: str) -> list[str]:
     """The command line of a worker beside which others may run."""
-    worker = [sys.executable, "-m", "pipeline.cli", "worker"]
+    worker = [sys.executable, "-m", "stilltide", "worker"]
     return [*worker, "--bootstrap-servers", bootstrap_servers, "--web-port", "0", *options]
 
 

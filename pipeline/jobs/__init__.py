@@ -1,1 +1,1 @@
-"""Batch jobs: with connectors.spark the only importers of PySpark."""
+"""Batch jobs: with stilltide.connectors.spark the only importers of PySpark."""

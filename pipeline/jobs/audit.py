@@ -6,7 +6,7 @@ The data is read once, grouped to one row for each (partition, transaction, visi
 count, digest and finding comes from those groups. A blocking job: call it from a thread in asyncio
 code.
 
-*Invariants*: all bounds are resolved before the first read (`pipeline.drivers.evidence`); a record
+*Invariants*: all bounds are resolved before the first read (`drivers.snapshots.outcomes`); a record
 that cannot be judged makes the verdict unknown, never valid; a transaction whose count nothing
 promises any more, because a snapshot has absorbed its marker, is counted as unchecked.
 
@@ -17,18 +17,18 @@ compaction of a user topic removed from what was lost: there, `missing` is expec
 import time
 from collections.abc import Sequence
 
-from connectors.kafka.config import Cluster, config_of
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.jars import spark_jars
-from connectors.spark.errors import spark_errors
-from connectors.spark.session import SparkOptions, spark_session
-from connectors.spark.source import read_ranges
-from pipeline.drivers.evidence import Progress, gather_evidence
-from pipeline.jobs.audit_result import AuditResult
-from pipeline.jobs.audits.coordinated import judge
-from pipeline.jobs.blocking import run_blocking
-from pipeline.jobs.findings import group_records
-from pipeline.jobs.outcomes import decisions_of
+from stilltide.connectors.kafka.config import Cluster, config_of
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.connectors.spark.source import read_ranges
+from stilltide.pipeline.drivers.snapshots.outcomes import Progress, gather_evidence
+from stilltide.pipeline.jobs.audit_result import AuditResult
+from stilltide.pipeline.jobs.audits.coordinated import judge
+from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.jobs.findings import group_records
+from stilltide.pipeline.jobs.outcomes import decisions_of
 
 EVIDENCE_MAX = 20
 """Findings of each kind that are listed unless told otherwise; all are counted."""

@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from schemas.values import EndOffset, Offset, TxnId
+from stilltide.schemas.values import EndOffset, Offset, TxnId
 
 
 class Verdict(StrEnum):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.spark.read_committed import (
+from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
     Decisions,
     Visibility,
@@ -25,8 +25,8 @@ from connectors.spark.read_committed import (
     digest_sums,
     with_txn,
 )
-from pipeline.jobs.audit_result import Finding, FindingKind
-from schemas.values import TxnId
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.schemas.values import TxnId
 
 _COMPLETE = "complete"
 _KEYS = ["topic", "partition", "txn"]

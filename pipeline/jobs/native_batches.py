@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.errors import FatalError, OffsetOutOfRangeError
-from connectors.kafka.config import Cluster, config_of
-from connectors.kafka.connector import KafkaConnector
-from connectors.spark.errors import spark_errors
-from pipeline.drivers.native_evidence import NativeEvidence, gather_native
-from pipeline.jobs.blocking import run_blocking
-from pipeline.jobs.native_committed import native_committed
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.kafka.config import Cluster, config_of
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.spark.errors import spark_errors
+from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native
+from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.jobs.native_committed import native_committed
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 OFFSETS_MAX = 1_000_000
 

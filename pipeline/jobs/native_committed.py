@@ -14,14 +14,14 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.kafka.config import Cluster, config_of
-from connectors.kafka.connector import KafkaConnector
-from connectors.spark.aborted_ranges import RangeColumns, without_aborted
-from connectors.spark.errors import spark_errors
-from connectors.spark.source import read_ranges
-from pipeline.drivers.native_evidence import NativeEvidence, gather_native
-from pipeline.jobs.blocking import run_blocking
-from schemas.values import OffsetRange
+from stilltide.connectors.kafka.config import Cluster, config_of
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.spark.aborted_ranges import RangeColumns, without_aborted
+from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.spark.source import read_ranges
+from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native
+from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.schemas.values import OffsetRange
 
 
 def read_native_committed(

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from connectors.spark.frames import frame_of_rows, frame_of_table
-from connectors.spark.read_committed import OUTCOMES_SCHEMA, Decisions
-from pipeline.core.txn_buffer.aborted import AbortedSet
-from pipeline.drivers.evidence import Evidence
-from schemas.markers import Marker
-from schemas.values import TXN_ID_BYTES, OffsetRange, TopicPartition, TxnId
+from stilltide.connectors.spark.frames import frame_of_rows, frame_of_table
+from stilltide.connectors.spark.read_committed import OUTCOMES_SCHEMA, Decisions
+from stilltide.pipeline.core.snapshots.aborted import AbortedSet
+from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.values import TXN_ID_BYTES, OffsetRange, TopicPartition, TxnId
 
 OUTCOMES_ARROW_SCHEMA = pa.schema(
     [

@@ -15,11 +15,11 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.base import Connector
-from connectors.kafka.config import Cluster, config_of
-from connectors.kafka.connector import KafkaConnector
-from connectors.spark.errors import spark_errors
-from connectors.spark.read_committed import (
+from stilltide.connectors.kafka.config import Cluster, config_of
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
     Decisions,
     Visibility,
@@ -27,14 +27,14 @@ from connectors.spark.read_committed import (
     committed,
     with_txn,
 )
-from connectors.spark.source import read_ranges
-from pipeline.drivers.evidence import Evidence, gather_evidence
-from pipeline.drivers.native_evidence import gather_native
-from pipeline.drivers.snapshot_line import connect_snapshots
-from pipeline.jobs.blocking import run_blocking
-from pipeline.jobs.native_committed import native_committed
-from pipeline.jobs.outcomes import decisions_of
-from schemas.values import EndOffset, OffsetRange, TopicPartition
+from stilltide.connectors.spark.source import read_ranges
+from stilltide.pipeline.drivers.native.evidence import gather_native
+from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.outcomes import Evidence, gather_evidence
+from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.jobs.native_committed import native_committed
+from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.schemas.values import EndOffset, OffsetRange, TopicPartition
 
 SNAPSHOT_TIMEOUT_S = 30.0
 

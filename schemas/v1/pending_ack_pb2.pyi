@@ -1,5 +1,5 @@
-from schemas.v1 import requests_pb2 as _requests_pb2
-from schemas.v1 import txn_log_pb2 as _txn_log_pb2
+from stilltide.schemas.v1 import requests_pb2 as _requests_pb2
+from stilltide.schemas.v1 import txn_log_pb2 as _txn_log_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import sys
 
-from pipeline.cli.output import say
+from stilltide.pipeline.cli.common.output import say
 
 CASES = (
     "writer",

@@ -15,20 +15,22 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from pipeline.agents.apps import writer_app
-from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.cli.output import say
-from pipeline.config import load_settings
-from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.core.pending_ack.machine import PendingAckStore, Reply
-from pipeline.drivers.owned_log import OwnedLog
-from pipeline.drivers.pending_ack import CODEC
-from pipeline.interpreter import tune
-from schemas import pending_ack
-from schemas.acknowledgements import (
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.agents.apps import writer_app
+from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.core.pending_ack.machine import PendingAckStore, Reply
+from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
+from stilltide.pipeline.drivers.pending_ack.owner import CODEC
+from stilltide.pipeline.interpreter import tune
+from stilltide.schemas.coordinator.transactions import Done
+from stilltide.schemas.framing import encode_request_record
+from stilltide.schemas.pending_ack import codec as pending_ack
+from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
@@ -37,10 +39,8 @@ from schemas.acknowledgements import (
     PendingAckRecord,
     Settle,
 )
-from schemas.framing import encode_request_record
-from schemas.topics import PENDING_ACK_LOG, system_topics
-from schemas.transactions import Done
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.topics import PENDING_ACK_LOG, system_topics
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.bench.harness import Run, closed_loop, middle, report, rotated
 
 CALLERS = (1, 16, 64, 256)

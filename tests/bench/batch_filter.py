@@ -22,20 +22,20 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from connectors.base import FetchedBatches
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from pipeline.cli.output import say
-from pipeline.core.native_transactions.aborted_ranges import AbortedRanges
-from pipeline.core.native_transactions.batch_filter import BatchFilter, Verdict
-from pipeline.core.native_transactions.indexer import IndexLimits, PartitionIndexer
-from pipeline.core.native_transactions.open_transactions import AbortedEntry
-from pipeline.core.native_transactions.transaction_index import TransactionIndex
-from schemas.aborted_index import AbortedRange
-from schemas.batches import AbortedTransaction, Batch, Control
-from schemas.topics import TopicSpec
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.ports.readers import FetchedBatches
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
+from stilltide.pipeline.core.native.batch_filter import BatchFilter, Verdict
+from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer
+from stilltide.pipeline.core.native.open_transactions import AbortedEntry
+from stilltide.pipeline.core.native.transaction_index import TransactionIndex
+from stilltide.schemas.native.aborted_index import AbortedRange
+from stilltide.schemas.native.batches import AbortedTransaction, Batch, Control
+from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.bench.harness import report, rss_mib
 
 TOPIC = "bench"

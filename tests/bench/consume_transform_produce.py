@@ -14,14 +14,14 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from pipeline.cli.output import say
-from pipeline.client import Subscription, TransactionClient
-from pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
-from pipeline.interpreter import tune
-from schemas.topics import TopicSpec
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.client import Subscription, TransactionClient
+from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
+from stilltide.pipeline.interpreter import tune
+from stilltide.schemas.topics import TopicSpec
 from tests.bench.harness import Run, closed_loop, middle, report, summary
 
 CONCURRENCY = 256

@@ -20,20 +20,20 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from connectors.kafka.config import KafkaConfig, group_options
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from pipeline.cli.output import say
-from pipeline.client import Subscription
-from pipeline.demo.events import SAMPLE
-from pipeline.interpreter import tune
-from schemas import markers
-from schemas.headers import TXN
-from schemas.markers import Marker
-from schemas.placement import system_partition
-from schemas.snapshots import SnapshotEnd, encode_end, end_key
-from schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
-from schemas.values import EndOffset, TopicPartition, TxnId
+from stilltide.connectors.kafka.config import KafkaConfig, group_options
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.client import Subscription
+from stilltide.pipeline.demo.events import SAMPLE
+from stilltide.pipeline.interpreter import tune
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
+from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
+from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 from tests.bench.harness import Run, middle, report, rotated
 
 TOPIC = "bench"

@@ -13,16 +13,16 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from connectors.base import LogAdmin
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from pipeline.cli.output import say
-from pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
-from pipeline.drivers.requests import COORDINATOR_SERVICE, Requests
-from schemas.topics import TXN_LOG, TopicSpec
-from schemas.transactions import Done, End, Open, Opened, Registered, Written
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
+from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, Requests
+from stilltide.schemas.coordinator.transactions import Done, End, Open, Opened, Registered, Written
+from stilltide.schemas.topics import TXN_LOG, TopicSpec
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.bench.harness import report, rss_mib
 
 TOPIC = "bench"

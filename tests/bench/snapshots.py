@@ -12,15 +12,15 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipeline.cli.output import say
-from pipeline.core.txn_buffer.buffer import DataPosition
-from pipeline.core.txn_buffer.effects import ReadPositions, WriterEffect, WriteSnapshots
-from pipeline.core.txn_buffer.recovery import recover
-from pipeline.core.txn_buffer.writer import SnapshotLimits, SnapshotWriter
-from schemas import markers
-from schemas.markers import Marker
-from schemas.snapshots import PartKey, decode_key
-from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.core.snapshots.buffer import DataPosition
+from stilltide.pipeline.core.snapshots.effects import ReadPositions, WriterEffect, WriteSnapshots
+from stilltide.pipeline.core.snapshots.recovery import recover
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.snapshots.snapshots import PartKey, decode_key
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.bench.harness import report, rss_mib
 
 ABORTED = 1_000_000

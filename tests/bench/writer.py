@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from pipeline.agents.apps import writer_app
-from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.cli.output import say
-from pipeline.config import load_settings
-from pipeline.core.buffered_log.accumulator import BatchLimits
-from pipeline.drivers.owned_log import OwnedLog
-from schemas.topics import TXN_LOG, system_topics
-from schemas.values import TopicPartition
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.agents.apps import writer_app
+from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
+from stilltide.schemas.topics import TXN_LOG, system_topics
+from stilltide.schemas.values import TopicPartition
 from tests.bench.harness import Run, closed_loop, middle, report, rotated
-from tests.support.log_owner import BYTES
+from tests.support.buffered_log.owner import BYTES
 
 CALLERS = (1, 16, 64, 256, 2048)
 ROUNDS = 5

@@ -4,21 +4,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from connectors.base import Connector, Record
-from connectors.errors import OffsetOutOfRangeError
-from schemas import markers, pending_ack, replication_markers, txn_log
-from schemas.acknowledgements import Acknowledge, AckRequest, Attach, Settle
-from schemas.barriers import Barrier
-from schemas.bases import Base
-from schemas.framing import decode_value
-from schemas.replication_markers import (
+from stilltide.connectors.errors import OffsetOutOfRangeError
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.records import Record
+from stilltide.schemas.bases import Base
+from stilltide.schemas.coordinator import markers, txn_log
+from stilltide.schemas.coordinator.barriers import Barrier
+from stilltide.schemas.coordinator.transactions import End, Ended, Fence, Request
+from stilltide.schemas.framing import decode_value
+from stilltide.schemas.pending_ack import codec as pending_ack
+from stilltide.schemas.pending_ack.acknowledgements import Acknowledge, AckRequest, Attach, Settle
+from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication.markers import (
     AppliedKey,
     RequestKey,
     ResponseKey,
     SnapshotsKey,
     UpdateKey,
 )
-from schemas.topics import (
+from stilltide.schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,
     REPLICATION_MARKERS,
@@ -29,8 +33,7 @@ from schemas.topics import (
     TXN_RESPONSES,
     TXN_SNAPSHOTS,
 )
-from schemas.transactions import End, Ended, Fence, Request
-from schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Protocol
 
 from tests.chaos.points import FENCED, Point
-from tests.chaos.site import Site
+from tests.chaos.processes.site import Site
 
 
 class Struck(Protocol):

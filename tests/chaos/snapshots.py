@@ -4,14 +4,15 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
-from connectors.base import Connector, Record
-from pipeline.core.txn_buffer.recovery import Snapshot, SnapshotTable, recover
-from pipeline.drivers.snapshot_line import connect_snapshots
-from schemas.headers import txn_header
-from schemas.placement import system_partition
-from schemas.topics import TXN_SNAPSHOTS
-from schemas.values import TopicPartition, TxnId
-from tests.support.snapshot_client import read_all
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable, recover
+from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.schemas.headers import txn_header
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import TXN_SNAPSHOTS
+from stilltide.schemas.values import TopicPartition, TxnId
+from tests.support.snapshots.client import read_all
 
 TAKE_S = 60.0
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.local.cluster import LocalCluster
-from tests.chaos.ack_world import AckWorld
+from stilltide.connectors.local.cluster import LocalCluster
+from tests.chaos.pending_ack.world import AckWorld
 from tests.chaos.points import ACK_POINTS, CLAIMED, TO_SETTLE, Point
 from tests.chaos.scenarios import (
     broker_killed,
@@ -25,7 +25,7 @@ from tests.chaos.scenarios import (
     worker_killed_while_it_recovers,
     worker_stopped_past_its_session,
 )
-from tests.support.worker_process import Held
+from tests.support.processes.worker_process import Held
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.sound_topics import assert_sound
-from tests.support.spark import local_spark
+from tests.support.spark.session import local_spark
+from tests.support.spark.sound_topics import assert_sound
 
 SEED = int(os.environ.get("SEED", "1"))
 RUNS = 50

@@ -10,14 +10,19 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
-from connectors.errors import RetriableError
-from connectors.fetching import Fetching
-from connectors.kafka.admin import KafkaAdmin
-from connectors.kafka.config import KafkaConfig, admin_options, producer_options, reader_options
-from connectors.kafka.connector import KafkaConnector
-from connectors.kafka.reader import KafkaReader
-from schemas.values import Offset, TopicPartition
-from tests.support.wavering_broker import TOPIC, WaveringBroker
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.kafka.admin.admin import KafkaAdmin
+from stilltide.connectors.kafka.config import (
+    KafkaConfig,
+    admin_options,
+    producer_options,
+    reader_options,
+)
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.kafka.consumer.reader import KafkaReader
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.processes.wavering_broker import TOPIC, WaveringBroker
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))

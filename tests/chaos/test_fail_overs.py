@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from pipeline.client import Subscription
-from pipeline.drivers.group_report import Standpoint, describe_group
-from schemas.values import EndOffset
-from tests.support.replicated_clusters import DATA, Site, Sites, replicated
+from stilltide.pipeline.client import Subscription
+from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group
+from stilltide.schemas.values import EndOffset
+from tests.support.groups.clusters import DATA, Site, Sites, replicated
 
 FAIL_OVERS = 50
 """Of each world; there are four."""

@@ -15,15 +15,15 @@ from random import Random
 
 import pytest
 
-from connectors.base import Record
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from schemas.framing import decode_value
-from schemas.headers import entry_stamp
-from schemas.topics import ENTRY_BYTES_MAX, TopicSpec
-from schemas.values import Offset, TopicPartition
-from tests.chaos.told import Told
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.ports.records import Record
+from stilltide.schemas.framing import decode_value
+from stilltide.schemas.headers import entry_stamp
+from stilltide.schemas.topics import ENTRY_BYTES_MAX, TopicSpec
+from stilltide.schemas.values import Offset, TopicPartition
+from tests.chaos.processes.told import Told
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
@@ -50,7 +50,7 @@ class Owners:
         """One more owner; it fences the one before."""
         self._made += 1
         owner = Told(
-            "tests.chaos.appender",
+            "tests.chaos.processes.appender",
             *(self.cluster.bootstrap, self.topic, f"owner{self._made}"),
             log_path=self.directory / "owners.log",
         )

@@ -13,11 +13,11 @@ from random import Random
 
 import pytest
 
-from connectors.local.cluster import LocalCluster
-from schemas.values import TopicPartition
-from tests.chaos.mesh import Mesh
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.schemas.values import TopicPartition
+from tests.chaos.groups.campaign import Campaign
+from tests.chaos.groups.mesh import Mesh
 from tests.chaos.points import COPIED, COPY_POINTS
-from tests.chaos.replicated_campaign import Campaign
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))

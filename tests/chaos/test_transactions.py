@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.local.cluster import LocalCluster
+from stilltide.connectors.local.cluster import LocalCluster
 from tests.chaos.points import POINTS, Point
 from tests.chaos.scenarios import (
     broker_killed,

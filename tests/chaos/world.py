@@ -6,15 +6,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Self
 
-from connectors.local.cluster import LocalCluster
-from pipeline.client import Subscription, TransactionClient
-from schemas.values import TopicPartition
-from tests.chaos.application import RECORDS_PER_TOPIC
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.client import Subscription, TransactionClient
+from stilltide.schemas.values import TopicPartition
 from tests.chaos.points import Point
-from tests.chaos.site import POINT_S, Site
+from tests.chaos.processes.application import RECORDS_PER_TOPIC
+from tests.chaos.processes.site import POINT_S, Site
+from tests.chaos.processes.told import Told
 from tests.chaos.snapshots import seen_by_snapshots
-from tests.chaos.told import Told
-from tests.support.worker_process import PARTITIONS, await_all_ended
+from tests.support.processes.worker_process import PARTITIONS, await_all_ended
 
 
 class World:
@@ -43,7 +43,7 @@ class World:
         self._made += 1
         name = f"app{self._made}"
         application = Told(
-            "tests.chaos.application",
+            "tests.chaos.processes.application",
             *(self.site.cluster.bootstrap, name, *self.site.topics),
             log_path=self.site.directory / f"application-{self.site.seed}.log",
         )

@@ -19,12 +19,12 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as RawPartition
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.fetch import KafkaBatchReader
-from connectors.local.jars import broker_jars
-from connectors.local.java import find_java
-from pipeline.core.native_transactions.batch_filter import BatchFilter, Verdict
-from schemas.values import Offset, TopicPartition
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
+from stilltide.connectors.local.jars import broker_jars
+from stilltide.connectors.local.java import find_java
+from stilltide.pipeline.core.native.batch_filter import BatchFilter, Verdict
+from stilltide.schemas.values import Offset, TopicPartition
 
 Positions = Mapping[TopicPartition, int]
 Seen = dict[TopicPartition, list[int]]

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.local.cluster import LocalCluster
-from schemas.batches import NO_PRODUCER_ID, Control
-from schemas.values import TopicPartition
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.schemas.native.batches import NO_PRODUCER_ID, Control
+from stilltide.schemas.values import TopicPartition
 from tests.conformance.clients import Client, Positions, Seen, java
-from tests.support.batch_bytes import encode
-from tests.support.native_log import NativeLog, Piece, grow
+from tests.support.native.batch_bytes import encode
+from tests.support.native.log import NativeLog, Piece, grow
 
 HISTORIES = 10
 STEPS = 160

@@ -8,12 +8,12 @@ import kafka.errors
 import pytest
 from aiokafka.errors import KafkaError as AioKafkaError
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.fetch import KafkaBatchReader
-from pipeline.core.native_transactions.open_transactions import AbortedEntry, OpenTransactions
-from pipeline.core.native_transactions.transaction_index import TransactionIndex
-from schemas.batches import Batch
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
+from stilltide.pipeline.core.native.open_transactions import AbortedEntry, OpenTransactions
+from stilltide.pipeline.core.native.transaction_index import TransactionIndex
+from stilltide.schemas.native.batches import Batch
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.conformance import clients
 from tests.conformance.clients import Client
 from tests.conformance.conftest import World

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.containers import Compose, compose_project
+from tests.support.processes.containers import Compose, compose_project
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.containers import SPARK_IMAGE, WORKER_IMAGE, kafka_container, run_image
+from tests.support.processes.containers import SPARK_IMAGE, WORKER_IMAGE, kafka_container, run_image
 
 NOWHERE = "127.0.0.1:1"
 USER, WRONG, RIGHT = "stilltide", "wrong-one", "right-one"

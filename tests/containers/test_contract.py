@@ -1,4 +1,4 @@
-"""The promises of connectors.base, on the official image of Kafka."""
+"""The promises of connectors.ports, on the official image of Kafka."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.containers import ROOT, kafka_container
+from tests.support.processes.containers import ROOT, kafka_container
 
 TIMEOUT_S = 600
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)

@@ -7,17 +7,17 @@ from contextlib import ExitStack
 
 import pytest
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from pipeline.client import TransactionClient
-from tests.support.containers import (
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.client import TransactionClient
+from tests.support.processes.containers import (
     SPARK_IMAGE,
     WORKER_IMAGE,
     kafka_container,
     run_image,
     stilltide_container,
 )
-from tests.support.worker_process import create_topics, read_and_commit
+from tests.support.processes.worker_process import create_topics, read_and_commit
 
 TOPIC, GROUP = "orders", "billing"
 CLUSTER_IDS = {"a": "5L6g3nShT-eMCtK--X86sw", "b": "q1Wd0m3JQxSpn7cKk2Tb4A"}

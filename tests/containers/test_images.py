@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.containers import SPARK_IMAGE, WORKER_IMAGE, docker, run_image
+from tests.support.processes.containers import SPARK_IMAGE, WORKER_IMAGE, docker, run_image
 
 WORKER_BYTES_MAX = 400 * 1000 * 1000
 
@@ -30,7 +30,7 @@ def test_images_run_without_rights_on_a_read_only_system(image: str):
 
 def test_jars_of_spark_are_in_the_image():
     """A container without a network has all that Spark's Kafka source needs."""
-    program = "from connectors.local.jars import spark_jars; print(len(spark_jars()))"
+    program = "from stilltide.connectors.local.jars import spark_jars; print(len(spark_jars()))"
     done = run_image(
         SPARK_IMAGE, "-c", program, options=("--network", "none", "--entrypoint", "python")
     )

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.containers import ROOT, Compose
+from tests.support.processes.containers import ROOT, Compose
 
 TIMEOUT_S = 480
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)

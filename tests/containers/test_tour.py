@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.compose_tour import INVOICES, ORDERS, STEP, Tour
-from tests.support.containers import ROOT, Compose, docker, ready
-from tests.support.worker_process import create_topics
+from tests.support.processes.compose_tour import INVOICES, ORDERS, STEP, Tour
+from tests.support.processes.containers import ROOT, Compose, docker, ready
+from tests.support.processes.worker_process import create_topics
 
 DASHBOARD = ROOT / "deploy/grafana/dashboards/stilltide.json"
 SEEN_S = 120.0

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.memory.broker import ADDRESS, MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from schemas.values import TopicPartition
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.memory.broker import ADDRESS, MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Rig, create
 
 

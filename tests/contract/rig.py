@@ -5,10 +5,13 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from connectors.base import Connector, EndReached, GroupReader, LogReader, LogWriter, Record, Run
-from connectors.errors import ConnectorError, RetriableError
-from schemas.topics import TopicSpec
-from schemas.values import Offset, TopicPartition
+from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.readers import GroupReader, LogReader
+from stilltide.connectors.ports.records import EndReached, Record, Run
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.values import Offset, TopicPartition
 
 WAIT_S = 20.0
 

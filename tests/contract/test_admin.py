@@ -1,14 +1,14 @@
-"""`LogAdmin`: promises of connectors.base, on every connector."""
+"""`LogAdmin`: promises of connectors.ports, on every connector."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from connectors.base import LogAdmin
-from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
-from schemas.topics import BrokerFigures, Replicas, TopicSpec, system_topics
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.schemas.topics import BrokerFigures, Replicas, TopicSpec, system_topics
+from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Rig, trim, write
 
 POLICY = "cleanup.policy"
@@ -49,7 +49,7 @@ async def test_ensure_topics_of_nothing(admin: LogAdmin):
 
 
 async def test_the_system_topics_pass(admin: LogAdmin, topic_name: str):
-    """Every spec of schemas.topics is one that a broker takes and gives back."""
+    """Every spec of stilltide.schemas.topics is one that a broker takes and gives back."""
     specs = [
         TopicSpec(f"{topic_name}-{spec.name}", spec.partition_count, spec.configs)
         for spec in system_topics(coordinators=2, partitions=3)

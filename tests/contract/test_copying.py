@@ -1,4 +1,4 @@
-"""`ColumnReader`, `CopyWriter`: promises of connectors.copying, on every connector."""
+"""`ColumnReader`, `CopyWriter`: promises of `ports.copying`, on every connector."""
 
 import asyncio
 import time
@@ -6,10 +6,17 @@ from typing import cast
 
 import pytest
 
-from connectors.base import EndReached, NewRecord
-from connectors.copying import ColumnReader, Columns, CopyWriter, LinkConnector, NewCopy, Span
-from connectors.errors import FatalError, FencedError
-from schemas.values import Offset, TopicPartition
+from stilltide.connectors.errors import FatalError, FencedError
+from stilltide.connectors.ports.copying import (
+    ColumnReader,
+    Columns,
+    CopyWriter,
+    LinkConnector,
+    NewCopy,
+    Span,
+)
+from stilltide.connectors.ports.records import EndReached, NewRecord
+from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Rig, read_to_ends, write
 
 HEADERS: list[tuple[str, bytes | None]] = [("one", b"1"), ("two", None), ("one", b"")]

@@ -1,14 +1,14 @@
-"""`GroupAdmin`: promises of connectors.base, on every connector."""
+"""`GroupAdmin`: promises of connectors.ports, on every connector."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from connectors.base import Committed
-from connectors.errors import ActiveGroupError, FatalError, RetriableError
-from connectors.group_admin import GroupAdmin
-from schemas.values import Offset, TopicPartition
+from stilltide.connectors.errors import ActiveGroupError, FatalError, RetriableError
+from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Membership, Rig, write
 
 

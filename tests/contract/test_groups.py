@@ -1,13 +1,14 @@
-"""`GroupReader`: promises of connectors.base, on every connector."""
+"""`GroupReader`: promises of connectors.ports, on every connector."""
 
 import asyncio
 import threading
 
 import pytest
 
-from connectors.base import COMMIT_METADATA_CHARS_MAX, GroupReader, Record
-from connectors.errors import FatalError, FencedError, RetriableError
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import FatalError, FencedError, RetriableError
+from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, GroupReader
+from stilltide.connectors.ports.records import Record
+from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import WAIT_S, Membership, Rig, records_of, trim, write
 
 BUSY_S = 0.3

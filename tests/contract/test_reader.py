@@ -1,12 +1,12 @@
-"""`LogReader`: promises of connectors.base, on every connector."""
+"""`LogReader`: promises of connectors.ports, on every connector."""
 
 import asyncio
 
 import pytest
 
-from connectors.base import EndReached, Record, TimedRecord
-from connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.ports.records import EndReached, Record, TimedRecord
+from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Rig, read, read_records, read_to_ends, trim, write
 
 

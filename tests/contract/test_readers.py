@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from connectors.errors import FatalError, OffsetOutOfRangeError
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Rig, create, read, read_records, read_to_ends, write
 
 PARTITIONS = 4

@@ -1,13 +1,13 @@
-"""`TransactionalWriter`: promises of connectors.base, on every connector."""
+"""`TransactionalWriter`: promises of connectors.ports, on every connector."""
 
 import asyncio
 
 import pytest
 
-from connectors.base import EndReached, NewRecord, Record
-from connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
-from connectors.kafka.config import RECORD_BYTES_MAX
-from schemas.values import Offset, TopicPartition
+from stilltide.connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
+from stilltide.connectors.kafka.config import RECORD_BYTES_MAX
+from stilltide.connectors.ports.records import EndReached, NewRecord, Record
+from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Rig, create, read, write
 
 

@@ -1,12 +1,12 @@
-"""`LogWriter`: promises of connectors.base, on every connector."""
+"""`LogWriter`: promises of connectors.ports, on every connector."""
 
 import asyncio
 
 import pytest
 
-from connectors.errors import FatalError, RetriableError
-from connectors.kafka.config import RECORD_BYTES_MAX
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.kafka.config import RECORD_BYTES_MAX
+from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Reports, Rig, create, read_records, write
 
 

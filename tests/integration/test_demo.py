@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.cluster import LocalCluster
-from pipeline.client import TransactionClient
-from pipeline.demo.consume import consume
-from pipeline.demo.events import ORDERS, PAYMENTS, SAMPLE, EventsFileError
-from pipeline.demo.produce import Plan, produce
-from pipeline.demo.run import PARTITION_COUNT, TOPICS
-from pipeline.demo.views import PartitionView, View
-from schemas.digest import content_digest
-from schemas.topics import TopicSpec
-from tests.support.local import run_stilltide
-from tests.support.worker_process import running_worker
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.client import TransactionClient
+from stilltide.pipeline.demo.consume import consume
+from stilltide.pipeline.demo.events import ORDERS, PAYMENTS, SAMPLE, EventsFileError
+from stilltide.pipeline.demo.produce import Plan, produce
+from stilltide.pipeline.demo.run import PARTITION_COUNT, TOPICS
+from stilltide.pipeline.demo.views import PartitionView, View
+from stilltide.schemas.digest import content_digest
+from stilltide.schemas.topics import TopicSpec
+from tests.support.processes.local import run_stilltide
+from tests.support.processes.worker_process import running_worker
 
 
 def sample(path: Path, count: int) -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectors.local.cluster import LocalCluster
-from pipeline.cli.main import run
-from tests.support.worker_process import running_worker
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.cli.main import run
+from tests.support.processes.worker_process import running_worker
 
 README = Path(__file__).parents[2] / "README.md"
 ADDRESS = "127.0.0.1:9092"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.core.replication import snapshots
-from tests.support.replication_theatre import Theatre
+from stilltide.pipeline.core.groups import snapshots
+from tests.support.groups.theatre import Theatre
 
 
 def told(text: str) -> list[str]:

@@ -7,11 +7,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pipeline.core.native_transactions.index_table import IndexTable
-from pipeline.core.native_transactions.indexer import IndexLimits, PartitionIndexer, WriteIndex
-from schemas.batches import NO_PRODUCER_ID, Control
-from schemas.values import EndOffset, TopicPartition
-from tests.support.native_log import Choose, NativeLog
+from stilltide.pipeline.core.native.index_table import IndexTable
+from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
+from stilltide.schemas.native.batches import NO_PRODUCER_ID, Control
+from stilltide.schemas.values import EndOffset, TopicPartition
+from tests.support.native.log import Choose, NativeLog
 
 DATA = TopicPartition("t", 0)
 LIMITS = st.builds(

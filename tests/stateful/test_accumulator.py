@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from pipeline.core.buffered_log.accumulator import (
+from stilltide.pipeline.core.buffered_log.accumulator import (
     Accumulator,
     BatchLimits,
     ClosedError,

@@ -7,12 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pipeline.core.pending_ack.cursor import Cursor, decode, encode
-from pipeline.core.pending_ack.ranges import RangeSet
-from pipeline.core.pending_ack.tracker import Ask, Tracker
-from pipeline.errors import AcknowledgementError
-from schemas.acknowledgements import Acks, PendingAcks, Ranges
-from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
+from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.core.pending_ack.tracker import Ask, Tracker
+from stilltide.pipeline.errors import AcknowledgementError
+from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks, Ranges
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 DATA = TopicPartition("orders", 0)
 DELAY_MS = 1000

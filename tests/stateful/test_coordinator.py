@@ -16,10 +16,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from pipeline.core.coordinator.base import state_of
-from schemas.barriers import Probe
-from schemas.bases import Base
-from schemas.transactions import (
+from stilltide.pipeline.core.coordinator.base import state_of
+from stilltide.schemas.bases import Base
+from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Describe,
@@ -32,13 +32,9 @@ from schemas.transactions import (
     WriteBarrier,
     Written,
 )
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
-from tests.support.coordinator_judge import HOUR_MS
-from tests.support.coordinator_world import (
-    ASK_TIMEOUT_MS,
-    PARTITIONS,
-    CoordinatorWorld,
-)
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+from tests.support.coordinator.judge import HOUR_MS
+from tests.support.coordinator.world import ASK_TIMEOUT_MS, PARTITIONS, CoordinatorWorld
 
 PICK = st.integers(0, 10**6)
 SUBSCRIPTIONS = st.lists(

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
-from pipeline.core.buffered_log.owner import (
+from stilltide.pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
+from stilltide.pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
     Fenced,
@@ -27,9 +27,9 @@ from pipeline.core.buffered_log.owner import (
     Serve,
     Settled,
 )
-from schemas.errors import DecodeError
-from schemas.headers import EntryStamp
-from schemas.values import Offset
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.values import Offset
 
 OWNERS_MAX = 4
 PICK = st.integers(0, 10**6)

@@ -7,13 +7,13 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.core.native_transactions.aborted_ranges import AbortedRanges, RangeBuilder
-from pipeline.core.native_transactions.batch_filter import BatchFilter, Verdict
-from pipeline.core.native_transactions.open_transactions import OpenTransaction, OpenTransactions
-from pipeline.core.native_transactions.transaction_index import TransactionIndex
-from schemas.batches import NO_PRODUCER_ID, AbortedTransaction, Control
-from schemas.values import EndOffset, Offset
-from tests.support.native_log import Choose, NativeLog
+from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
+from stilltide.pipeline.core.native.batch_filter import BatchFilter, Verdict
+from stilltide.pipeline.core.native.open_transactions import OpenTransaction, OpenTransactions
+from stilltide.pipeline.core.native.transaction_index import TransactionIndex
+from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction, Control
+from stilltide.schemas.values import EndOffset, Offset
+from tests.support.native.log import Choose, NativeLog
 
 PRODUCERS = st.integers(1, 3)
 COUNTS = st.integers(1, 4)

@@ -11,10 +11,17 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.core.buffered_log.bases import BaseLimits, Trim
-from pipeline.core.pending_ack.machine import PendingAckEffect, PendingAckStore, Reply, WriteBase
-from pipeline.core.pending_ack.state import PendingAckState
-from schemas.acknowledgements import (
+from stilltide.pipeline.core.buffered_log.bases import BaseLimits, Trim
+from stilltide.pipeline.core.pending_ack.machine import (
+    PendingAckEffect,
+    PendingAckStore,
+    Reply,
+    WriteBase,
+)
+from stilltide.pipeline.core.pending_ack.state import PendingAckState
+from stilltide.schemas.bases import Base
+from stilltide.schemas.coordinator.transactions import Done, Fence, Noop
+from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
@@ -27,12 +34,10 @@ from schemas.acknowledgements import (
     Ranges,
     Settle,
 )
-from schemas.bases import Base
-from schemas.pending_ack import decode_request, encode_request
-from schemas.pending_ack_base import encode_state
-from schemas.transactions import Done, Fence, Noop
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
-from tests.support.pending_ack_judge import HOUR_MS, Judge, offsets
+from stilltide.schemas.pending_ack.codec import decode_request, encode_request
+from stilltide.schemas.pending_ack.log_base import encode_state
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from tests.support.pending_ack.judge import HOUR_MS, Judge, offsets
 
 READ = [SubscriptionId(TopicPartition("orders", n), "billing") for n in range(2)]
 PICK = st.integers(0, 10**6)

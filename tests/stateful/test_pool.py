@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.core.coordinator.pool import (
+from stilltide.pipeline.core.coordinator.pool import (
     PARTITIONS_MAX,
     POOLED_MAX,
     POOLED_MS_MAX,
@@ -20,8 +20,8 @@ from pipeline.core.coordinator.pool import (
     TransactionPool,
     Used,
 )
-from schemas.transactions import Registered
-from schemas.values import EndOffset, SubscriptionId, TopicPartition
+from stilltide.schemas.coordinator.transactions import Registered
+from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 
 PICK = st.integers(0, 10**6)
 PARTITIONS = [TopicPartition("orders", number) for number in range(PARTITIONS_MAX + 4)]

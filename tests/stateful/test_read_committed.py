@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.core.read_committed.effects import (
+from stilltide.pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
     PauseFetching,
@@ -15,8 +15,8 @@ from pipeline.core.read_committed.effects import (
     ResumeFetching,
     Withheld,
 )
-from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
-from schemas.values import TxnId
+from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from stilltide.schemas.values import TxnId
 
 WAITING_MAX = 4
 IN_FLIGHT_MAX = 3

@@ -11,10 +11,10 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from pipeline.core.replication import claims
-from pipeline.core.replication.controller import SyncMode
-from tests.support.replication_system import System
-from tests.support.replication_world import Cluster, Txn, World, end_txn
+from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.core.offset_index import claims
+from tests.support.groups.system import System
+from tests.support.groups.world import Cluster, Txn, World, end_txn
 
 PICK = st.integers(0, 10**6)
 COUNT = st.sampled_from([1, 2, 5, 1000])

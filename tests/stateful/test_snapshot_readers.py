@@ -7,9 +7,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import invariant, precondition, rule
 
-from schemas.values import TopicPartition
+from stilltide.schemas.values import TopicPartition
 from tests.stateful.test_snapshot_writer import PICK, WHERE, Snapshots
-from tests.support.snapshot_reader import SnapshotReader
+from tests.support.snapshots.reader import SnapshotReader
 
 READERS_MAX = 4
 

@@ -10,9 +10,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.core.txn_buffer.writer import DELETED_AFTER_MS, SWEEP_MS
-from schemas.values import TopicPartition, TxnId
-from tests.support.snapshot_world import PARTITIONS, Actor, SnapshotWorld
+from stilltide.pipeline.core.snapshots.writer import DELETED_AFTER_MS, SWEEP_MS
+from stilltide.schemas.values import TopicPartition, TxnId
+from tests.support.snapshots.world import PARTITIONS, Actor, SnapshotWorld
 
 PICK = st.integers(0, 10**6)
 WHERE = st.sampled_from(PARTITIONS)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("schemas", "connectors", "pipeline", "tests")
+PACKAGES = ("schemas", "connectors", "pipeline", "stilltide", "tests")
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
@@ -108,9 +108,9 @@ def sleeps(path: Path) -> Iterator[ast.AST]:
 
 SLEEPS_LEFT = {
     "tests/chaos/scenarios.py": 1,  # how long a fault lasts is the fault itself
-    "tests/support/worker_memory.py": 1,
-    "tests/unit/drivers/owned_log/test_owned_log.py": 2,
-    "tests/unit/drivers/test_requests.py": 1,
+    "tests/support/coordinator/worker_memory.py": 1,
+    "tests/unit/drivers/buffered_log/test_owned_log.py": 2,
+    "tests/unit/drivers/service/test_requests.py": 1,
 }
 """A ratchet: numbers go down, and none is added."""
 
@@ -169,7 +169,9 @@ def test_no_committed_file_holds(what: str):
 
 def test_generated_messages_are_those_of_their_sources(tmp_path: Path):
     """`make protos` was run after the last change of a `.proto` file."""
-    protos = sorted(path.relative_to(ROOT) for path in (ROOT / "schemas/v1").glob("*.proto"))
+    protos = sorted(
+        path.relative_to(ROOT) for path in (ROOT / "stilltide/schemas/v1").glob("*.proto")
+    )
     command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=."]
     outputs = [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
     subprocess.run([*command, *outputs, *map(str, protos)], cwd=ROOT, check=True)
@@ -177,5 +179,7 @@ def test_generated_messages_are_those_of_their_sources(tmp_path: Path):
     kept = {name: (ROOT / name).read_text() for name in made}
     assert len(made) == 2 * len(protos)
     assert made == kept
-    generated = {path.relative_to(ROOT) for path in (ROOT / "schemas/v1").glob("*_pb2.py*")}
+    generated = {
+        path.relative_to(ROOT) for path in (ROOT / "stilltide/schemas/v1").glob("*_pb2.py*")
+    }
     assert generated == set(made), "generated from no source"

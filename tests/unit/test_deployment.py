@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 
-import pipeline.metrics
-import pipeline.replication_metrics
-import pipeline.subscription_metrics
+import stilltide.pipeline.metrics.groups
+import stilltide.pipeline.metrics.links
+import stilltide.pipeline.metrics.worker
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 TABLES = "".join(
     str(module.__doc__)
-    for module in (pipeline.metrics, pipeline.replication_metrics, pipeline.subscription_metrics)
+    for module in (
+        stilltide.pipeline.metrics.worker,
+        stilltide.pipeline.metrics.links,
+        stilltide.pipeline.metrics.groups,
+    )
 )
 FAMILIES = set(re.findall(r"^\| (stilltide_\w+) \|", TABLES, re.MULTILINE))
 PORT_MAX = 32_767

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from pipeline.logging import LIBRARY_PERIOD_S, LibraryFilter
+from stilltide.pipeline.logging import LIBRARY_PERIOD_S, LibraryFilter
 
 
 def line(logger: str, number: int, text: str = "down") -> logging.LogRecord:
@@ -30,7 +30,14 @@ def test_another_place_is_another_line():
     assert all(seldom.filter(line("aiokafka", number)) for number in range(5))
 
 
-@pytest.mark.parametrize("logger", ["pipeline.drivers.owned_log", "connectors.kafka", "stilltide"])
+@pytest.mark.parametrize(
+    "logger",
+    [
+        "stilltide.pipeline.drivers.buffered_log.owned_log",
+        "stilltide.connectors.kafka",
+        "stilltide",
+    ],
+)
 def test_our_own_lines_all_pass(logger: str):
     """Our lines are few by themselves, and each says something."""
     seldom = LibraryFilter()

@@ -27,7 +27,7 @@ class FlushTrigger(Enum):
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Thresholds of one log; floors and reasons are with the settings (`pipeline.config`).
+    """Thresholds of one log; floors and reasons are with the settings (`pipeline.config.settings`).
 
     Attributes:
         records_max: records of one batch.

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from pipeline.core.buffered_log.liveness import Liveness, LogPoint
-from pipeline.errors import LogTrimmedError
-from schemas.bases import Base
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.pipeline.core.buffered_log.liveness import Liveness, LogPoint
+from stilltide.pipeline.errors import LogTrimmedError
+from stilltide.schemas.bases import Base
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 IDLE_MS = 1000
 """So long after the last change a log in which nothing is open gets a base."""

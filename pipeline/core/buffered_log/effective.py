@@ -6,8 +6,8 @@ reader that began at the log start stands; foreign entries and control records c
 (B6, B7); offsets that a trim may have taken are never read over.
 """
 
-from schemas.headers import EntryStamp
-from schemas.values import Offset
+from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.values import Offset
 
 
 class LogGapError(Exception):

@@ -11,8 +11,8 @@ It decides nothing about deletion: a base does (C8). It says when one is worth w
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from schemas.framing import RECORDS_MAX
-from schemas.values import Offset
+from stilltide.schemas.framing import RECORDS_MAX
+from stilltide.schemas.values import Offset
 
 
 class LogPoint(NamedTuple):

@@ -12,10 +12,10 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from pipeline.core.buffered_log.effective import EffectiveLog
-from schemas.errors import DecodeError
-from schemas.headers import EntryStamp
-from schemas.values import Offset
+from stilltide.pipeline.core.buffered_log.effective import EffectiveLog
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.values import Offset
 
 
 class OwnerState(Enum):

@@ -7,11 +7,11 @@ their way: whoever has ended has every marker in front of the barrier (C4).
 
 from collections.abc import Iterable
 
-from pipeline.core.coordinator.state import CoordinatorState, Transaction
-from schemas.barriers import Barrier, OpenTransactions
-from schemas.placement import system_partition
-from schemas.transactions import WriteBarrier
-from schemas.values import EndOffset, TopicPartition
+from stilltide.pipeline.core.coordinator.state import CoordinatorState, Transaction
+from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions
+from stilltide.schemas.coordinator.transactions import WriteBarrier
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.values import EndOffset, TopicPartition
 
 
 def barrier_of(

@@ -7,9 +7,14 @@ clients and answers included: the same history then has the same effects.
 
 from collections.abc import Iterable
 
-from pipeline.core.coordinator.state import ClientMemory, CoordinatorState, Transaction, TxnState
-from schemas.bases import Base
-from schemas.transactions import (
+from stilltide.pipeline.core.coordinator.state import (
+    ClientMemory,
+    CoordinatorState,
+    Transaction,
+    TxnState,
+)
+from stilltide.schemas.bases import Base
+from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,

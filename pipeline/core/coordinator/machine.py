@@ -13,15 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
-from pipeline.core.coordinator.barrier import barrier_of
-from pipeline.core.coordinator.base import base_of, install, item_count, live_keys, state_of
-from pipeline.core.coordinator.state import CoordinatorState, Transaction, TxnState
-from schemas.barriers import Barrier
-from schemas.bases import Base
-from schemas.markers import Marker
-from schemas.topics import TXN_LOG
-from schemas.transactions import (
+from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
+from stilltide.pipeline.core.coordinator.barrier import barrier_of
+from stilltide.pipeline.core.coordinator.base import (
+    base_of,
+    install,
+    item_count,
+    live_keys,
+    state_of,
+)
+from stilltide.pipeline.core.coordinator.state import CoordinatorState, Transaction, TxnState
+from stilltide.schemas.bases import Base
+from stilltide.schemas.coordinator.barriers import Barrier
+from stilltide.schemas.coordinator.log_base import decode_state
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     Answer,
     BaseState,
@@ -42,8 +48,8 @@ from schemas.transactions import (
     TxnLogRecord,
     WriteBarrier,
 )
-from schemas.txn_log_base import decode_state
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.topics import TXN_LOG
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 RETRY_MS = 1000
 

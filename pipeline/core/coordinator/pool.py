@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from schemas.transactions import Registered
-from schemas.values import SubscriptionId, TopicPartition
+from stilltide.schemas.coordinator.transactions import Registered
+from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 U = TypeVar("U", TopicPartition, SubscriptionId)
 

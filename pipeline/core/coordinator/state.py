@@ -9,7 +9,7 @@ It refuses nothing by configuration: limits are checked before a request is appe
 from dataclasses import dataclass, field
 from enum import Enum
 
-from schemas.transactions import (
+from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -30,7 +30,7 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
-from schemas.values import SubscriptionId, TopicPartition
+from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 FORGET_AFTER_MS = 60 * 60 * 1000
 """A client silent for so long asks for no old answer any more (C1b)."""

@@ -21,9 +21,9 @@ from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from typing import NamedTuple
 
-from schemas.acknowledgements import OffsetRange, Ranges
-from schemas.errors import DecodeError, UnknownVersionError
-from schemas.values import EndOffset, Offset
+from stilltide.schemas.errors import DecodeError, UnknownVersionError
+from stilltide.schemas.pending_ack.acknowledgements import OffsetRange, Ranges
+from stilltide.schemas.values import EndOffset, Offset
 
 METADATA_CHARS_MAX = 4095
 

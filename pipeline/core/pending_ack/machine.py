@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
-from pipeline.core.pending_ack.state import SUBSCRIPTIONS_MAX, PendingAckState
-from schemas.acknowledgements import (
+from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
+from stilltide.pipeline.core.pending_ack.state import SUBSCRIPTIONS_MAX, PendingAckState
+from stilltide.schemas.bases import Base
+from stilltide.schemas.coordinator.transactions import Done
+from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
     AckRequest,
@@ -21,11 +23,9 @@ from schemas.acknowledgements import (
     DescribeAcks,
     PendingAckRecord,
 )
-from schemas.bases import Base
-from schemas.pending_ack_base import decode_state
-from schemas.topics import PENDING_ACK_LOG
-from schemas.transactions import Done
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+from stilltide.schemas.pending_ack.log_base import decode_state
+from stilltide.schemas.topics import PENDING_ACK_LOG
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
 class Reply(NamedTuple):

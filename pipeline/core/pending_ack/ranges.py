@@ -8,8 +8,8 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from schemas.acknowledgements import OffsetRange
-from schemas.values import EndOffset, Offset
+from stilltide.schemas.pending_ack.acknowledgements import OffsetRange
+from stilltide.schemas.values import EndOffset, Offset
 
 
 class RangesFullError(Exception):

@@ -7,9 +7,10 @@ remembered (C1b). What a transaction has pending when its coordinator's low wate
 never registered: it is dropped as aborted.
 """
 
-from pipeline.core.pending_ack.subscription import SubscriptionAcks
-from pipeline.core.pending_ack.transactions import CoordinatorView
-from schemas.acknowledgements import (
+from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
+from stilltide.pipeline.core.pending_ack.transactions import CoordinatorView
+from stilltide.schemas.coordinator.transactions import Done
+from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
     AckRefusalCode,
@@ -21,8 +22,7 @@ from schemas.acknowledgements import (
     CursorMoved,
     Settle,
 )
-from schemas.transactions import Done
-from schemas.values import EndOffset, SubscriptionId
+from stilltide.schemas.values import EndOffset, SubscriptionId
 
 SUBSCRIPTIONS_MAX = 10_000
 """In one log; the system topics have several."""

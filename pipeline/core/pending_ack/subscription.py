@@ -10,8 +10,8 @@ two transactions; a refused request changes nothing; at most `HELD_MAX` ranges a
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipeline.core.pending_ack.ranges import RangeSet, runs_of
-from schemas.acknowledgements import (
+from stilltide.pipeline.core.pending_ack.ranges import RangeSet, runs_of
+from stilltide.schemas.pending_ack.acknowledgements import (
     AckRefusalCode,
     AckRefused,
     Acks,
@@ -19,7 +19,7 @@ from schemas.acknowledgements import (
     PendingAcks,
     Ranges,
 )
-from schemas.values import EndOffset, Offset, SubscriptionId, TxnId
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
 
 HELD_MAX = 100_000
 """Acknowledged ranges and pending offsets; a commit turns the latter into the former."""

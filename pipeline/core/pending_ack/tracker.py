@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
-from pipeline.core.pending_ack.cursor import SPAN_MAX, Cursor, always_fits
-from pipeline.core.pending_ack.ranges import RangeSet
-from pipeline.errors import (
+from stilltide.pipeline.core.pending_ack.cursor import SPAN_MAX, Cursor, always_fits
+from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.errors import (
     AcknowledgementError,
     AlreadyAcknowledgedError,
     NotDeliveredError,
     PendingAcknowledgementError,
 )
-from schemas.acknowledgements import Acks
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.pending_ack.acknowledgements import Acks
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 P = TypeVar("P")
 

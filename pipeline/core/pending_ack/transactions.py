@@ -8,9 +8,9 @@ that a transaction that old can acknowledge nothing further. That refuses; it ne
 
 from bisect import bisect_left, insort
 
-from pipeline.core.pending_ack.ranges import RangeSet
-from schemas.acknowledgements import BaseCoordinator
-from schemas.values import SubscriptionId, TxnId
+from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.schemas.pending_ack.acknowledgements import BaseCoordinator
+from stilltide.schemas.values import SubscriptionId, TxnId
 
 SETTLED_MAX = 100_000
 

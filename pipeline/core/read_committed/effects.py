@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from schemas.values import EndOffset, Offset, TxnId
+from stilltide.schemas.values import EndOffset, Offset, TxnId
 
 P = TypeVar("P")
 

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from pipeline.core.read_committed.effects import (
+from stilltide.pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
     PauseFetching,
@@ -33,9 +33,9 @@ from pipeline.core.read_committed.effects import (
     Undecided,
     Withheld,
 )
-from pipeline.core.read_committed.snapshot import Snapshot
-from pipeline.errors import MarkerConflictError
-from schemas.values import EndOffset, Offset, TxnId
+from stilltide.pipeline.core.read_committed.snapshot import Snapshot
+from stilltide.pipeline.errors import MarkerConflictError
+from stilltide.schemas.values import EndOffset, Offset, TxnId
 
 P = TypeVar("P")
 

@@ -5,7 +5,7 @@
 
 from typing import Protocol
 
-from schemas.values import EndOffset
+from stilltide.schemas.values import EndOffset
 
 
 class Snapshot(Protocol):

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.spark.read_committed import VISIBILITY, Visibility, digest_of_sums
-from pipeline.drivers.evidence import Evidence
-from pipeline.jobs.audit_result import Finding, FindingKind, PartitionAudit
-from pipeline.jobs.findings import Unmarked, collect_findings, find_unmarked
-from pipeline.jobs.outcomes import mixed_transactions, of_current_topic
-from schemas.values import OffsetRange, TopicPartition, TxnId
+from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility, digest_of_sums
+from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind, PartitionAudit
+from stilltide.pipeline.jobs.findings import Unmarked, collect_findings, find_unmarked
+from stilltide.pipeline.jobs.outcomes import mixed_transactions, of_current_topic
+from stilltide.schemas.values import OffsetRange, TopicPartition, TxnId
 
 
 @dataclass(frozen=True, slots=True)

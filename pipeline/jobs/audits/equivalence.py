@@ -14,10 +14,10 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from pipeline.jobs.audit_result import Finding, FindingKind
-from pipeline.jobs.audits.report import Check, CheckResult, Findings
-from pipeline.jobs.audits.scans import BUCKET_BITS
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
+from stilltide.pipeline.jobs.audits.scans import BUCKET_BITS
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 BUCKETS_NAMED_MAX = 5
 """Buckets of which the records that differ are looked up; two small reads for each."""

@@ -8,10 +8,10 @@ so those of a compacted topic are figures; on any other topic they are findings.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pipeline.core.native_transactions.offset_ledger import OffsetLedger
-from pipeline.jobs.audit_result import Finding, FindingKind
-from pipeline.jobs.audits.report import Check, CheckResult, Findings
-from schemas.values import TopicPartition
+from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
+from stilltide.schemas.values import TopicPartition
 
 
 def check_gaps(

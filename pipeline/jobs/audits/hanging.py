@@ -1,6 +1,6 @@
 """Hanging transactions: open on a partition, and no coordinator will ever end them.
 
-*Source*: protocols.md F; KIP-664; the judgement is `pipeline.core.native_transactions.hanging`.
+*Source*: protocols.md F; KIP-664; the judgement is `pipeline.core.native.hanging`.
 
 *Invariants*: a transaction that its coordinator will still end is a figure; one that it should have
 ended by now makes the answer unknown.
@@ -8,13 +8,13 @@ ended by now makes the answer unknown.
 
 from collections.abc import Sequence
 
-from connectors.errors import FatalError
-from connectors.native_transactions import NativeTransactions
-from pipeline.core.native_transactions.hanging import OpenTransaction
-from pipeline.drivers.native_transactions import open_transactions
-from pipeline.jobs.audit_result import Finding, FindingKind
-from pipeline.jobs.audits.report import Check, CheckResult, Findings, OpenNative
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.pipeline.core.native.hanging import OpenTransaction
+from stilltide.pipeline.drivers.native.open_transactions import open_transactions
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings, OpenNative
+from stilltide.schemas.values import TopicPartition
 
 
 async def ask_open(

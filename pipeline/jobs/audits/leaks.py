@@ -16,13 +16,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.errors import ConnectorError
-from connectors.spark.errors import spark_errors
-from connectors.spark.frames import frame_of_rows
-from connectors.spark.read_committed import VISIBILITY, Visibility
-from pipeline.jobs.audit_result import Finding, FindingKind
-from pipeline.jobs.audits.report import Check, CheckResult, Findings
-from schemas.values import OffsetRange
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.spark.frames import frame_of_rows
+from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
+from stilltide.schemas.values import OffsetRange
 
 _COLUMNS = {"topic": "string", "partition": "bigint", "offset": "bigint"}
 _KEYS = list(_COLUMNS)

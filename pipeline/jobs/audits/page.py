@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from pipeline.jobs.audits.plots import ROWS_MAX, plots
-from pipeline.jobs.audits.report import AuditReport, CheckResult
+from stilltide.pipeline.jobs.audits.plots import ROWS_MAX, plots
+from stilltide.pipeline.jobs.audits.report import AuditReport, CheckResult
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.jobs.audits.report import AuditReport, PartitionFigures
+from stilltide.pipeline.jobs.audits.report import AuditReport, PartitionFigures
 
 ROWS_MAX = 24
 """Partitions, or transactions, in a plot."""

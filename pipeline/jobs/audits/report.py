@@ -13,8 +13,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.core.native_transactions.offset_ledger import Window
-from pipeline.jobs.audit_result import (
+from stilltide.pipeline.core.native.offset_ledger import Window
+from stilltide.pipeline.jobs.audit_result import (
     VERDICTS,
     Finding,
     FindingKind,

@@ -18,41 +18,46 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.clock import SystemClock
-from connectors.errors import FatalError
-from connectors.kafka.config import Cluster, config_of
-from connectors.kafka.connector import KafkaConnector
-from connectors.local.jars import spark_jars
-from connectors.spark.errors import spark_errors
-from connectors.spark.read_committed import Decisions, classify, with_txn
-from connectors.spark.session import SparkOptions, spark_session
-from connectors.spark.source import read_ranges
-from pipeline.core.native_transactions.hanging import OpenTransaction
-from pipeline.core.native_transactions.offset_ledger import OffsetLedger
-from pipeline.core.replicas import AUTOMATIC, WantedReplicas
-from pipeline.drivers.aborted_indexing import AbortedIndexing
-from pipeline.drivers.batch_walk import walk
-from pipeline.drivers.native_evidence import NativeEvidence, gather_native
-from pipeline.jobs.audit_result import Finding, FindingKind, PartitionAudit
-from pipeline.jobs.audits.coordinated import Judgement, judge
-from pipeline.jobs.audits.equivalence import Comparison, check_equivalence
-from pipeline.jobs.audits.gaps import check_gaps
-from pipeline.jobs.audits.hanging import ask_open, check_hanging
-from pipeline.jobs.audits.leaks import Audited, check_leaks
-from pipeline.jobs.audits.report import (
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.kafka.config import Cluster, config_of
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.spark.read_committed import Decisions, classify, with_txn
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.connectors.spark.source import read_ranges
+from stilltide.pipeline.core.native.hanging import OpenTransaction
+from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
+from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
+from stilltide.pipeline.drivers.native.batch_walk import walk
+from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native
+from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind, PartitionAudit
+from stilltide.pipeline.jobs.audits.coordinated import Judgement, judge
+from stilltide.pipeline.jobs.audits.equivalence import Comparison, check_equivalence
+from stilltide.pipeline.jobs.audits.gaps import check_gaps
+from stilltide.pipeline.jobs.audits.hanging import ask_open, check_hanging
+from stilltide.pipeline.jobs.audits.leaks import Audited, check_leaks
+from stilltide.pipeline.jobs.audits.report import (
     AuditReport,
     Check,
     CheckResult,
     Findings,
     PartitionFigures,
 )
-from pipeline.jobs.audits.scans import bucket_sums, by_bucket, by_transaction, committed_groups
-from pipeline.jobs.audits.scope import Bounds, Scope, check_unmoved, resolve
-from pipeline.jobs.audits.undecided import FirstUndecided, aged, first_undecided
-from pipeline.jobs.blocking import run_blocking
-from pipeline.jobs.native_committed import native_committed
-from pipeline.jobs.outcomes import decisions_of
-from schemas.values import OffsetRange, TopicPartition
+from stilltide.pipeline.jobs.audits.scans import (
+    bucket_sums,
+    by_bucket,
+    by_transaction,
+    committed_groups,
+)
+from stilltide.pipeline.jobs.audits.scope import Bounds, Scope, check_unmoved, resolve
+from stilltide.pipeline.jobs.audits.undecided import FirstUndecided, aged, first_undecided
+from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.jobs.native_committed import native_committed
+from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.schemas.values import OffsetRange, TopicPartition
 
 EVIDENCE_MAX = 20
 """Findings of each kind that are listed unless told otherwise; all are counted."""

@@ -9,7 +9,7 @@ of offsets compare two reads without a join of rows. DataFrame to DataFrame.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.spark.read_committed import (
+from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
     Decisions,
     classify,

@@ -12,12 +12,13 @@ are not audited.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from connectors.base import Connector, LogAdmin
-from connectors.errors import FatalError, OffsetOutOfRangeError
-from pipeline.drivers.batch_walk import deleted_meanwhile
-from pipeline.drivers.evidence import Evidence, Progress, gather_evidence
-from pipeline.errors import ConfigError
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.native.batch_walk import deleted_meanwhile
+from stilltide.pipeline.drivers.snapshots.outcomes import Evidence, Progress, gather_evidence
+from stilltide.pipeline.errors import ConfigError
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 Bounds = Mapping[TopicPartition | None, int]
 """Offsets by partition; that of None is for every other partition."""

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.base import Connector, TimedRecord
-from connectors.fetching import Fetching
-from connectors.spark.read_committed import VISIBILITY, Visibility
-from pipeline.drivers.log_scan import scan
-from pipeline.jobs.audits.report import Undecided
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import TimedRecord
+from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.jobs.audits.report import Undecided
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 
 FirstUndecided = Mapping[TopicPartition, tuple[Offset, TxnId]]
 

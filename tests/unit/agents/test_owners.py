@@ -9,32 +9,36 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
 
-from connectors.clock import SystemClock
-from connectors.kafka.config import KafkaConfig
-from connectors.kafka.fetch import KafkaBatchReader
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.agents.apps import cluster_app, writer_app
-from pipeline.agents.buffered_writer import BufferedWriter
-from pipeline.agents.owners import Owners, Shared, replication_parts
-from pipeline.agents.probes import Finding, Probes
-from pipeline.config import Settings
-from pipeline.core.replication.controller import SyncMode
-from pipeline.drivers.dynamic_settings import DynamicSettings
-from pipeline.drivers.end_offsets import EndOffsets
-from pipeline.drivers.replies import Replies
-from pipeline.drivers.requests import COORDINATOR_SERVICE, PENDING_ACK_SERVICE, Requests
-from pipeline.metrics import WorkerMetrics
-from pipeline.subscription_metrics import SubscriptionMetrics
-from schemas.topics import (
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.agents.apps import cluster_app, writer_app
+from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.agents.owners import Owners, Shared, replication_parts
+from stilltide.pipeline.agents.probes import Finding, Probes
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.requests import (
+    COORDINATOR_SERVICE,
+    PENDING_ACK_SERVICE,
+    Requests,
+)
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.metrics.groups import SubscriptionMetrics
+from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,
     SNAPSHOT_REQUESTS,
     TXN_REQUESTS,
     system_topics,
 )
-from schemas.values import TopicPartition
-from tests.support.worker_memory import WAIT_S, until
+from stilltide.schemas.values import TopicPartition
+from tests.support.coordinator.worker_memory import WAIT_S, until
 
 SETTINGS = Settings(coordinators=1, partitions=2)
 ASSIGNED = {

@@ -8,12 +8,12 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry, Counter
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.agents import probes as module
-from pipeline.agents.probes import Finding, Probes, broker_check
-from pipeline.config import load_settings
-from pipeline.errors import ConfigError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.agents import probes as module
+from stilltide.pipeline.agents.probes import Finding, Probes, broker_check
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.errors import ConfigError
 
 HOST = "127.0.0.1"
 

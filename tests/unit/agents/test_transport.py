@@ -4,8 +4,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pipeline.agents.apps import cluster_app
-from pipeline.config import Settings
+from stilltide.pipeline.agents.apps import cluster_app
+from stilltide.pipeline.config.settings import Settings
 
 
 async def test_requests_cross_no_thread(tmp_path: Path):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.acknowledgements import AckRefusalCode, AckRefused, Acks
-from schemas.transactions import Done
-from schemas.values import EndOffset
-from tests.chaos.ack_history import judged
+from stilltide.schemas.coordinator.transactions import Done
+from stilltide.schemas.pending_ack.acknowledgements import AckRefusalCode, AckRefused, Acks
+from stilltide.schemas.values import EndOffset
+from tests.chaos.pending_ack.history import judged
 
 ENDED = AckRefused(AckRefusalCode.TRANSACTION_ENDED, "transaction 1:7 has ended")
 QUESTION = Acks(EndOffset(0), (), (), b"")

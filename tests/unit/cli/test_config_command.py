@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.main import run
+from stilltide.pipeline.cli.main import run
 
 
 def test_secrets_are_redacted_and_origins_shown(

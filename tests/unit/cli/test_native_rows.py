@@ -1,10 +1,14 @@
 """How native transactions are shown."""
 
-from pipeline.cli.native_rows import open_row, position_row
-from pipeline.core.native_transactions.hanging import OpenTransaction
-from pipeline.drivers.native_transactions import StablePosition
-from schemas.native_transactions import ActiveProducer, DescribedTransaction, TransactionState
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.pipeline.cli.native.rows import open_row, position_row
+from stilltide.pipeline.core.native.hanging import OpenTransaction
+from stilltide.pipeline.drivers.native.open_transactions import StablePosition
+from stilltide.schemas.native.transactions import (
+    ActiveProducer,
+    DescribedTransaction,
+    TransactionState,
+)
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 DATA = TopicPartition("orders", 0)
 NOW_MS = 10_000

@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from pipeline.cli import pending_ack
-from pipeline.cli.asking import STORES, answered, exit_code
-from pipeline.cli.coordinator import internal_rows, stats_rows
-from pipeline.cli.downgrade import scan_row
-from pipeline.cli.main import NOUNS
-from pipeline.cli.output import print_columns
-from pipeline.cli.txn import description_row, transaction_rows
-from pipeline.drivers.batch_scan import BatchScan
-from schemas.transactions import Description, Listed, LiveEntry, LogLiveness
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
-from tests.support.wire import READ, REGISTERED, STATS
-from tests.support.wire_acks import STORE_STATS, SUBSCRIPTION_STATS
+from stilltide.pipeline.cli.common.asking import STORES, answered, exit_code
+from stilltide.pipeline.cli.common.output import print_columns
+from stilltide.pipeline.cli.logs import pending_ack
+from stilltide.pipeline.cli.logs.coordinator import internal_rows, stats_rows
+from stilltide.pipeline.cli.logs.downgrade import scan_row
+from stilltide.pipeline.cli.main import NOUNS
+from stilltide.pipeline.cli.txn import description_row, transaction_rows
+from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
+from stilltide.schemas.coordinator.transactions import Description, Listed, LiveEntry, LogLiveness
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+from tests.support.schemas.wire import READ, REGISTERED, STATS
+from tests.support.schemas.wire_acks import STORE_STATS, SUBSCRIPTION_STATS
 
 NOW_MS = 1_700_000_060_000
 OLD = Description(3, "COMMITTING", NOW_MS - 60_000, 30_000, (REGISTERED,), (READ,))

@@ -2,12 +2,12 @@
 
 from prometheus_client import CollectorRegistry
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.agents.probes import Finding
-from pipeline.cli.site import serving_site
-from pipeline.config import load_settings
-from tests.support.operator import fetch
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.agents.probes import Finding
+from stilltide.pipeline.cli.common.site import serving_site
+from stilltide.pipeline.config.settings import load_settings
+from tests.support.processes.operator import fetch
 
 
 async def fine() -> Finding:

@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from connectors.errors import FatalError
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.cli.snapshot import take_all, taken_rows
-from pipeline.core.txn_buffer.writer import SnapshotLimits
-from pipeline.errors import RefusedError
-from schemas.placement import system_partition
-from schemas.topics import TopicSpec
-from schemas.values import TopicPartition
-from tests.support.worker_memory import PARTITIONS, WAIT_S, MemoryWorker
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.cli.snapshot.command import take_all, taken_rows
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
+from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.values import TopicPartition
+from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWorker
 
 COUNT = 5
 """Partitions of the data topic: both snapshot writers serve some of them."""

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from connectors.base import Committed
-from pipeline.cli.output import Row
-from pipeline.cli.subscription import described_rows, print_described
-from pipeline.drivers.group_report import describe_group
-from schemas.values import Offset, TopicPartition
-from tests.support.replicated_clusters import DATA, replicated
+from stilltide.connectors.ports.readers import Committed
+from stilltide.pipeline.cli.common.output import Row
+from stilltide.pipeline.cli.subscription import described_rows, print_described
+from stilltide.pipeline.drivers.groups.report import describe_group
+from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.groups.clusters import DATA, replicated
 
 NOW_MS = 1_000
 

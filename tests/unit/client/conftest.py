@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.client import TransactionClient
-from schemas.topics import TopicSpec
-from tests.support.worker_client import TOPICS
-from tests.support.worker_memory import MemoryWorker
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import TransactionClient
+from stilltide.schemas.topics import TopicSpec
+from tests.support.coordinator.worker_client import TOPICS
+from tests.support.coordinator.worker_memory import MemoryWorker
 
 
 @pytest.fixture

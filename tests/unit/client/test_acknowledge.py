@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.client import Message, Subscription, TransactionClient
-from pipeline.client.transaction_acks import TransactionAcks
-from pipeline.errors import (
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import Message, Subscription, TransactionClient
+from stilltide.pipeline.client.transaction_acks import TransactionAcks
+from stilltide.pipeline.errors import (
     AlreadyAcknowledgedError,
     ConfigError,
     NotDeliveredError,
@@ -18,14 +18,21 @@ from pipeline.errors import (
     RefusedError,
     TransactionStateError,
 )
-from schemas import pending_ack, txn_log
-from schemas.acknowledgements import AckRequest, Attach, Settle
-from schemas.framing import decode_value
-from schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_LOG, TXN_REQUESTS, TXN_RESPONSES
-from schemas.transactions import End, Ended, Listed, ListTransactions, Open
-from schemas.values import EndOffset, SubscriptionId, TopicPartition, TxnId
-from tests.support.worker_client import TOPICS, requests_in, visible
-from tests.support.worker_memory import MemoryWorker, until
+from stilltide.schemas.coordinator import txn_log
+from stilltide.schemas.coordinator.transactions import End, Ended, Listed, ListTransactions, Open
+from stilltide.schemas.framing import decode_value
+from stilltide.schemas.pending_ack import codec as pending_ack
+from stilltide.schemas.pending_ack.acknowledgements import AckRequest, Attach, Settle
+from stilltide.schemas.topics import (
+    ACK_REQUESTS,
+    PENDING_ACK_LOG,
+    TXN_LOG,
+    TXN_REQUESTS,
+    TXN_RESPONSES,
+)
+from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition, TxnId
+from tests.support.coordinator.worker_client import TOPICS, requests_in, visible
+from tests.support.coordinator.worker_memory import MemoryWorker, until
 
 GROUP = "invoicing"
 SUBSCRIPTION = SubscriptionId(TopicPartition(TOPICS[0], 0), GROUP)

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.client import Subscription, TransactionClient
-from pipeline.client.bounds import TIMEOUT_MS_MAX, transaction_timeout_ms
-from pipeline.core.coordinator.pool import POOLED_MS_MAX
-from pipeline.errors import ConfigError, RefusedError, SystemTopicError
-from schemas.requests import decode_request, encode_request
-from schemas.topics import PREFIX, TXN_LOG, TXN_MARKERS, TXN_REQUESTS
-from schemas.transactions import Open, Request
-from schemas.values import TopicPartition
-from tests.support.worker_client import visible
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import Subscription, TransactionClient
+from stilltide.pipeline.client.bounds import TIMEOUT_MS_MAX, transaction_timeout_ms
+from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
+from stilltide.pipeline.errors import ConfigError, RefusedError, SystemTopicError
+from stilltide.schemas.coordinator.requests import decode_request, encode_request
+from stilltide.schemas.coordinator.transactions import Open, Request
+from stilltide.schemas.topics import PREFIX, TXN_LOG, TXN_MARKERS, TXN_REQUESTS
+from stilltide.schemas.values import TopicPartition
+from tests.support.coordinator.worker_client import visible
 
 
 def records(broker: MemoryBroker, topic: str) -> int:

@@ -6,13 +6,13 @@ from contextlib import suppress
 
 import pytest
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.client import Message, Subscription, TransactionClient
-from schemas.errors import StilltideError
-from schemas.topics import TopicSpec
-from schemas.values import EndOffset, TopicPartition
-from tests.support.worker_memory import MemoryWorker
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import Message, Subscription, TransactionClient
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.values import EndOffset, TopicPartition
+from tests.support.coordinator.worker_memory import MemoryWorker
 
 SOURCE, TARGET = "orders", "payments"
 PARTITIONS = 3

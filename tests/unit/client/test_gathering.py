@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pipeline.client.gathering import Gathering
+from stilltide.pipeline.client.gathering import Gathering
 
 
 class _Case:

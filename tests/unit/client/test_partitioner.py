@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.client.partitioner import partition_for
+from stilltide.pipeline.client.partitioner import partition_for
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.client import TransactionClient
-from pipeline.core.coordinator import pool
-from schemas.topics import TXN_REQUESTS, TXN_RESPONSES
-from schemas.transactions import AddPartitions, End, Open, Release
-from tests.support.worker_client import markers_in, requests_in, visible, written
-from tests.support.worker_memory import MemoryWorker, until
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import TransactionClient
+from stilltide.pipeline.core.coordinator import pool
+from stilltide.schemas.coordinator.transactions import AddPartitions, End, Open, Release
+from stilltide.schemas.topics import TXN_REQUESTS, TXN_RESPONSES
+from tests.support.coordinator.worker_client import markers_in, requests_in, visible, written
+from tests.support.coordinator.worker_memory import MemoryWorker, until
 
 ORDERS, PAYMENTS = "orders", "payments"
 SOON_MS = 50

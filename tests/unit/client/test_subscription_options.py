@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from connectors.memory.connector import MemoryConnector
-from pipeline.client import Subscription
-from pipeline.errors import ConfigError
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import Subscription
+from stilltide.pipeline.errors import ConfigError
 
 
 @pytest.mark.parametrize(

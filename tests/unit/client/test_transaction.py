@@ -5,15 +5,21 @@ import asyncio
 
 import pytest
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.client import TransactionClient
-from schemas.headers import TXN
-from schemas.topics import TXN_LOG, TXN_RESPONSES
-from schemas.transactions import AddPartitions, Open
-from schemas.values import TopicPartition
-from tests.support.worker_client import TOPICS, markers_in, requests_in, visible, written
-from tests.support.worker_memory import MemoryWorker, until
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import TransactionClient
+from stilltide.schemas.coordinator.transactions import AddPartitions, Open
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.topics import TXN_LOG, TXN_RESPONSES
+from stilltide.schemas.values import TopicPartition
+from tests.support.coordinator.worker_client import (
+    TOPICS,
+    markers_in,
+    requests_in,
+    visible,
+    written,
+)
+from tests.support.coordinator.worker_memory import MemoryWorker, until
 
 
 async def test_leaving_the_block_commits(

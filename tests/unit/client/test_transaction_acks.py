@@ -2,18 +2,18 @@
 
 import pytest
 
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.client.transaction_acks import TransactionAcks
-from pipeline.drivers.acknowledgements import AcknowledgingDriver, AckOptions
-from pipeline.drivers.subscription import SubscriptionDriver
-from pipeline.drivers.subscription_options import SubscriptionOptions
-from pipeline.errors import ClientFailedError
-from schemas.acknowledgements import AckAnswer, AckBody, Acknowledge
-from schemas.values import SubscriptionId, TopicPartition, TxnId
-from tests.support.ack_store import StateStore
-from tests.support.coordinated import CoordinatedTopic
-from tests.support.worker_memory import until
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client.transaction_acks import TransactionAcks
+from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
+from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
+from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
+from stilltide.pipeline.errors import ClientFailedError
+from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckBody, Acknowledge
+from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
+from tests.support.coordinator.coordinated import CoordinatedTopic
+from tests.support.coordinator.worker_memory import until
+from tests.support.pending_ack.store import StateStore
 
 SUBSCRIPTION = SubscriptionId(TopicPartition("orders", 0), "billing")
 TXN = TxnId(0, 1)

@@ -5,21 +5,21 @@ import asyncio
 
 import pytest
 
-from connectors.errors import FatalError, RetriableError
-from connectors.memory.broker import MemoryBroker
-from connectors.memory.connector import MemoryConnector
-from pipeline.client import TransactionClient
-from pipeline.errors import (
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import TransactionClient
+from stilltide.pipeline.errors import (
     OutcomeUnknownError,
     RefusedError,
     RequestTimeoutError,
     TransactionStateError,
 )
-from schemas.headers import TXN
-from schemas.topics import TXN_REQUESTS, TXN_RESPONSES, TopicSpec
-from schemas.values import TxnId
-from tests.support.worker_client import markers_in, visible, written
-from tests.support.worker_memory import MemoryWorker, until
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.topics import TXN_REQUESTS, TXN_RESPONSES, TopicSpec
+from stilltide.schemas.values import TxnId
+from tests.support.coordinator.worker_client import markers_in, visible, written
+from tests.support.coordinator.worker_memory import MemoryWorker, until
 
 SOON_S = 0.1
 """A time-out that is meant to run out."""

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.replicas import AUTO, AUTOMATIC, Automatic, WantedReplicas, next_step
-from pipeline.errors import ConfigError
-from schemas.topics import BrokerFigures, Replicas
+from stilltide.pipeline.core.replicas import AUTO, AUTOMATIC, Automatic, WantedReplicas, next_step
+from stilltide.pipeline.errors import ConfigError
+from stilltide.schemas.topics import BrokerFigures, Replicas
 
 counts = st.integers(1, 20)
 

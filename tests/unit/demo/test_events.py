@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.demo.events import ORDERS, PAYMENTS, SAMPLE, EventsFileError, parse, read_lines
+from stilltide.pipeline.demo.events import (
+    ORDERS,
+    PAYMENTS,
+    SAMPLE,
+    EventsFileError,
+    parse,
+    read_lines,
+)
 
 
 @pytest.fixture

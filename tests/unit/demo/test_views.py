@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.demo.views import View, differences, rows
-from schemas.values import TopicPartition
+from stilltide.pipeline.demo.views import View, differences, rows
+from stilltide.schemas.values import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 2)

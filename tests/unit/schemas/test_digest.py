@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from schemas.digest import content_digest, record_digest
+from stilltide.schemas.digest import content_digest, record_digest
 
 
 def test_a_record_digest_is_the_first_60_bits_of_its_hash():

@@ -4,14 +4,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given
 
-from schemas import framing
-from schemas.errors import DecodeError, OversizeError, UnknownVersionError
-from schemas.framing import decode_value, encode_batch, is_framed
-from schemas.requests import encode_request
-from schemas.transactions import Request
-from schemas.txn_log import encode_own
-from tests.support.pip_160 import records_of
-from tests.support.wire import OWN_BODIES, REQUESTS, ROUND_TRIPS
+from stilltide.schemas import framing
+from stilltide.schemas.coordinator.requests import encode_request
+from stilltide.schemas.coordinator.transactions import Request
+from stilltide.schemas.coordinator.txn_log import encode_own
+from stilltide.schemas.errors import DecodeError, OversizeError, UnknownVersionError
+from stilltide.schemas.framing import decode_value, encode_batch, is_framed
+from tests.support.buffered_log.pip_160 import records_of
+from tests.support.schemas.wire import OWN_BODIES, REQUESTS, ROUND_TRIPS
 
 PREFIX = "0e01 0001 "
 

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 
-from schemas.errors import DecodeError, MalformedHeaderError
-from schemas.headers import EntryStamp, Headers, entry_stamp, txn_header
-from schemas.values import Offset
-from tests.support.wire import ROUND_TRIPS, U64
+from stilltide.schemas.errors import DecodeError, MalformedHeaderError
+from stilltide.schemas.headers import EntryStamp, Headers, entry_stamp, txn_header
+from stilltide.schemas.values import Offset
+from tests.support.schemas.wire import ROUND_TRIPS, U64
 
 EPOCH = ("epoch", bytes.fromhex("0000000000000102"))
 SERIAL = ("serial", bytes.fromhex("0000000000000001"))

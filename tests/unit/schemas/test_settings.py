@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from schemas.errors import DecodeError
-from schemas.settings import (
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.settings import (
     SettingValue,
     decode,
     encode,
@@ -13,7 +13,7 @@ from schemas.settings import (
     subscription_of,
     subscription_setting,
 )
-from tests.support.wire import ROUND_TRIPS, TOPICS
+from tests.support.schemas.wire import ROUND_TRIPS, TOPICS
 
 VALUES: list[tuple[SettingValue, str]] = [
     (True, "0801 7809"),

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 
-from schemas.errors import DecodeError, StilltideError
-from schemas.placement import system_partition
-from schemas.topics import ENTRY_BYTES_MAX, is_topic_name, system_topics
-from schemas.values import TopicPartition, TxnId
-from tests.support.wire import ROUND_TRIPS, U64
+from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import ENTRY_BYTES_MAX, is_topic_name, system_topics
+from stilltide.schemas.values import TopicPartition, TxnId
+from tests.support.schemas.wire import ROUND_TRIPS, U64
 
 
 def test_txn_id_bytes():

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.spark import local_spark
+from tests.support.spark.session import local_spark
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pipeline.jobs.audit_result import (
+from stilltide.pipeline.jobs.audit_result import (
     VERDICTS,
     AuditResult,
     Finding,
@@ -10,7 +10,7 @@ from pipeline.jobs.audit_result import (
     PartitionAudit,
     Verdict,
 )
-from schemas.values import EndOffset, Offset, TxnId
+from stilltide.schemas.values import EndOffset, Offset, TxnId
 
 
 def result(*kinds: FindingKind) -> AuditResult:

@@ -5,12 +5,16 @@ from collections.abc import Iterable, Sequence
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.jobs.audit_result import Finding, FindingKind
-from pipeline.jobs.audits.equivalence import BUCKETS_NAMED_MAX, Comparison, check_equivalence
-from pipeline.jobs.audits.report import CheckResult
-from pipeline.jobs.audits.scans import BUCKET_BITS, bucket_sums
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
-from tests.support.spark import kafka_frame
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.equivalence import (
+    BUCKETS_NAMED_MAX,
+    Comparison,
+    check_equivalence,
+)
+from stilltide.pipeline.jobs.audits.report import CheckResult
+from stilltide.pipeline.jobs.audits.scans import BUCKET_BITS, bucket_sums
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+from tests.support.spark.session import kafka_frame
 
 DATA = TopicPartition("orders", 0)
 BUCKET = 1 << BUCKET_BITS

@@ -5,14 +5,14 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.drivers.evidence import Evidence
-from pipeline.jobs.audit_result import Finding, FindingKind
-from pipeline.jobs.findings import collect_findings, group_records
-from pipeline.jobs.outcomes import decisions_of
-from schemas.headers import TXN
-from schemas.markers import Marker
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
-from tests.support.spark import Header, kafka_frame
+from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.pipeline.jobs.findings import collect_findings, group_records
+from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+from tests.support.spark.session import Header, kafka_frame
 
 DATA = TopicPartition("orders", 0)
 START, END = 100, 200

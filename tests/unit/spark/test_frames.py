@@ -1,7 +1,7 @@
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from connectors.spark.frames import frame_of_rows, session_setting
+from stilltide.connectors.spark.frames import frame_of_rows, session_setting
 
 SHUFFLES = "spark.sql.shuffle.partitions"
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64()), ("id", pa.binary())])

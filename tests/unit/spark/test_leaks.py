@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from connectors.spark.read_committed import VISIBILITY, Visibility
-from pipeline.jobs.audit_result import FindingKind, Verdict
-from pipeline.jobs.audits.leaks import Audited, check_leaks
-from pipeline.jobs.audits.report import CheckResult
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
+from stilltide.pipeline.jobs.audit_result import FindingKind, Verdict
+from stilltide.pipeline.jobs.audits.leaks import Audited, check_leaks
+from stilltide.pipeline.jobs.audits.report import CheckResult
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 DATA = TopicPartition("orders", 0)
 RECORDS = {

@@ -3,13 +3,13 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.core.txn_buffer.aborted import AbortedSet
-from pipeline.core.txn_buffer.recovery import Snapshot
-from pipeline.drivers.evidence import Evidence
-from pipeline.jobs.outcomes import decisions_of, mixed_transactions
-from schemas.markers import Marker
-from schemas.snapshots import AbortedIds, Floors, SnapshotEnd
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+from stilltide.pipeline.core.snapshots.aborted import AbortedSet
+from stilltide.pipeline.core.snapshots.recovery import Snapshot
+from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.jobs.outcomes import decisions_of, mixed_transactions
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.snapshots.snapshots import AbortedIds, Floors, SnapshotEnd
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 1)

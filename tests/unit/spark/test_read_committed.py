@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from connectors.spark.read_committed import (
+from stilltide.connectors.spark.read_committed import (
     FLOORS_DDL,
     OUTCOMES_SCHEMA,
     POSITIONS_DDL,
@@ -18,10 +18,10 @@ from connectors.spark.read_committed import (
     record_digest,
     with_txn,
 )
-from schemas import digest
-from schemas.headers import TXN
-from schemas.values import TxnId
-from tests.support.spark import kafka_frame
+from stilltide.schemas import digest
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.values import TxnId
+from tests.support.spark.session import kafka_frame
 
 COMMITTED = TxnId(0, 1).to_bytes()
 ABORTED = TxnId(0, 2).to_bytes()

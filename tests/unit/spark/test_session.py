@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from connectors.errors import ConnectorError, FatalError, RetriableError
-from connectors.spark.errors import connector_error
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.spark.errors import connector_error
 
 WITHOUT_JARS = """
-from connectors.errors import FatalError
-from connectors.spark.errors import spark_errors
-from connectors.spark.session import SparkOptions, spark_session
-from connectors.spark.source import OffsetRange, read_ranges
-from schemas.values import TopicPartition
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.connectors.spark.source import OffsetRange, read_ranges
+from stilltide.schemas.values import TopicPartition
 
 options = SparkOptions(master="local[1]", java_options="-XX:TieredStopAtLevel=1")
 with spark_session(options) as spark:
@@ -25,8 +25,8 @@ with spark_session(options) as spark:
 """
 
 BAD_JVM = """
-from connectors.errors import FatalError
-from connectors.spark.session import SparkOptions, spark_session
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.spark.session import SparkOptions, spark_session
 
 try:
     with spark_session(SparkOptions(driver_memory="1k")):

@@ -3,20 +3,20 @@
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.core.txn_buffer.aborted import AbortedSet
-from pipeline.core.txn_buffer.recovery import Snapshot
-from pipeline.drivers.evidence import Evidence
-from pipeline.jobs.audit_result import FindingKind, Verdict
-from pipeline.jobs.audits.coordinated import Judgement, judge
-from pipeline.jobs.audits.report import Check, CheckResult
-from pipeline.jobs.audits.run import coordinated_checks
-from pipeline.jobs.findings import group_records
-from pipeline.jobs.outcomes import decisions_of
-from schemas.headers import TXN
-from schemas.markers import Marker
-from schemas.snapshots import SnapshotEnd
-from schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
-from tests.support.spark import kafka_frame
+from stilltide.pipeline.core.snapshots.aborted import AbortedSet
+from stilltide.pipeline.core.snapshots.recovery import Snapshot
+from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.jobs.audit_result import FindingKind, Verdict
+from stilltide.pipeline.jobs.audits.coordinated import Judgement, judge
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult
+from stilltide.pipeline.jobs.audits.run import coordinated_checks
+from stilltide.pipeline.jobs.findings import group_records
+from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.snapshots.snapshots import SnapshotEnd
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+from tests.support.spark.session import kafka_frame
 
 DATA, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 START, DECIDED, END = 100, 150, 200

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.core.buffered_log.accumulator import (
+from stilltide.pipeline.core.buffered_log.accumulator import (
     Accumulator,
     BatchLimits,
     ClosedError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.core.buffered_log.bases import (
+from stilltide.pipeline.core.buffered_log.bases import (
     IDLE_MS,
     TRIM_RETRY_MS,
     BaseKeeper,
@@ -11,9 +11,9 @@ from pipeline.core.buffered_log.bases import (
     Recovery,
     Trim,
 )
-from pipeline.errors import LogTrimmedError
-from schemas.bases import PIECE_BYTES_MAX, Base, pieces
-from schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.pipeline.errors import LogTrimmedError
+from stilltide.schemas.bases import PIECE_BYTES_MAX, Base, pieces
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 LIMITS = BaseLimits(interval_ms=2000, dead_floor=10, dead_factor=4)
 LOG = TopicPartition("log", 3)
@@ -231,7 +231,7 @@ def test_a_base_from_before_the_log_start_is_none():
 
 def test_a_trimmed_log_without_a_base_is_refused(monkeypatch: pytest.MonkeyPatch):
     """C8: at the fence at the latest, and sooner when there is no end to it; it says where."""
-    monkeypatch.setattr("pipeline.core.buffered_log.bases.HELD_RECORDS_MAX", 2)
+    monkeypatch.setattr("stilltide.pipeline.core.buffered_log.bases.HELD_RECORDS_MAX", 2)
     replay = recovery(4)
     replay.entry_read(entry(4, "a"))
     with pytest.raises(LogTrimmedError) as caught:

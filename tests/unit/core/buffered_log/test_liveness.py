@@ -1,7 +1,7 @@
 """PIP-160's batch index (C8): which records of which entries are still needed."""
 
-from pipeline.core.buffered_log.liveness import Liveness, LogPoint
-from schemas.values import Offset
+from stilltide.pipeline.core.buffered_log.liveness import Liveness, LogPoint
+from stilltide.schemas.values import Offset
 
 
 def two_entries() -> Liveness:

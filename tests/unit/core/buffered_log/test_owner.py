@@ -1,7 +1,7 @@
 import pytest
 
-from pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
-from pipeline.core.buffered_log.owner import (
+from stilltide.pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
+from stilltide.pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
     Fenced,
@@ -11,9 +11,9 @@ from pipeline.core.buffered_log.owner import (
     Serve,
     Settled,
 )
-from schemas.errors import DecodeError
-from schemas.headers import EntryStamp
-from schemas.values import Offset
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.values import Offset
 
 MINE = b"m" * 16
 OTHER = b"o" * 16

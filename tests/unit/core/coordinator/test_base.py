@@ -1,11 +1,12 @@
 """A coordinator's state in a base, and what a trimmed log means (C8)."""
 
-from pipeline.core.buffered_log.bases import Trim
-from pipeline.core.coordinator.base import install, item_count, state_of
-from pipeline.core.coordinator.machine import Coordinator, WriteBase
-from pipeline.core.coordinator.state import FORGET_AFTER_MS, CoordinatorState
-from schemas.bases import pieces
-from schemas.transactions import (
+from stilltide.pipeline.core.buffered_log.bases import Trim
+from stilltide.pipeline.core.coordinator.base import install, item_count, state_of
+from stilltide.pipeline.core.coordinator.machine import Coordinator, WriteBase
+from stilltide.pipeline.core.coordinator.state import FORGET_AFTER_MS, CoordinatorState
+from stilltide.schemas.bases import pieces
+from stilltide.schemas.coordinator.log_base import encode_state
+from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Change,
@@ -23,8 +24,7 @@ from schemas.transactions import (
     TxnLogRecord,
     Written,
 )
-from schemas.txn_log_base import encode_state
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.core.coordinator.machine import (
+from stilltide.pipeline.core.coordinator.machine import (
     ENDED_DELAY_MS,
     FORGET_EVERY_MS,
     RETRY_MS,
@@ -13,9 +13,9 @@ from pipeline.core.coordinator.machine import (
     Reply,
     WriteBase,
 )
-from pipeline.core.coordinator.state import FORGET_AFTER_MS
-from schemas.markers import Marker
-from schemas.transactions import (
+from stilltide.pipeline.core.coordinator.state import FORGET_AFTER_MS
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Change,
@@ -36,7 +36,7 @@ from schemas.transactions import (
     TxnLogRecord,
     Written,
 )
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)

@@ -2,14 +2,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pipeline.core.coordinator.state import (
+from stilltide.pipeline.core.coordinator.state import (
     ANSWERS_PER_CLIENT_MAX,
     FORGET_AFTER_MS,
     TRANSACTIONS_PER_OPEN_MAX,
     CoordinatorState,
     TxnState,
 )
-from schemas.transactions import (
+from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -33,7 +33,7 @@ from schemas.transactions import (
     Unknown,
     Written,
 )
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)

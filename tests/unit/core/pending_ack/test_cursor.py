@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.pending_ack.cursor import (
+from stilltide.pipeline.core.pending_ack.cursor import (
     METADATA_CHARS_MAX,
     SET_BYTES_MAX,
     SPAN_MAX,
@@ -13,9 +13,9 @@ from pipeline.core.pending_ack.cursor import (
     decode,
     encode,
 )
-from pipeline.core.pending_ack.ranges import RangeSet
-from schemas.errors import DecodeError, UnknownVersionError
-from schemas.values import Offset
+from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.schemas.errors import DecodeError, UnknownVersionError
+from stilltide.schemas.values import Offset
 
 offsets = st.integers(0, 2**40)
 sets = st.sets(st.one_of(st.integers(1, 300), st.integers(1, 40_000), st.integers(1, 2**30)))

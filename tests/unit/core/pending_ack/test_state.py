@@ -4,13 +4,14 @@ from itertools import count
 
 import pytest
 
-from pipeline.core.pending_ack import machine as machine_module
-from pipeline.core.pending_ack import state as state_module
-from pipeline.core.pending_ack import subscription as subscription_module
-from pipeline.core.pending_ack import transactions as transactions_module
-from pipeline.core.pending_ack.machine import PendingAckStore, Reply
-from pipeline.core.pending_ack.state import PendingAckState
-from schemas.acknowledgements import (
+from stilltide.pipeline.core.pending_ack import machine as machine_module
+from stilltide.pipeline.core.pending_ack import state as state_module
+from stilltide.pipeline.core.pending_ack import subscription as subscription_module
+from stilltide.pipeline.core.pending_ack import transactions as transactions_module
+from stilltide.pipeline.core.pending_ack.machine import PendingAckStore, Reply
+from stilltide.pipeline.core.pending_ack.state import PendingAckState
+from stilltide.schemas.coordinator.transactions import Done
+from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
@@ -24,8 +25,7 @@ from schemas.acknowledgements import (
     PendingAckRecord,
     Settle,
 )
-from schemas.transactions import Done
-from schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 HOUR_MS = 60 * 60 * 1000
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")

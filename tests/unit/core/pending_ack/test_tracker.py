@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline.core.pending_ack.cursor import Cursor
-from pipeline.core.pending_ack.tracker import Tracker
-from pipeline.errors import NotDeliveredError
-from schemas.acknowledgements import Acks, OffsetRange, PendingAcks
-from schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from stilltide.pipeline.core.pending_ack.cursor import Cursor
+from stilltide.pipeline.core.pending_ack.tracker import Tracker
+from stilltide.pipeline.errors import NotDeliveredError
+from stilltide.schemas.pending_ack.acknowledgements import Acks, OffsetRange, PendingAcks
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 DATA = TopicPartition("orders", 0)
 NOTHING = Acks(EndOffset(0), (), (), b"m" * 16)

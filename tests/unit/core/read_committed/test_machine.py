@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.core.read_committed.effects import (
+from stilltide.pipeline.core.read_committed.effects import (
     Deliver,
     Effect,
     PauseFetching,
@@ -11,9 +11,9 @@ from pipeline.core.read_committed.effects import (
     Undecided,
     Withheld,
 )
-from pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
-from pipeline.errors import MarkerConflictError
-from schemas.values import TxnId
+from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from stilltide.pipeline.errors import MarkerConflictError
+from stilltide.schemas.values import TxnId
 
 X = TxnId(0, 1)
 Y = TxnId(0, 2)

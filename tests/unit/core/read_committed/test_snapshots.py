@@ -2,13 +2,13 @@
 
 import pytest
 
-from pipeline.core.read_committed.effects import Deliver, Effect, Reason, Withheld
-from pipeline.core.read_committed.machine import PartitionFilter
-from pipeline.core.txn_buffer.aborted import AbortedSet
-from pipeline.core.txn_buffer.recovery import Snapshot
-from pipeline.errors import MarkerConflictError
-from schemas.snapshots import SnapshotEnd
-from schemas.values import EndOffset, Offset, TxnId
+from stilltide.pipeline.core.read_committed.effects import Deliver, Effect, Reason, Withheld
+from stilltide.pipeline.core.read_committed.machine import PartitionFilter
+from stilltide.pipeline.core.snapshots.aborted import AbortedSet
+from stilltide.pipeline.core.snapshots.recovery import Snapshot
+from stilltide.pipeline.errors import MarkerConflictError
+from stilltide.schemas.snapshots.snapshots import SnapshotEnd
+from stilltide.schemas.values import EndOffset, Offset, TxnId
 
 X, Y, Z = TxnId(0, 1), TxnId(0, 2), TxnId(1, 9)
 

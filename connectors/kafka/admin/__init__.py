@@ -1,0 +1,1 @@
+"""Topics, groups and transactions of a cluster, seen by an administrator."""

@@ -1,0 +1,391 @@
+"""Topics and offsets of one cluster.
+
+*Source*: connectors.ports, `LogAdmin`; kafka.md 2 (`list_offsets` with an isolation level gives the
+last stable offset; watermark queries never do), 7.
+
+*Invariants*: every call ends within the request time-out, by an answer or by an error that names
+the address. Nothing is ever changed on a topic that exists.
+"""
+
+import asyncio
+import base64
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._cluster import DescribeClusterResult
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource, ConfigSource
+from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.kafka.admin.client import AdminClients, Answers, make_client
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.errors import AWAY, MISSING, REFUSED, STALE, error_of, translate
+from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.topic_check import check_specs, check_topic, too_few_brokers
+from stilltide.schemas.topics import BrokerFigures, TopicSpec
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+K = TypeVar("K")
+
+_LOOK_AGAIN_S = 0.05
+"""Between two looks at metadata that does not show a new topic yet."""
+
+_FIRST_ATTEMPT_S = 1.0
+"""Of the first question about offsets; each further one may take twice as long."""
+
+_DEFAULT_REPLICAS = "default.replication.factor"
+
+_CLUSTER_DEFAULT = -1
+"""As a number of replicas: `default.replication.factor`."""
+
+_SET_ON_TOPIC = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+
+_NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begins so
+"""What the client says when no partition it was asked about has a leader, or none exists."""
+
+
+class _NoLeaderError(Exception):
+    """See `_NO_LEADERS`."""
+
+
+class KafkaAdmin:
+    """A `LogAdmin`. Connects at its first call."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._address = config.bootstrap_servers
+        self._clients = AdminClients(config)
+        timeout_s = config.request_timeout_s
+        # Of what changes something: the client waits for the answer, the broker for it to be done.
+        self._timeouts = {"request_timeout": timeout_s, "operation_timeout": timeout_s}
+
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
+        check_specs(specs)
+        if not specs:
+            return
+        names = [spec.name for spec in specs]
+        deadline_s = time.monotonic() + self._config.request_timeout_s
+        found = await self.describe_topics(names)
+        missing = [spec for spec in specs if spec.name not in found]
+        if missing:
+            await self._create(missing)
+            while len(found := await self.describe_topics(names)) < len(names):
+                if time.monotonic() > deadline_s:
+                    absent = ", ".join(name for name in names if name not in found)
+                    raise RetriableError(
+                        f"new topics do not show at {self._address}",
+                        detail=absent,
+                        hint="look at the broker's log; then try again",
+                    )
+                await asyncio.sleep(_LOOK_AGAIN_S)
+        configs = await self.topic_configs(names)
+        for spec in specs:
+            check_topic(spec, found[spec.name].partition_count, configs[spec.name])
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """The topics that exist, by name; a missing one is not in the answer."""
+        if not names:
+            return {}
+        topics = TopicCollection(list(names))
+        answers = await self._clients.ask(
+            lambda it: it.describe_topics(topics, request_timeout=self._config.request_timeout_s)
+        )
+        return {
+            name: TopicDescription(
+                name,
+                _uuid_bytes(str(topic.topic_id)),
+                len(topic.partitions),
+                min((len(one.replicas) for one in topic.partitions), default=0),
+            )
+            for name, topic in self._found(answers, f"cannot describe {names[0]}")
+        }
+
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
+        """The configs of the topics that exist; see `LogAdmin.topic_configs`."""
+        return {
+            topic: {name: entry.value for name, entry in entries.items()}
+            for topic, entries in (await self._described_configs(names)).items()
+        }
+
+    async def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, committed: bool = False
+    ) -> dict[TopicPartition, EndOffset]:
+        """End offsets: high watermarks, or last stable offsets when `committed`."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        found = await self._offsets(partitions, LatestSpec(), level)
+        return {data: EndOffset(offset) for data, offset in found}
+
+    async def start_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        """Log start offsets; a partition that does not exist is not in the answer."""
+        level = IsolationLevel.READ_UNCOMMITTED
+        found = await self._offsets(partitions, EarliestSpec(), level)
+        return {data: Offset(offset) for data, offset in found}
+
+    async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
+        """Moves log starts up; see `LogAdmin.delete_records`."""
+        if not before:
+            return
+        assert min(before.values()) >= 0, "the client takes a negative offset for the end"
+        asked = [ClientPartition(data[0], data[1], offset) for data, offset in before.items()]
+        answers = await self._clients.ask(lambda it: it.delete_records(asked, **self._timeouts))
+        for partition, answer in answers.items():
+            data = TopicPartition(partition.topic, partition.partition)
+            try:
+                answer.result()
+            except KafkaException as error:
+                if error_of(error).code() == _NO_LEADERS:
+                    await self._check_absent([data], _NoLeaderError(str(error)))
+                    missing = f"{data} does not exist at {self._address}"
+                    raise FatalError(missing, hint="create the topic") from error
+                action = f"cannot delete records before {data}@{before[data]}"
+                raise self._failure(error, action) from error
+
+    async def cluster_id(self) -> str:
+        """What the cluster itself is named by."""
+        return str((await self._cluster()).cluster_id)
+
+    async def broker_figures(self) -> BrokerFigures:
+        """How many brokers are up, and their default number of replicas."""
+        nodes = (await self._cluster()).nodes
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(nodes[0].id))
+        timeout_s = self._config.request_timeout_s
+        answers = await self._clients.ask(
+            lambda it: it.describe_configs([broker], request_timeout=timeout_s)
+        )
+        try:
+            entries = answers[broker].result()
+        except KafkaException as error:
+            if error_of(error).code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                return BrokerFigures(len(nodes), 1)
+            raise self._failure(error, "cannot read the configs of a broker") from error
+        return BrokerFigures(len(nodes), int(entries[_DEFAULT_REPLICAS].value))
+
+    async def list_topics(self) -> list[str]:
+        """Names of all topics that are not Kafka's own."""
+        timeout_s = self._config.request_timeout_s
+        try:
+            async with self._clients.calling() as client:
+                found = await asyncio.to_thread(client.list_topics, timeout=timeout_s)
+        except KafkaException as error:
+            raise self._failure(error, "cannot list topics") from error
+        return sorted(name for name in found.topics if not name.startswith("__"))
+
+    async def topic_overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Configs that were set on the topics themselves."""
+        return {
+            topic: {
+                name: str(entry.value)
+                for name, entry in entries.items()
+                if entry.source == _SET_ON_TOPIC
+            }
+            for topic, entries in (await self._described_configs(names)).items()
+        }
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Has a topic have at least so many partitions."""
+        wanted = [NewPartitions(name, partition_count)]
+        answers = await self._clients.ask(lambda it: it.create_partitions(wanted, **self._timeouts))
+        try:
+            answers[name].result()
+        except KafkaException as error:
+            # It has as many already, or more.
+            if error_of(error).code() != KafkaError.INVALID_PARTITIONS:
+                raise self._failure(error, f"cannot add partitions to {name}") from error
+
+    async def close(self) -> None:
+        """Releases connections; safe to call twice."""
+        await self._clients.close()
+
+    async def _cluster(self) -> DescribeClusterResult:
+        timeout_s = self._config.request_timeout_s
+        answers = await self._clients.ask(
+            lambda it: {"cluster": it.describe_cluster(request_timeout=timeout_s)}
+        )
+        try:
+            return answers["cluster"].result()
+        except KafkaException as error:
+            raise self._failure(error, "cannot describe the cluster") from error
+
+    async def _create(self, specs: Sequence[TopicSpec]) -> None:
+        by_name = {spec.name: spec for spec in specs}
+        wanted = [
+            NewTopic(
+                spec.name,
+                spec.partition_count,
+                _CLUSTER_DEFAULT if spec.replicas is None else spec.replicas.factor,
+                config=spec.created_configs,
+            )
+            for spec in specs
+        ]
+        answers = await self._clients.ask(lambda it: it.create_topics(wanted, **self._timeouts))
+        for name, answer in answers.items():
+            try:
+                answer.result()
+            except KafkaException as error:
+                code = error_of(error).code()
+                if code == KafkaError.INVALID_REPLICATION_FACTOR:
+                    await self._check_brokers(by_name[name], error)
+                # Another process was quicker; what it made is verified like any other.
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self._failure(error, f"cannot create topic {name}") from error
+
+    async def _check_brokers(self, spec: TopicSpec, error: KafkaException) -> None:
+        """Raises when fewer brokers are up than the topic would have replicas."""
+        brokers = len((await self._cluster()).nodes)
+        if spec.replicas is not None and brokers < spec.replicas.factor:
+            raise too_few_brokers(spec, brokers) from error
+
+    async def _described_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
+        if not names:
+            return {}
+        asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+        answers = await self._clients.ask(
+            lambda it: it.describe_configs(asked, request_timeout=self._config.request_timeout_s)
+        )
+        found = self._found(answers, f"cannot read the configs of {names[0]}")
+        return {resource.name: entries for resource, entries in found}
+
+    async def _offsets(
+        self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
+    ) -> list[tuple[TopicPartition, int]]:
+        """Asks again while it fails soon: the leaders of a new topic show only after the topic."""
+        deadline_s = time.monotonic() + self._config.request_timeout_s
+        attempt_s = _FIRST_ATTEMPT_S
+        while True:
+            left_s = max(deadline_s - time.monotonic(), _LOOK_AGAIN_S)
+            try:
+                return await self._offsets_once(partitions, spec, level, min(attempt_s, left_s))
+            except RetriableError as error:
+                if time.monotonic() + _LOOK_AGAIN_S > deadline_s:
+                    self._clients.give_up()
+                    raise
+                await self._refresh_leaders(error)
+            attempt_s *= 2
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _refresh_leaders(self, error: RetriableError) -> None:
+        """Asks for all metadata when an error says that what the client holds is stale.
+
+        The client keeps the leader epochs it knows for minutes, and asks with them again and again
+        (librdkafka issue 4620). Of all topics, because a question about one may create it.
+        """
+        cause = error.__cause__
+        if isinstance(cause, KafkaException) and error_of(cause).code() in STALE:
+            with contextlib.suppress(KafkaException):
+                async with self._clients.calling() as client:
+                    await asyncio.to_thread(client.list_topics, timeout=_FIRST_ATTEMPT_S)
+
+    async def _offsets_once(
+        self,
+        partitions: Sequence[TopicPartition],
+        spec: OffsetSpec,
+        level: IsolationLevel,
+        timeout_s: float,
+    ) -> list[tuple[TopicPartition, int]]:
+        if not partitions:
+            return []
+        answers = await self._clients.ask(
+            lambda it: _ask_offsets(it, timeout_s, partitions, spec, level)
+        )
+        try:
+            found = self._found(answers, f"cannot read offsets of {partitions[0].topic}")
+        except _NoLeaderError as error:
+            await self._check_absent(partitions, error)
+            return []
+        return [(data, _known_offset(data, answer, self._address)) for data, answer in found]
+
+    async def _check_absent(
+        self, partitions: Sequence[TopicPartition], error: "_NoLeaderError"
+    ) -> None:
+        """Raises when one of these partitions, none of which has a leader, exists."""
+        topics = await self.describe_topics(sorted({data.topic for data in partitions}))
+        for data in partitions:
+            if data.topic in topics and data.partition < topics[data.topic].partition_count:
+                raise RetriableError(
+                    f"no leader for {data} at {self._address}",
+                    detail=str(error),
+                    hint="check that all brokers run; then try again",
+                )
+
+    def _found(self, answers: Answers[K], action: str) -> list[tuple[K, Any]]:
+        """What was asked about and exists, each with its answer."""
+        found: list[tuple[K, Any]] = []
+        for key, answer in answers.items():
+            try:
+                found.append((key, answer.result()))
+            except KafkaException as error:
+                code = error_of(error).code()
+                if code == _NO_LEADERS:
+                    raise _NoLeaderError(str(error)) from error
+                if code not in MISSING:
+                    raise self._failure(error, action) from error
+        return found
+
+    def _failure(self, error: KafkaException, action: str) -> Exception:
+        last = self._clients.last_error
+        if last is not None and last.code() in REFUSED and error_of(error).code() in AWAY:
+            # The call itself only timed out: the client goes on trying to connect.
+            return translate(last, self._address, action)
+        return translate(error, self._address, action, detail=last.str() if last else "")
+
+
+def log_bounds(
+    config: KafkaConfig, partitions: Sequence[TopicPartition], *, start: bool
+) -> dict[TopicPartition, Offset]:
+    """Log starts, or last stable offsets; blocks, for threads that may.
+
+    Raises:
+        KafkaException: of the client; also when a partition does not exist.
+        RetriableError: no answer.
+    """
+    if not partitions:
+        return {}
+    spec = EarliestSpec() if start else LatestSpec()
+    with make_client(config, lambda _: None) as client:
+        answers = _ask_offsets(
+            client, config.request_timeout_s, partitions, spec, IsolationLevel.READ_COMMITTED
+        )
+        address = config.bootstrap_servers
+        return {
+            data: Offset(_known_offset(data, answer.result(), address))
+            for data, answer in answers.items()
+        }
+
+
+def _ask_offsets(
+    client: AdminClient,
+    timeout_s: float,
+    partitions: Sequence[TopicPartition],
+    spec: OffsetSpec,
+    level: IsolationLevel,
+) -> Answers[TopicPartition]:
+    asked = {ClientPartition(data[0], data[1]): spec for data in partitions}
+    answers = client.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
+    return {TopicPartition(it.topic, it.partition): answer for it, answer in answers.items()}
+
+
+def _known_offset(data: TopicPartition, answer: Any, address: str) -> int:
+    """The offset in an answer to `_ask_offsets`.
+
+    Without an answer of the broker in time the client reports success, and no offset.
+    """
+    if answer.offset < 0:
+        raise RetriableError(
+            f"no answer about offsets of {data} from {address}",
+            hint="check that the broker runs; then try again",
+        )
+    return answer.offset
+
+
+def _uuid_bytes(text: str) -> bytes:
+    """The 16 bytes of an id that the client gives as base64 without padding."""
+    return base64.b64decode(text + "==")

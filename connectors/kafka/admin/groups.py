@@ -1,0 +1,219 @@
+"""Consumer groups of one cluster, seen from outside, over kafka-python's connections and messages.
+
+*Source*: connectors.ports.groups; kafka.md 2 (moving the offsets of a group with members is
+UNKNOWN_MEMBER_ID for each partition; bounds and direction are not checked). confluent-kafka asks
+for one group at a time, and crashes the process when a coordinator answers with an error.
+
+*Invariants*: every call ends within the request time-out, by an answer or by an error that names
+the address. Needs brokers of Kafka 3.0 or later.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import kafka.errors as kafka_errors
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
+
+from stilltide.connectors.commit_check import check_metadata
+from stilltide.connectors.errors import ActiveGroupError
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.errors import translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.values import Offset, TopicPartition
+
+T = TypeVar("T")
+
+_WITHOUT_MEMBERS = ("Empty", "Dead")
+
+_ACTIVE = (
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.RebalanceInProgressError,
+    kafka_errors.NonEmptyGroupError,
+)
+"""What a broker says of offsets that only members may move."""
+
+_ABSENT = kafka_errors.GroupIdNotFoundError.errno
+_GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue] - a stub of version 2
+"""The broker has left the cluster, for all that is known."""
+
+
+class KafkaGroupAdmin:
+    """A `GroupAdmin`. Connects at its first call; belongs to the loop of that one."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        """Touches nothing yet.
+
+        Raises:
+            FatalError: the settings hold a TLS or SASL option that cannot be passed on.
+        """
+        self._client = RawClient(config, "stilltide-groups", "an admin of groups")
+        self._nodes: dict[str, int] = {}  # that coordinate groups; on the client's thread
+
+    async def committed(
+        self, groups: Collection[str], partitions: Collection[TopicPartition]
+    ) -> dict[str, dict[TopicPartition, Committed]]:
+        """What groups have committed for these; see `GroupAdmin.committed`."""
+        if not groups or not partitions:
+            return {group: {} for group in groups}
+
+        async def ask(line: Line) -> dict[str, dict[TopicPartition, Committed]]:
+            found: dict[str, dict[TopicPartition, Committed]] = {}
+            for node, names in (await self._coordinators(line, groups)).items():
+                response = await line.send(_fetch(names, partitions), node)
+                found |= _offsets(response)
+            return found
+
+        return await self._ask(ask, "cannot read the offsets of groups")
+
+    async def active(self, groups: Collection[str]) -> set[str]:
+        """Those of them that have members; see `GroupAdmin.active`."""
+        if not groups:
+            return set()
+
+        async def ask(line: Line) -> set[str]:
+            found: set[str] = set()
+            for node, names in (await self._coordinators(line, groups)).items():
+                request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
+                response = await line.send(request, node)
+                for group in response.groups:
+                    if group.error_code != _ABSENT:
+                        _check(group.error_code)
+                    if group.error_code == 0 and group.group_state not in _WITHOUT_MEMBERS:
+                        found.add(group.group_id)
+            return found
+
+        return await self._ask(ask, "cannot describe groups")
+
+    async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
+        """Commits for a group without members; see `GroupAdmin.move`."""
+        check_metadata({data: it.metadata for data, it in positions.items()})
+        if not positions:
+            return
+
+        async def ask(line: Line) -> None:
+            (node,) = await self._coordinators(line, [group])
+            response = await line.send(_commit(group, positions), node)
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    _check(partition.error_code)
+
+        await self._ask(ask, f"cannot move group {group}")
+
+    async def close(self) -> None:
+        """Ends the connections; safe to call twice."""
+        await self._client.close()
+
+    async def _ask(self, ask: Callable[[Line], Awaitable[T]], action: str) -> T:
+        """Asks again while a coordinator is not there yet, or is another broker by now."""
+        client = self._client
+        deadline_s = time.monotonic() + client.timeout_s
+
+        async def attempt(line: Line) -> T:
+            try:
+                return await ask(line)
+            except _GONE as error:
+                self._nodes.clear()
+                raise kafka_errors.NotCoordinatorError from error
+            except kafka_errors.KafkaError:
+                self._nodes.clear()
+                raise
+
+        try:
+            return await client.call(lambda line: line.persist(lambda: attempt(line), deadline_s))
+        except _ACTIVE as error:
+            raise ActiveGroupError(
+                f"{action} at {client.address}: it has members",
+                detail=str(error),
+                hint="stop its consumers there, then try again",
+            ) from error
+        except kafka_errors.KafkaError as error:
+            raise translate_raw(error, client.address, action) from error
+
+    async def _coordinators(self, line: Line, groups: Iterable[str]) -> dict[int, list[str]]:
+        """Groups by the broker that coordinates them; asked for anew after each error."""
+        names = sorted(set(groups))
+        nodes = {name: self._nodes[name] for name in names if name in self._nodes}
+        unknown = [name for name in names if name not in nodes]
+        if unknown:
+            request = FindCoordinatorRequest(key_type=0, coordinator_keys=unknown, min_version=4)
+            for one in (await line.send(request)).coordinators:
+                _check(one.error_code)
+                nodes[one.key] = one.node_id
+            self._nodes |= nodes
+        found: defaultdict[int, list[str]] = defaultdict(list)
+        for name in names:
+            found[nodes[name]].append(name)
+        return found
+
+
+def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition]) -> Any:
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = [
+        group.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+        for name, numbers in _by_topic(partitions).items()
+    ]
+    asked = [group(group_id=name, topics=topics) for name in groups]
+    return OffsetFetchRequest(groups=asked, min_version=8, max_version=8)
+
+
+def _offsets(response: Any) -> dict[str, dict[TopicPartition, Committed]]:
+    found: dict[str, dict[TopicPartition, Committed]] = {}
+    for group in response.groups:
+        _check(group.error_code)
+        held = found[group.group_id] = {}
+        for topic in group.topics:
+            for it in topic.partitions:
+                _check(it.error_code)
+                if it.committed_offset >= 0:
+                    data = TopicPartition(topic.name, it.partition_index)
+                    # librdkafka commits the end of its C string with it.
+                    metadata = (it.metadata or "").rstrip("\0")
+                    held[data] = Committed(Offset(it.committed_offset), metadata)
+    return found
+
+
+def _commit(group: str, positions: Mapping[TopicPartition, Committed]) -> Any:
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition = topic.OffsetCommitRequestPartition
+    topics = [
+        topic(
+            name=name,
+            partitions=[
+                partition(
+                    partition_index=number,
+                    committed_offset=positions[TopicPartition(name, number)].offset,
+                    committed_leader_epoch=-1,
+                    committed_metadata=positions[TopicPartition(name, number)].metadata,
+                )
+                for number in numbers
+            ],
+        )
+        for name, numbers in _by_topic(positions).items()
+    ]
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        retention_time_ms=-1,
+        topics=topics,
+        max_version=8,
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, number in sorted(set(partitions)):
+        found[topic].append(number)
+    return found
+
+
+def _check(code: int) -> None:
+    if code:
+        raise kafka_errors.for_code(code)

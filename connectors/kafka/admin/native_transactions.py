@@ -1,0 +1,241 @@
+"""The brokers' own view of transactions, over kafka-python's messages.
+
+*Source*: KIP-664; connectors.ports.native; kafka.md 4.
+
+*Invariants*: a listing is complete: every partition of Kafka's transaction topic had the same
+leader, with the same epoch, before all brokers were asked and afterwards.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import kafka.errors as kafka_errors
+from kafka.protocol.admin.transactions import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
+from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.errors import translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.schemas.native.transactions import (
+    ActiveProducer,
+    DescribedTransaction,
+    ListedTransaction,
+)
+from stilltide.schemas.values import Offset, TopicPartition
+
+T = TypeVar("T")
+
+_COORDINATORS_TOPIC = "__transaction_state"
+_METADATA_VERSION_MIN = 7
+"""The first with leader epochs; Kafka 2.1."""
+
+_BY_AGE_VERSION_MIN = 1
+"""The first of listings by age; Kafka 3.8."""
+
+
+class KafkaNativeTransactions:
+    """A `NativeTransactions`. Connects at its first call; belongs to the loop of that one."""
+
+    def __init__(self, config: KafkaConfig, client_id: str) -> None:
+        """Touches nothing yet.
+
+        Raises:
+            FatalError: the settings hold a TLS or SASL option that cannot be passed on.
+        """
+        self._client = RawClient(config, client_id, f"view of transactions {client_id}")
+
+    async def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        older_than_ms: int | None = None,
+    ) -> list[ListedTransaction]:
+        """Of all coordinators; see `NativeTransactions.list_transactions`."""
+        filters: dict[str, Any] = {
+            # Plain strings: kafka-python writes the name of an enum's member, not its value.
+            "state_filters": [str(state) for state in states],
+            "producer_id_filters": list(producer_ids),
+        }
+        if older_than_ms is not None:
+            filters |= {"duration_filter": older_than_ms, "min_version": _BY_AGE_VERSION_MIN}
+        found = await self._ask("cannot list transactions", lambda line: _list(line, filters))
+        return sorted(found)
+
+    async def describe_transaction(self, transactional_id: str) -> DescribedTransaction | None:
+        """Of one coordinator; see `NativeTransactions.describe_transaction`."""
+        action = f"cannot describe transactional id {transactional_id}"
+        return await self._ask(action, lambda line: _describe(line, transactional_id))
+
+    async def producers(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, list[ActiveProducer]]:
+        """Of the partitions' leaders; see `NativeTransactions.producers`."""
+        named = ", ".join(map(str, partitions[:3])) + (", ..." if len(partitions) > 3 else "")  # noqa: PLR2004 - enough to recognise
+        action = f"cannot see the producers of {named}"
+        return await self._ask(action, lambda line: _producers(line, partitions))
+
+    async def write_abort_marker(self, data: TopicPartition, producer: ActiveProducer) -> None:
+        """On one partition; see `NativeTransactions.write_abort_marker`."""
+        action = f"cannot abort the transaction of producer {producer.producer_id} on {data}"
+        await self._ask(action, lambda line: _mark(line, data, producer))
+
+    async def close(self) -> None:
+        """Ends the connections; safe to call twice."""
+        await self._client.close()
+
+    async def _ask(self, action: str, attempt: Callable[[Line], Awaitable[T]]) -> T:
+        deadline_s = time.monotonic() + self._client.timeout_s
+        try:
+            return await self._client.call(
+                lambda line: line.persist(lambda: attempt(line), deadline_s)
+            )
+        except kafka_errors.KafkaError as error:
+            raise translate_raw(error, self._client.address, action) from error
+
+
+async def _list(line: Line, filters: dict[str, Any]) -> list[ListedTransaction]:
+    before = await _coordinators(line)
+    found: list[ListedTransaction] = []
+    for node in sorted({leader for leader, _ in before.values()}):
+        response = await line.send(ListTransactionsRequest(**filters), node)
+        _check(response.error_code)
+        found += [
+            ListedTransaction(one.transactional_id, one.producer_id, one.transaction_state)
+            for one in response.transaction_states
+        ]
+    if await _coordinators(line) != before:
+        raise kafka_errors.NotCoordinatorError("coordinators moved while they were asked")
+    return found
+
+
+async def _coordinators(line: Line) -> dict[int, tuple[int, int]]:
+    """Leader and epoch of each partition of Kafka's transaction topic; without it there is none."""
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=_COORDINATORS_TOPIC)],
+        allow_auto_topic_creation=False,
+        min_version=_METADATA_VERSION_MIN,
+    )
+    (topic,) = (await line.send(request)).topics
+    if topic.error_code == kafka_errors.UnknownTopicOrPartitionError.errno:
+        return {}
+    _check(topic.error_code)
+    for partition in topic.partitions:
+        _check(partition.error_code)
+    return {it.partition_index: (it.leader_id, it.leader_epoch) for it in topic.partitions}
+
+
+async def _describe(line: Line, transactional_id: str) -> DescribedTransaction | None:
+    node = await _coordinator(line, transactional_id)
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    (found,) = (await line.send(request, node)).transaction_states
+    if found.error_code == kafka_errors.TransactionalIdNotFoundError.errno:
+        return None
+    _check(found.error_code)
+    return DescribedTransaction(
+        found.transactional_id,
+        node,
+        found.transaction_state,
+        found.producer_id,
+        found.producer_epoch,
+        found.transaction_timeout_ms,
+        found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None,
+        tuple(
+            sorted(
+                TopicPartition(topic.topic, partition)
+                for topic in found.topics
+                for partition in topic.partitions
+            )
+        ),
+    )
+
+
+async def _coordinator(line: Line, transactional_id: str) -> int:
+    """Node of the id's coordinator."""
+    request = FindCoordinatorRequest(
+        key=transactional_id,
+        key_type=int(CoordinatorType.TRANSACTION),
+        min_version=1,
+        max_version=3,
+    )
+    response = await line.send(request)
+    _check(response.error_code)
+    return response.node_id
+
+
+async def _producers(
+    line: Line, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, list[ActiveProducer]]:
+    by_leader: defaultdict[int, defaultdict[str, list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for data in partitions:
+        leader, _ = await line.leader(data)
+        by_leader[leader][data.topic].append(data.partition)
+    found: dict[TopicPartition, list[ActiveProducer]] = {}
+    for leader, by_topic in by_leader.items():
+        topics = [
+            DescribeProducersRequest.TopicRequest(name=name, partition_indexes=numbers)
+            for name, numbers in by_topic.items()
+        ]
+        response = await line.send(DescribeProducersRequest(topics=topics), leader)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                _check(partition.error_code)
+                data = TopicPartition(topic.name, partition.partition_index)
+                found[data] = sorted(map(_producer, partition.active_producers))
+    return found
+
+
+def _producer(one: Any) -> ActiveProducer:
+    start = one.current_txn_start_offset
+    return ActiveProducer(
+        one.producer_id,
+        one.producer_epoch,
+        one.last_sequence,
+        one.last_timestamp,
+        one.coordinator_epoch,
+        Offset(start) if start >= 0 else None,
+    )
+
+
+async def _mark(line: Line, data: TopicPartition, producer: ActiveProducer) -> None:
+    leader, _ = await line.leader(data)
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    request = WriteTxnMarkersRequest(
+        markers=[
+            marker(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transaction_result=False,
+                topics=[
+                    marker.WritableTxnMarkerTopic(
+                        name=data.topic, partition_indexes=[data.partition]
+                    )
+                ],
+                # As Kafka's own tool: that of the last marker, so that a newer coordinator's
+                # stands, and 0 where there was none.
+                coordinator_epoch=max(producer.coordinator_epoch, 0),
+                # By the rules before version 2, which let a marker bear the epoch of the data.
+                transaction_version=0,
+            )
+        ]
+    )
+    response = await line.send(request, leader)
+    for result in response.markers:
+        for topic in result.topics:
+            for partition in topic.partitions:
+                _check(partition.error_code)
+
+
+def _check(code: int) -> None:
+    if code:
+        raise kafka_errors.for_code(code)

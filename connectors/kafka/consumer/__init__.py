@@ -1,0 +1,1 @@
+"""Readers on confluent-kafka's consumer."""

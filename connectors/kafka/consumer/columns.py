@@ -1,0 +1,67 @@
+"""A reader of columns.
+
+*Source*: connectors.ports.copying, `ColumnReader`. Half the cost of a reader of records: no
+object is made for a record in addition to the client's own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from confluent_kafka import Message
+
+from stilltide.connectors.kafka.config import KafkaConfig, reader_options
+from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
+from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
+from stilltide.connectors.kafka.consumer.messages import by_partition
+from stilltide.connectors.kafka.consumer.seat import Seat
+from stilltide.connectors.ports.copying import Columns
+from stilltide.connectors.ports.records import EndReached
+from stilltide.schemas.values import Offset, TopicPartition
+
+
+class KafkaColumnReader:
+    """A `ColumnReader`. Belongs to the loop of its first `assign`."""
+
+    def __init__(self, config: KafkaConfig, client_id: str) -> None:
+        self._seat = Seat(Inbox(config.reader_records_max))
+        options = reader_options(config, client_id, committed=True)
+        self._thread = ConsumerThread(config, options, self._seat)
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Replaces what is read; nothing is paused afterwards."""
+        generation, wanted = self._seat.inbox.begin_anew(), dict(positions)
+        await self._thread.submit(
+            lambda it: self._thread.assign(it, self._seat, wanted, generation)
+        )
+
+    async def read(self) -> Sequence[Columns | EndReached]:
+        """The next records, column by column."""
+        return by_columns(await self._thread.take(self._seat))
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stops fetching; what was fetched already may still be returned."""
+        self._thread.pause(self._seat, partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches paused partitions again from where they stand."""
+        self._thread.resume(self._seat, partitions)
+
+    async def close(self) -> None:
+        """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
+        await self._thread.close()
+
+
+def by_columns(items: Sequence[Item]) -> list[Columns | EndReached]:
+    """What a column reader returns: runs of one partition, and ends."""
+    return [it if isinstance(it, EndReached) else _columns(*it) for it in by_partition(items)]
+
+
+def _columns(data: TopicPartition, messages: Sequence[Message]) -> Columns:
+    return Columns(
+        data,
+        cast("list[Offset]", list(map(Message.offset, messages))),
+        cast("Any", list(map(Message.headers, messages))),
+        cast("Any", list(map(Message.key, messages))),
+        cast("Any", list(map(Message.value, messages))),
+        [made_ms for _, made_ms in map(Message.timestamp, messages)],
+    )

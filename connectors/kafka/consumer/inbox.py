@@ -1,0 +1,150 @@
+"""What a consumer's thread has brought and the loop has not read yet.
+
+*Source*: connectors.ports, `LogReader.read`.
+
+*Invariants*: order of arrival; a failure is raised only after what came before it; a failure that
+will not pass is raised by every `read` until `clear`. Nothing of an older generation is let in.
+
+Belongs to the loop; only `count_in`, `has_space` and `wait_for_space` are called on the consumer's
+thread.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Message
+
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.ports.records import EndReached
+
+BYTES_MAX = 32 * 1024 * 1024
+"""Values a reader holds ahead of its caller, more by one batch at most."""
+
+
+Item = Message | EndReached
+"""A record as the client brought it, or the news that an end was met."""
+
+
+class Batch(NamedTuple):
+    """What one round of a consumer brought."""
+
+    generation: int
+    items: Sequence[Item]
+    value_bytes: int
+
+
+class Inbox:
+    """The loop's end of a reader."""
+
+    def __init__(self, records_max: int) -> None:
+        self.generation = 0
+        self._records_max = records_max
+        self._batches: deque[Batch] = deque()
+        self._away: RetriableError | None = None
+        self._failure: FatalError | None = None
+        self._closed: FatalError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        # Each counter is written by one thread only, so that neither needs a lock.
+        self._sent_records = self._sent_bytes = 0
+        self._taken_records = self._taken_bytes = 0
+        self._space = threading.Event()
+
+    async def take(self) -> Sequence[Item]:
+        """The next batch; see `LogReader.read`."""
+        assert self._waiter is None, "one read at a time"
+        while True:
+            if self._closed is not None:
+                raise self._closed
+            if self._batches:
+                batch = self._batches.popleft()
+                self._count_out(batch)
+                return batch.items
+            if self._failure is not None:
+                raise self._failure
+            if self._away is not None:
+                away, self._away = self._away, None
+                raise away
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def arrive(self, batch: Batch) -> None:
+        """Takes a batch in; one of an older generation is dropped."""
+        if batch.generation != self.generation:
+            self._count_out(batch)
+            return
+        self._away = None
+        self._batches.append(batch)
+        self._wake()
+
+    def away(self, error: RetriableError) -> None:
+        """The broker cannot be reached; told once, unless records come first."""
+        self._away = error
+        self._wake()
+
+    def fail(self, generation: int, error: FatalError) -> None:
+        """Reading cannot go on; the first failure of a generation stays."""
+        if generation == self.generation and self._failure is None:
+            self._failure = error
+            self._wake()
+
+    def begin_anew(self) -> int:
+        """Forgets what was not read, and what is on its way; the new generation."""
+        self.generation += 1
+        self.clear()
+        return self.generation
+
+    def clear(self) -> None:
+        """Forgets what was not read; what arrives of this generation from now on counts."""
+        for batch in self._batches:
+            self._count_out(batch)
+        self._batches.clear()
+        self._away = self._failure = None
+
+    def close(self, error: FatalError) -> None:
+        """Has this and every later `take` raise `error`."""
+        self.clear()
+        self._closed = error
+        self._wake()
+
+    @property
+    def is_read_up(self) -> bool:
+        """Whether nothing waits here, nothing is on its way, and nothing is to be raised."""
+        failure = self._closed or self._failure or self._away
+        return failure is None and self._sent_records == self._taken_records
+
+    def count_in(self, batch: Batch) -> None:
+        """Counts a batch that is on its way; on the consumer's thread."""
+        self._sent_records += len(batch.items)
+        self._sent_bytes += batch.value_bytes
+
+    def has_space(self) -> bool:
+        """Whether the loop keeps up; on the consumer's thread."""
+        return (
+            self._sent_records - self._taken_records < self._records_max
+            and self._sent_bytes - self._taken_bytes < BYTES_MAX
+        )
+
+    def wait_for_space(self, timeout_s: float) -> bool:
+        """Waits on the consumer's thread while the loop is behind; False: it still is."""
+        if self.has_space():
+            return True
+        self._space.clear()
+        if self.has_space():
+            return True
+        self._space.wait(timeout_s)
+        return self.has_space()
+
+    def _count_out(self, batch: Batch) -> None:
+        self._taken_records += len(batch.items)
+        self._taken_bytes += batch.value_bytes
+        self._space.set()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,129 @@
+"""A reader of named partitions.
+
+*Source*: connectors.ports, `LogReader`; kafka.md 2 (the end of a partition under read_committed).
+
+*Invariants*: once `assign` was called, no record of an earlier assignment is returned.
+
+A reader that shares a consumer leaves it for one of its own where another reads the same
+partition, or when it has fallen behind; it stays there.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.kafka.config import KafkaConfig, Options
+from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
+from stilltide.connectors.kafka.consumer.inbox import Inbox
+from stilltide.connectors.kafka.consumer.messages import converted, timed
+from stilltide.connectors.kafka.consumer.seat import Positions, Seat
+from stilltide.connectors.kafka.consumer.sharing import SharedConsumer, SharedConsumers
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.schemas.values import Offset, TopicPartition
+
+
+class KafkaReader:
+    """A `LogReader`. Belongs to the loop of its first `assign`.
+
+    Args:
+        config: the cluster.
+        options: of a consumer of its own.
+        timestamps: whether records are `TimedRecord`.
+        shared: the consumers it may share, and the options of the one; None: it shares none.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        options: Options,
+        *,
+        timestamps: bool,
+        shared: tuple[SharedConsumers, Options] | None,
+    ) -> None:
+        self._converted = timed if timestamps else converted
+        self._client_id = options["client.id"]
+        self._config, self._options = config, options
+        self._inbox = Inbox(config.reader_records_max)
+        self._may_share = shared
+        self._shared: SharedConsumer | None = None
+        self._shared_seat = Seat(self._inbox, self._shown_out)
+        self._own: ConsumerThread | None = None
+        self._own_seat = Seat(self._inbox)
+        self._paused = set[TopicPartition]()
+        self._closed = False
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Replaces what is read; nothing is paused afterwards."""
+        generation, wanted = self._inbox.begin_anew(), dict(positions)
+        self._paused.clear()
+        await self._find_place(wanted)
+        thread, seat = self._place()
+        await thread.submit(lambda it: thread.assign(it, seat, wanted, generation))
+
+    async def read(self) -> Sequence[Record | EndReached]:
+        """The next records; see `LogReader.read`."""
+        taken = await (self._inbox.take() if self._own is None else self._own.take(self._own_seat))
+        return self._converted(taken)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stops fetching; what was fetched already may still be returned."""
+        chosen = set(partitions)
+        self._paused |= chosen
+        thread, seat = self._place()
+        thread.pause(seat, chosen)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches paused partitions again from where they stand."""
+        chosen = set(partitions)
+        self._paused -= chosen
+        thread, seat = self._place()
+        thread.resume(seat, chosen)
+
+    async def close(self) -> None:
+        """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
+        self._closed = True
+        self._inbox.close(self._closed_error())
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            await shared.leave(self._shared_seat)
+        if self._own is not None:
+            await self._own.close()
+
+    async def _find_place(self, positions: Positions) -> None:
+        """Where these partitions can be read: with others, or alone."""
+        if self._closed:
+            raise self._closed_error()
+        if self._own is not None:
+            return
+        joined = None
+        if self._may_share is not None:
+            consumers, options = self._may_share
+            joined = consumers.join(options, self._shared_seat, positions)
+        left, self._shared = self._shared, joined
+        if joined is None:
+            self._own = ConsumerThread(self._config, self._options, self._own_seat)
+        if left is not None and left is not joined:
+            await left.leave(self._shared_seat)
+
+    def _place(self) -> tuple[ConsumerThread, Seat]:
+        if self._own is not None:
+            return self._own, self._own_seat
+        if self._shared is None:
+            if self._closed:
+                raise self._closed_error()
+            raise FatalError(f"reader {self._client_id} was assigned nothing yet")
+        return self._shared.thread, self._shared_seat
+
+    def _shown_out(self, generation: int, positions: Positions) -> None:
+        """The shared consumer reads on without this reader, which stands here."""
+        if self._closed or self._shared is None or generation != self._inbox.generation:
+            return  # what is to be read now has been assigned since
+        self._shared.held[self._shared_seat] = frozenset()
+        own = self._own = ConsumerThread(self._config, self._options, self._own_seat)
+        try:
+            own.submit(lambda it: own.assign(it, self._own_seat, positions, generation))
+            own.pause(self._own_seat, self._paused)
+        except FatalError as error:
+            self._inbox.fail(generation, error)
+
+    def _closed_error(self) -> FatalError:
+        return FatalError(f"reader {self._client_id} is closed")

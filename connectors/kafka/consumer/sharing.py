@@ -1,0 +1,71 @@
+"""Readers of one connector that share a consumer.
+
+*Source*: measured: a consumer asks the broker ten times a second, and looks for orders as often,
+also where nothing comes; a worker follows dozens of short logs.
+
+*Invariants*: readers that share a consumer read different partitions. A reader that falls behind
+goes on with a consumer of its own, from where it stood.
+
+Belongs to the loop.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.kafka.config import KafkaConfig, Options
+from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
+from stilltide.connectors.kafka.consumer.seat import Seat
+from stilltide.schemas.values import TopicPartition
+
+
+@dataclass(eq=False)
+class SharedConsumer:
+    """A consumer, the loop it belongs to, and who reads what with it."""
+
+    thread: ConsumerThread
+    loop: asyncio.AbstractEventLoop
+    held: dict[Seat, frozenset[TopicPartition]] = field(
+        default_factory=dict[Seat, frozenset[TopicPartition]]
+    )
+
+    def admits(self, seat: Seat, partitions: Collection[TopicPartition]) -> bool:
+        """Whether none of the partitions is another reader's."""
+        others = (held for one, held in self.held.items() if one is not seat)
+        return all(held.isdisjoint(partitions) for held in others)
+
+    async def leave(self, seat: Seat) -> None:
+        """Reads nothing any more for this reader; the last one closes the consumer."""
+        self.held.pop(seat, None)
+        if not self.held:
+            await self.thread.close()
+            return
+        with contextlib.suppress(ConnectorError):  # it has died: it reads nothing either way
+            await self.thread.submit(lambda it: self.thread.leave(it, seat))
+
+
+class SharedConsumers:
+    """The consumers of one connector that its readers share, one for each set of options."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._consumers: dict[frozenset[tuple[str, object]], SharedConsumer] = {}
+
+    def join(
+        self, options: Options, seat: Seat, partitions: Collection[TopicPartition]
+    ) -> SharedConsumer | None:
+        """The consumer that reads these partitions for the seat from now on.
+
+        None: another reader that shares it reads one of them.
+        """
+        key, loop = frozenset(options.items()), asyncio.get_running_loop()
+        shared = self._consumers.get(key)
+        if shared is None or shared.thread.ended or shared.loop is not loop:
+            shared = SharedConsumer(ConsumerThread(self._config, options), loop)
+            self._consumers[key] = shared
+        if not shared.admits(seat, partitions):
+            return None
+        shared.held[seat] = frozenset(partitions)
+        return shared

@@ -1,0 +1,1 @@
+"""Writers on confluent-kafka's producer."""

@@ -1,0 +1,113 @@
+"""Large native transactions through confluent-kafka.
+
+*Source*: protocols.md H2; connectors.ports.copying, `CopyWriter`; kafka.md 3.
+
+*Invariants*: a copy that fails makes the client refuse to commit, so only the first and last copy
+of each call are reported by callback.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.kafka.config import KafkaConfig, copy_options
+from stilltide.connectors.kafka.errors import translate
+from stilltide.connectors.kafka.producer.native_producer import NativeProducer
+from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, NewCopy, Span
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+_ROOM_WAIT_S = 0.1
+_ABORT_S = 5.0
+
+
+class KafkaCopyWriter(NativeProducer):
+    """A `CopyWriter`."""
+
+    def __init__(self, config: KafkaConfig, transactional_id: str) -> None:
+        super().__init__(config, transactional_id, copy_options(config, transactional_id))
+        self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
+        self._is_open = False
+        self._offset_unknown = False
+
+    async def begin(self) -> None:
+        """Begins a transaction; the client tells the broker later."""
+        producer = self._fenced()
+        with self._translated(f"cannot begin a transaction of {self._id}"):
+            producer.begin_transaction()
+        self._is_open = True
+
+    async def copy(self, data: TopicPartition, copies: Sequence[NewCopy], span: Span) -> None:
+        """Queues copies; see `CopyWriter.copy`."""
+        done = 0
+        while done < len(copies):
+            done = self._produce(data, copies, done, span)
+            if done < len(copies):
+                producer = self._fenced()
+                action = f"cannot copy to {data}"
+                await self._call(lambda it=producer: it.poll(_ROOM_WAIT_S), action)
+
+    async def flush(self) -> None:
+        """Waits for every copy."""
+        action = f"cannot copy as {self._id}"
+        left = await self._call(lambda: self._fenced().flush(self._timeout_s), action)
+        if self._failed is not None:
+            raise translate(self._failed, self._address, action, detail=self._last_error)
+        if left or self._offset_unknown:
+            raise RetriableError(
+                f"{action} at {self._address}",
+                detail=f"{left} copies are under way" if left else "where a copy lies is not known",
+                hint="check that the broker runs; then try again",
+            )
+
+    async def commit(self, records: Sequence[NewRecord]) -> None:
+        """Writes these behind the copies and commits."""
+        await self._call(lambda: self._commit(records), f"cannot commit a copy as {self._id}")
+        self._is_open = False
+
+    def _produce(self, data: TopicPartition, copies: Sequence[NewCopy], at: int, span: Span) -> int:
+        """Queues copies from `at` on while there is room; returns how far it came."""
+        topic, partition = data
+        produce: Callable[..., None] = self._fenced().produce
+        last = len(copies) - 1
+
+        def reported(error: KafkaError | None, message: Message) -> None:
+            self._landed(error, message, span)
+
+        with self._translated(f"cannot copy to {data}"):
+            try:
+                for at in range(at, last + 1):  # noqa: B020, PLR1704 - told to the caller
+                    key, value, made_ms, headers = copies[at]
+                    callback = reported if at in (0, last) else None
+                    produce(topic, value, key, partition, callback, None, made_ms, headers)
+            except BufferError:
+                return at
+        return last + 1
+
+    def _commit(self, records: Sequence[NewRecord]) -> None:
+        producer = self._fenced()
+        for (topic, partition), key, value in records:
+            producer.produce(topic, value, key, partition)
+        producer.commit_transaction(self._timeout_s)
+
+    def _landed(self, error: KafkaError | None, message: Message, span: Span) -> None:
+        if error is not None:
+            self._failed = self._failed or error
+            return
+        offset = message.offset()
+        if offset is None or offset < 0:  # of an idempotent retry that the broker knew already
+            self._offset_unknown = True
+            return
+        if span.first is None:
+            span.first = Offset(offset)
+        span.end = EndOffset(offset + 1)
+
+    def _drop(self) -> None:
+        if self._is_open and self._producer is not None and self._closed:
+            # Failing that, the broker aborts it when it times out.
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(_ABORT_S)
+        super()._drop()
+        self._is_open = self._offset_unknown = False

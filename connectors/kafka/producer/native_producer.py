@@ -1,0 +1,91 @@
+"""A producer of native transactions and the one thread that makes its calls.
+
+*Source*: `TransactionalWriter` and `CopyWriter` of connectors.ports; kafka.md 3.
+
+*Invariants*: blocking calls run on one thread, in order; each `fence` makes a new producer, because
+librdkafka allows nothing after some errors, and after others not to repeat.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.kafka.config import KafkaConfig, Options
+from stilltide.connectors.kafka.errors import translate
+from stilltide.connectors.kafka.logs import ClientLog
+
+T = TypeVar("T")
+
+
+class NativeProducer:
+    """What writers of native transactions have in common. Connects at `fence`."""
+
+    def __init__(self, config: KafkaConfig, transactional_id: str, options: Options) -> None:
+        self._id = transactional_id
+        self._options = options
+        self._address = config.bootstrap_servers
+        self._request_timeout_s = config.request_timeout_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
+        self._producer: Producer | None = None
+        self._failed: KafkaError | None = None
+        self._last_error = ""
+        self._closed = False
+
+    async def fence(self) -> None:
+        """Takes the transactional id from whoever has it."""
+        await self._call(self._fence, f"cannot take transactional id {self._id}")
+
+    async def close(self) -> None:
+        """Gives the producer up and ends the thread; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._drop)
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _call(self, call: Callable[[], T], action: str) -> T:
+        """Runs `call` on the thread; raises errors of the port."""
+        if self._closed:
+            raise FatalError(f"writer {self._id} is closed")
+        with self._translated(action):
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    @contextlib.contextmanager
+    def _translated(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise translate(error, self._address, action, detail=self._last_error) from error
+
+    def _fenced(self) -> Producer:
+        """The producer; raises without one."""
+        if self._producer is not None:
+            return self._producer
+        if self._closed:
+            raise FatalError(f"writer {self._id} is closed")
+        raise FatalError(f"writer {self._id} has not been fenced", hint="call fence() first")
+
+    def _fence(self) -> None:
+        self._drop()
+        options = {**self._options, "error_cb": self._note_error}
+        producer = Producer(options, logger=ClientLog(self._id))
+        producer.init_transactions(self._request_timeout_s)
+        self._producer = producer
+
+    def _drop(self) -> None:
+        """Gives the producer up; nothing of an unfinished transaction is sent any more."""
+        producer, self._producer = self._producer, None
+        if producer is not None and len(producer):
+            producer.purge()
+            # One that was fenced raises for that, too.
+            with contextlib.suppress(KafkaException):
+                producer.flush(self._request_timeout_s)
+        self._failed = None
+
+    def _note_error(self, error: KafkaError) -> None:
+        self._last_error = error.str()

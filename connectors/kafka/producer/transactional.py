@@ -1,0 +1,59 @@
+"""Sets of records in native Kafka transactions, through confluent-kafka's blocking calls.
+
+*Source*: protocols.md E3, H1; connectors.ports, `TransactionalWriter`; kafka.md 3.
+"""
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.kafka.config import KafkaConfig, transactional_options
+from stilltide.connectors.kafka.producer.native_producer import NativeProducer
+from stilltide.connectors.ports.records import NewRecord
+
+_ROOM_WAIT_S = 0.1
+
+
+class KafkaTransactionalWriter(NativeProducer):
+    """A `TransactionalWriter`; closing it aborts nothing: what is under way ends first."""
+
+    def __init__(self, config: KafkaConfig, transactional_id: str) -> None:
+        super().__init__(config, transactional_id, transactional_options(config, transactional_id))
+        self._commit_timeout_s = config.delivery_timeout_s
+
+    async def write(self, records: Sequence[NewRecord]) -> None:
+        """Writes a set; see `TransactionalWriter.write`."""
+        if not records:
+            return
+        action = f"cannot write {len(records)} records as {self._id}"
+        await self._call(lambda: self._write(records), action)
+
+    def _write(self, records: Sequence[NewRecord]) -> None:
+        producer = self._fenced()
+        try:
+            producer.begin_transaction()
+            for record in records:
+                self._produce(producer, record)
+            producer.commit_transaction(self._commit_timeout_s)
+        except (KafkaException, ConnectorError):
+            # What the commit raises then only says that some record failed.
+            failed = self._failed
+            self._drop()
+            if failed is not None:
+                raise KafkaException(failed) from None
+            raise
+
+    def _produce(self, producer: Producer, record: NewRecord) -> None:
+        (topic, partition), key, value = record
+        while True:
+            try:
+                producer.produce(topic, value, key, partition, self._reported)
+            except BufferError:
+                producer.poll(_ROOM_WAIT_S)
+            else:
+                return
+
+    def _reported(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error

@@ -1,0 +1,283 @@
+"""A log writer on confluent-kafka's plain producer and one thread that polls it.
+
+*Source*: faust.md 7: the asyncio producer of the same package waits for batches of its own, so a
+lone record took 100 ms to 1 s.
+
+*Invariants*: one report per append, on the loop, in the order librdkafka made them unless it was
+hurried; a thousand reports cost one wake of the loop; one of thread and loop polls at a time.
+
+Threads: the poll thread, and one that hurries, only append to `_reports` and wake the loop;
+everything else belongs to the loop. `_wake_due` is cleared before the reports are counted, so a
+report that is not counted finds it cleared and wakes the loop again.
+
+The client takes the interpreter's lock once for each report, and a thread that does so next to a
+busy loop keeps both waiting for each other. While many records are under way the thread rests, and
+the loop polls.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.kafka.config import KafkaConfig, producer_options
+from stilltide.connectors.kafka.errors import translate
+from stilltide.connectors.kafka.logs import ClientLog
+from stilltide.connectors.ports.writers import Delivered
+from stilltide.schemas.values import TopicPartition
+
+_POLL_S = 0.1
+
+_HURRY_S = 0.001
+"""The client lingers not while it flushes: as long as its own thread takes to see that."""
+
+_MANY_RECORDS = 100
+"""With so many under way reports come in crowds, and a millisecond later is soon enough."""
+
+_TURN_S = 0.001
+
+_REST_S = 1.0
+"""A thread that rests looks so often whether there still is a loop."""
+
+_FEW_S = 0.1
+"""The thread polls again once fewer were under way for so long."""
+
+_UNKNOWN_OFFSET = -1
+
+
+class KafkaWriter:
+    """A `LogWriter`. Belongs to the loop that makes its first append.
+
+    Connects at once: getting a producer id takes librdkafka half a second when the connection is
+    not yet up, and the first record waits for it.
+    """
+
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, config: KafkaConfig, client_id: str, linger_ms: float) -> None:
+        self._client_id = client_id
+        self._records_max = config.writer_records_max
+        self._address = config.bootstrap_servers
+        self._reports: deque[tuple[Delivered, ConnectorError | None, int]] = deque()
+        self._wake_due = False
+        self._under_way = 0
+        self._many_at = 0.0
+        self._thread_polls = threading.Event()
+        self._flushing: list[asyncio.Future[None]] = []
+        self._full = False
+        self._has_room = asyncio.Event()
+        self._ending = False
+        self._last_error = ""
+        options = {**producer_options(config, client_id, linger_ms), "error_cb": self._note_error}
+        try:
+            self._producer: Producer | None = Producer(options, logger=ClientLog(client_id))
+        except KafkaException as error:
+            raise translate(error, self._address, "cannot make a producer") from error
+        self._produce: Callable[..., None] = self._start
+        self._thread: threading.Thread | None = None
+        self._lingers = linger_ms > 0
+        self._hurry_due = False
+        self._hurrier = ThreadPoolExecutor(1, f"{client_id}-hurry")
+
+    def append(
+        self,
+        data: TopicPartition,
+        value: bytes | None,
+        delivered: Delivered,
+        *,
+        key: bytes | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Queues one record and returns at once; see `LogWriter.append`."""
+        if self._under_way >= self._records_max:
+            raise self._refuse_full()
+        try:
+            report = partial(self._report, delivered)
+            if headers:
+                self._produce(data[0], value, key, data[1], report, headers=headers)
+            else:
+                # A third of the client's cost per record is the keyword.
+                self._produce(data[0], value, key, data[1], report)
+        except BufferError:
+            # The client's limit of bytes; that of records is ours, because its own count goes down
+            # only some time after the report.
+            raise self._refuse_full() from None
+        except KafkaException as error:
+            raise translate(error, self._address, f"cannot write to {data}") from error
+        self._under_way += 1
+
+    async def room(self) -> None:
+        """Returns when the local queue has room again; at once when it is not full."""
+        if self._under_way >= self._records_max:
+            self._expect_room()
+        if self._full:
+            await self._has_room.wait()
+
+    def hurry(self) -> None:
+        """Sends what is queued without lingering; see `LogWriter.hurry`."""
+        if self._lingers and self._under_way and not self._hurry_due and not self._ending:
+            self._hurry_due = True
+            self._hurrier.submit(self._send_now)
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Waits for every queued record; False when some are still under way."""
+        if not self._under_way:
+            return True
+        landed = asyncio.get_running_loop().create_future()
+        self._flushing.append(landed)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await landed
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Flushes, then fails what is left with `RetriableError`; safe to call twice."""
+        self._produce = self._refuse
+        if self._thread is not None:
+            await self.flush(timeout_s)
+            self._ending = True
+            self._thread_polls.set()
+            await asyncio.to_thread(self._hurrier.shutdown)
+            await asyncio.to_thread(self._thread.join)
+            self._drain()
+            assert not self._under_way, "the producer kept a report"
+        self._has_room.set()
+        self._producer = None
+
+    def _start(self, *record: object, **headers: object) -> None:
+        """Stands for `produce` in the first append."""
+        assert self._producer is not None
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(
+            target=self._poll, args=(self._producer,), name=self._client_id, daemon=True
+        )
+        self._thread.start()
+        self._produce = self._producer.produce
+        self._produce(*record, **headers)
+
+    def _expect_room(self) -> None:
+        self._full = True
+        self._has_room.clear()
+
+    def _refuse_full(self) -> RetriableError:
+        self._expect_room()
+        return RetriableError(
+            f"the queue of writer {self._client_id} is full", hint="await room(), append again"
+        )
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise FatalError(f"writer {self._client_id} is closed")
+
+    @property
+    def _over(self) -> bool:
+        """Whether nobody waits for reports any more."""
+        return self._ending or self._loop.is_closed()
+
+    def _poll(self, producer: Producer) -> None:
+        """Runs on the poll thread until the end, then purges what no flush has waited for."""
+        while not self._over:
+            producer.poll(_POLL_S)
+            if self._full:
+                # The last reports may have come while the queue still counted their records.
+                self._wake()
+            if self._under_way >= _MANY_RECORDS:
+                self._rest()
+        if len(producer):
+            producer.purge()
+            producer.flush()
+
+    def _send_now(self) -> None:
+        """Runs on the thread that hurries: the poll thread cannot be interrupted."""
+        self._hurry_due = False
+        assert self._producer is not None
+        self._producer.flush(_HURRY_S)
+
+    def _report(self, delivered: Delivered, error: KafkaError | None, message: Message) -> None:
+        """One record's fate, on a thread that polls."""
+        if error is None:
+            offset = message.offset()
+            failure = None
+        else:
+            offset = None
+            failure = translate(
+                error,
+                self._address,
+                f"cannot write to {message.topic()}/{message.partition()}",
+                detail=self._last_error,
+            )
+        # An idempotent retry that the broker knew already has no offset, or a negative one.
+        known = _UNKNOWN_OFFSET if offset is None or offset < 0 else offset
+        self._reports.append((delivered, failure, known))
+        if not self._wake_due:
+            self._wake()
+
+    def _rest(self) -> None:
+        """Has the loop poll, until few are under way."""
+        self._thread_polls.clear()
+        self._call_loop(self._take_turns)
+        while not (self._over or self._thread_polls.wait(_REST_S)):
+            pass
+
+    def _take_turns(self) -> None:
+        self._many_at = self._loop.time()
+        self._turn()
+
+    def _turn(self) -> None:
+        """Polls on the loop, now and again in a millisecond, or has the thread go on."""
+        if self._ending or self._loop.time() - self._many_at >= _FEW_S:
+            self._thread_polls.set()
+            return
+        assert self._producer is not None
+        self._wake_due = True  # what comes now is told at once
+        self._producer.poll(0)
+        self._drain()
+        if self._under_way >= _MANY_RECORDS:
+            self._many_at = self._loop.time()
+        self._loop.call_later(_TURN_S, self._turn)
+
+    def _wake(self) -> None:
+        self._wake_due = True
+        self._call_loop(self._drain)
+
+    def _call_loop(self, call: Callable[[], None]) -> None:
+        """From a thread; a loop that ended without closing its writer has nobody left to tell."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
+    def _drain(self) -> None:
+        """Tells the callers what the poll thread has collected."""
+        self._wake_due = False
+        reports = self._reports
+        drained = len(reports)
+        for _ in range(drained):
+            delivered, error, offset = reports.popleft()
+            self._under_way -= 1
+            try:
+                delivered(error, offset)
+            except Exception as failure:  # noqa: BLE001 - one caller's bug must not cost the others their reports
+                self._loop.call_exception_handler(
+                    {"message": "a delivery callback failed", "exception": failure}
+                )
+        if self._full and (drained or not self._under_way):
+            self._full = self._under_way >= self._records_max
+            if not self._full:
+                self._has_room.set()
+        if not self._under_way and self._flushing:
+            self._end_flushes()
+
+    def _end_flushes(self) -> None:
+        for landed in self._flushing:
+            if not landed.done():
+                landed.set_result(None)
+        self._flushing.clear()
+
+    def _note_error(self, error: KafkaError) -> None:
+        self._last_error = error.str()

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol through kafka-python: raw batches and single questions."""

@@ -1,0 +1,63 @@
+"""Fetched bytes to batch headers, by kafka-python's classes; records are not decoded.
+
+*Source*: protocols.md F; kafka.md 4 (decoding is nine tenths of what a batch costs).
+
+*Invariants*: a batch is given only after its checksum, which covers its records too; the one record
+that is decoded is a marker. Of bytes that end within a batch, as fetches do, the rest is left out.
+
+Refuses message formats before v2: they have no producer ids, and Kafka 4 no longer writes them.
+"""
+
+from collections.abc import Iterator
+from struct import error as StructError  # noqa: N812 - an exception's name
+from typing import Any
+
+from kafka.errors import CorruptRecordError, UnsupportedVersionError
+from kafka.record.default_records import ControlRecord, DefaultRecordBatch
+from kafka.record.memory_records import MemoryRecords
+
+from stilltide.schemas.native.batches import Batch, Control
+
+_MAGIC_V2 = 2
+_TRANSACTIONAL = DefaultRecordBatch.TRANSACTIONAL_MASK
+_CONTROL = DefaultRecordBatch.CONTROL_MASK
+_CONTROLS = {0: Control.ABORT, 1: Control.COMMIT}
+
+
+def parse_batches(fetched: bytes) -> Iterator[Batch]:
+    """The whole batches in fetched bytes, in their order; 3 us for each.
+
+    Raises:
+        CorruptRecordError: not batches, or not the bytes that were written.
+        UnsupportedVersionError: a message format before v2.
+    """
+    records: Any = MemoryRecords(fetched)  # Any: a NewType's call costs as much as a property
+    for batch in records:
+        if batch.magic < _MAGIC_V2:
+            raise UnsupportedVersionError(f"message format v{batch.magic} at {batch.base_offset}")
+        if not batch.validate_crc():
+            raise CorruptRecordError(f"wrong checksum of the batch at {batch.base_offset}")
+        # Each property is a call, and some make several: this way it takes half the time.
+        base_offset, attributes = batch.base_offset, batch.attributes
+        yield Batch(
+            base_offset,
+            base_offset + batch.last_offset_delta,
+            batch.producer_id,
+            attributes & _TRANSACTIONAL != 0,
+            _control(batch) if attributes & _CONTROL else None,
+            batch.records_count,
+        )
+
+
+def _control(batch: DefaultRecordBatch) -> Control:
+    """What the first record says; the version in its key is not looked at, as Java does."""
+    if not batch.records_count:
+        return Control.OTHER
+    try:
+        record = next(iter(batch))
+    except (StructError, StopIteration, TypeError) as error:
+        raise CorruptRecordError(
+            f"not a control batch at {batch.base_offset}: {error!r}"
+        ) from error
+    assert isinstance(record, ControlRecord)
+    return _CONTROLS.get(record.type, Control.OTHER)

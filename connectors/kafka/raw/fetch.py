@@ -1,0 +1,175 @@
+"""A reader of raw batches, over kafka-python's connections and messages.
+
+*Source*: connectors.ports, `BatchReader`; protocols.md F2; kafka.md 3, 4. librdkafka shows an
+application neither batches nor control records nor producer ids.
+
+*Invariants*: every fetch goes to the leader that the metadata names, with the epoch it names, so
+that a leader with older metadata, or a deposed one, refuses it; after a refusal the metadata is
+asked for anew. An empty answer below the end is asked for again, never taken for the end.
+
+Fetch versions end at 12 here: later ones name topics by their id, which a topic that was created
+anew under its old name would turn into an error that looks like no other.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import kafka.errors as kafka_errors
+from kafka.protocol.consumer import FetchRequest
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.errors import translate_raw
+from stilltide.connectors.kafka.raw.batches import parse_batches
+from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.ports.readers import FETCH_BYTES, FetchedBatches
+from stilltide.schemas.native.batches import AbortedTransaction, Batch
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+_WAIT_MS = 100
+"""A broker holds a fetch at the end this long."""
+
+_FETCH_VERSION_MIN = 5
+"""The first with the log start; Kafka 0.11."""
+
+_FETCH_VERSION_MAX = 12
+
+
+class KafkaBatchReader:
+    """A `BatchReader`. Connects at its first fetch; belongs to the loop of that one."""
+
+    def __init__(self, config: KafkaConfig, client_id: str) -> None:
+        """Touches nothing yet.
+
+        Raises:
+            FatalError: the settings hold a TLS or SASL option that cannot be passed on.
+        """
+        self._client = RawClient(config, client_id, f"batch reader {client_id}")
+
+    async def fetch(
+        self,
+        data: TopicPartition,
+        position: Offset,
+        *,
+        committed: bool = True,
+        bytes_max: int = FETCH_BYTES,
+    ) -> FetchedBatches:
+        """The next batches; see `BatchReader.fetch`."""
+        assert position >= 0
+        assert bytes_max > 0
+        client = self._client
+        action = f"cannot fetch {data}@{position}"
+        deadline_s = time.monotonic() + client.timeout_s
+        try:
+            while True:
+                answer = await client.call(
+                    lambda line: _fetch(
+                        line,
+                        data,
+                        lambda epoch: _request(data, position, int(committed), bytes_max, epoch),
+                        deadline_s,
+                    )
+                )
+                found = await asyncio.to_thread(_convert, answer, position)
+                end = found.last_stable_offset if committed else found.high_watermark
+                if found.batches or position >= end:
+                    return found
+                if time.monotonic() > deadline_s:
+                    text = f"nothing at {position}, below the end {end}"
+                    raise kafka_errors.KafkaTimeoutError(text)
+        except kafka_errors.KafkaError as error:
+            ours = translate_raw(error, client.address, action)
+            raise ours.at(data.topic, data.partition, position) from error
+
+    async def close(self) -> None:
+        """Ends the connections; safe to call twice."""
+        await self._client.close()
+
+
+async def _fetch(
+    line: Line, data: TopicPartition, request: Callable[[int], FetchRequest], deadline_s: float
+) -> Any:
+    """The leader's answer about the partition, without error; on the line.
+
+    Args:
+        line: to the cluster.
+        data: the partition.
+        request: made for an epoch of the leader.
+        deadline_s: of the clock that never goes back.
+
+    Raises:
+        kafka_errors.KafkaError: the last one, when it will not pass or time is up.
+    """
+
+    async def attempt() -> Any:
+        leader, epoch = await line.leader(data)
+        return _answer(await line.send(request(epoch), leader))
+
+    return await line.persist(attempt, deadline_s)
+
+
+def _request(
+    data: TopicPartition, position: int, isolation_level: int, bytes_max: int, epoch: int
+) -> FetchRequest:
+    """Without a fetch session: each request says all."""
+    partition = FetchRequest.FetchTopic.FetchPartition(
+        partition=data.partition,
+        current_leader_epoch=epoch,
+        fetch_offset=position,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=bytes_max,
+    )
+    return FetchRequest(
+        max_wait_ms=_WAIT_MS,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation_level=isolation_level,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic=data.topic, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+        min_version=_FETCH_VERSION_MIN,
+        max_version=_FETCH_VERSION_MAX,
+    )
+
+
+def _answer(response: Any) -> Any:
+    """What the response says about its one partition; raises its error."""
+    codes = [response.error_code] if response.API_VERSION >= 7 else []  # noqa: PLR2004 - a version
+    partitions = [one for topic in response.responses for one in topic.partitions]
+    for code in (*codes, *(one.error_code for one in partitions)):
+        if code:
+            raise kafka_errors.for_code(code)
+    (partition,) = partitions
+    return partition
+
+
+def _convert(partition: Any, position: Offset) -> FetchedBatches:
+    fetched: bytes = partition.records or b""
+    batches = list(parse_batches(fetched))
+    if fetched and not batches:
+        raise kafka_errors.CorruptRecordError(f"no whole batch in {len(fetched)} bytes")
+    _check_order(batches, position)
+    return FetchedBatches(
+        batches,
+        [
+            AbortedTransaction(one.producer_id, Offset(one.first_offset))
+            for one in partition.aborted_transactions or ()
+        ],
+        Offset(partition.log_start_offset),
+        EndOffset(partition.last_stable_offset),
+        EndOffset(partition.high_watermark),
+    )
+
+
+def _check_order(batches: Sequence[Batch], position: Offset) -> None:
+    """A filter that is fed other than in order decides wrongly."""
+    before = -1
+    for base_offset, last_offset, *_ in batches:
+        if not before < base_offset <= last_offset >= position:
+            text = f"a batch [{base_offset}, {last_offset}] behind {before}, asked for {position}"
+            raise kafka_errors.CorruptRecordError(text)
+        before = last_offset

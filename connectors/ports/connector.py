@@ -1,0 +1,42 @@
+"""Port: one cluster's writers, readers and admins."""
+
+from typing import Protocol
+
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.readers import GroupReader, LogReader
+from stilltide.connectors.ports.writers import LogWriter, TransactionalWriter
+
+
+class Connector(Protocol):
+    """Makes writers, readers and admins of one cluster."""
+
+    def writer(self, client_id: str, *, linger_ms: float = 0) -> LogWriter:
+        """A writer: idempotent, acknowledged by all in-sync replicas."""
+        ...
+
+    def transactional_writer(self, transactional_id: str) -> TransactionalWriter:
+        """A writer of whole sets; see there."""
+        ...
+
+    def reader(
+        self,
+        client_id: str,
+        *,
+        committed: bool = True,
+        timestamps: bool = False,
+        fetching: Fetching = Fetching.TAILING,
+    ) -> LogReader:
+        """A reader of named partitions; `committed` hides open and aborted native data.
+
+        With `timestamps` its records are `TimedRecord`.
+        """
+        ...
+
+    def group_reader(self, client_id: str, group: str, *, from_start: bool = True) -> GroupReader:
+        """A group's reader of committed native data; starts at the log start, or its end."""
+        ...
+
+    def admin(self) -> LogAdmin:
+        """An admin."""
+        ...

@@ -1,0 +1,93 @@
+"""Ports of writers."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.schemas.values import TopicPartition
+
+Delivered = Callable[[ConnectorError | None, int], None]
+
+
+"""Called once per append with (error, offset).
+
+Without error the record is durable at `offset`; -1 means durable at an unknown offset (an
+idempotent retry). With `RetriableError` the outcome is unknown: it may still land (A5).
+"""
+
+
+class LogWriter(Protocol):
+    """Appends records; order per partition = order of calls."""
+
+    def append(
+        self,
+        data: TopicPartition,
+        value: bytes | None,
+        delivered: Delivered,
+        *,
+        key: bytes | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Queues one record and returns at once; `delivered` is never called within it.
+
+        A partition that does not exist, or a record too large for its topic, is reported as
+        `FatalError`.
+
+        Raises:
+            RetriableError: the local queue is full: await `room()` and call again.
+            FatalError: the record can never be written (too large), or the writer is closed.
+        """
+        ...
+
+    async def room(self) -> None:
+        """Returns when the local queue has room again."""
+        ...
+
+    def hurry(self) -> None:
+        """Sends what is queued without lingering, and returns at once.
+
+        The reports of a writer that was hurried may come in another order than its appends.
+        """
+        ...
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Waits for every queued record; False when some are still under way."""
+        ...
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Flushes, then fails what is left with `RetriableError`; no append afterwards."""
+        ...
+
+
+class TransactionalWriter(Protocol):
+    """Writes sets of records whole or not at all, by native Kafka transactions.
+
+    Of all writers with one transactional id only the last that called `fence` can write. After any
+    error of `write`, `fence` comes first again.
+    """
+
+    async def fence(self) -> None:
+        """Takes the transactional id from whoever has it; before the first `write`.
+
+        Once it returns, every set that was begun under this id is there whole, or will never be.
+
+        Raises:
+            RetriableError: the broker is away; call again.
+        """
+        ...
+
+    async def write(self, records: Sequence[NewRecord]) -> None:
+        """Writes all of them in one transaction, in order per partition, and waits for that.
+
+        Raises:
+            FencedError: another writer has taken the id; none of them is there.
+            FatalError: one can never be written (too large, no such partition), `fence` was not
+                called, or the writer is closed; none of them is there.
+            RetriableError: they may be there; `fence` decides it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Waits for what is under way; a waiting `write` ends as it may. Safe to call twice."""
+        ...

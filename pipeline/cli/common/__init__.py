@@ -1,0 +1,1 @@
+"""What the commands share: printing, connecting, a process's web site."""

@@ -1,0 +1,166 @@
+"""What the commands share that ask a running cluster: options, connection, exit codes.
+
+*Invariants*: nothing here imports Faust; an answer that is missing is said so and shows in the exit
+code.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+
+T = TypeVar("T")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+EXIT_INCOMPLETE = 4
+"""Some owners did not answer; what is printed is of the others."""
+
+COORDINATORS = "coordinators"
+STORES = "pending-ack stores"
+
+
+def exit_codes(owners: str) -> str:
+    """The part of a command's help that tells its exit codes; `owners` are asked."""
+    return f"""\b
+Exit codes:
+  0  done: all {owners} answered
+  1  it failed; the error names the next step
+  4  some {owners} did not answer; what is printed is of the others
+"""
+
+
+EXIT_CODES = exit_codes(COORDINATORS)
+
+
+bootstrap_option = click.option(
+    "--bootstrap-servers", help="Brokers, host:port with commas between."
+)
+"""Of commands that ask nobody but the brokers."""
+
+
+clusters_option = click.option(
+    "--clusters", help="Clusters by name: 'a=host:port b=host:port'.  [default: STILLTIDE_CLUSTERS]"
+)
+"""Of commands that ask more than one cluster."""
+
+
+web_port_option = click.option(
+    "--web-port",
+    type=click.IntRange(0, 65_535),
+    help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: none]",
+)
+"""Of commands that run until stopped."""
+
+
+def replicas_options(command: _Command) -> _Command:
+    """Adds the options of commands that create topics."""
+    for option in (
+        click.option(
+            "--min-insync-replicas",
+            metavar="N|auto",
+            help="Of topics created here, how many replicas must have a record.  "
+            "[default: auto: 2 from three replicas on, else 1]",
+        ),
+        click.option(
+            "--replication-factor",
+            metavar="N|auto",
+            help="Of topics created here.  [default: auto: as the cluster's own default, "
+            "or else 3 where there are as many brokers]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
+    """To the cluster of this name.
+
+    Raises:
+        ConfigError: no cluster is named so.
+    """
+    address = settings.address_of(cluster)
+    config = KafkaConfig(
+        address.bootstrap_servers,
+        extra=address.options,
+        request_timeout_s=settings.request_timeout_s,
+    )
+    return KafkaConnector(config)
+
+
+class Target(NamedTuple):
+    """The cluster a command asks, and its patience."""
+
+    connector: Connector
+    timeout_s: float
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Adds the options that say which cluster is asked; `target` makes something of them."""
+    for option in (
+        click.option(
+            "--timeout-s",
+            type=click.FloatRange(0.1, 300),
+            default=10.0,
+            show_default=True,
+            help="How long an answer may take.",
+        ),
+        bootstrap_option,
+    ):
+        command = option(command)
+    return command
+
+
+def cluster_connector(bootstrap_servers: str | None) -> KafkaConnector:
+    """Of the cluster that the options of a command name."""
+    settings = load_settings(bootstrap_servers=bootstrap_servers)
+    return KafkaConnector(settings.kafka)
+
+
+def target(bootstrap_servers: str | None, timeout_s: float = 10.0) -> Target:
+    """The cluster that the options of a command name, with its patience."""
+    return Target(cluster_connector(bootstrap_servers), timeout_s)
+
+
+def ask(asked: Target, work: Callable[[Coordinators], Awaitable[T]]) -> T:
+    """Runs `work` with the coordinators of a cluster."""
+
+    async def run() -> T:
+        async with Coordinators(asked.connector, request_timeout_s=asked.timeout_s) as coordinators:
+            return await work(coordinators)
+
+    return asyncio.run(run())
+
+
+def ask_stores(asked: Target, work: Callable[[PendingAckStores], Awaitable[T]]) -> T:
+    """Runs `work` with the pending-ack stores of a cluster."""
+
+    async def run() -> T:
+        async with PendingAckStores(asked.connector, request_timeout_s=asked.timeout_s) as stores:
+            return await work(stores)
+
+    return asyncio.run(run())
+
+
+def answered(answers: Mapping[int, T | None], owners: str = COORDINATORS) -> dict[int, T]:
+    """The answers there are; which of the `owners` gave none is said on stderr."""
+    silent = [number for number, answer in answers.items() if answer is None]
+    if silent:
+        say(
+            f"no answer from {owners} {', '.join(map(str, silent))}\n"
+            "  hint: is a worker running for this cluster? start one with `stilltide worker`"
+        )
+    return {number: answer for number, answer in answers.items() if answer is not None}
+
+
+def exit_code(answers: Mapping[int, object | None]) -> int:
+    """0 when everyone who was asked answered."""
+    return EXIT_INCOMPLETE if None in answers.values() else 0

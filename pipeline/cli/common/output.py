@@ -1,0 +1,90 @@
+"""How commands print: data on stdout as a table or JSON, talk and errors on stderr."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from stilltide.schemas.errors import StilltideError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_WIDTH_PIPED = 200
+"""Without a terminal nothing needs to fold at 80 columns."""
+_ITEMS_SHOWN = 10
+"""Of a list in a table; JSON has all."""
+
+Row = Mapping[str, Any]
+"""A line of data; its keys are the columns, in order."""
+
+
+def output_option(command: _Command) -> _Command:
+    """Adds `-o table|json`, passed to the command as `output`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="How to print the data.",
+    )(command)
+
+
+def print_rows(rows: Sequence[Row], output: str, *, title: str | None = None) -> None:
+    """Prints rows of the same columns to stdout.
+
+    Args:
+        rows: the data; a table of none is no output, JSON of none is `[]`.
+        output: `table` or `json`.
+        title: stands above a table.
+    """
+    if output == "json":
+        print(json.dumps([dict(row) for row in rows], indent=2))
+    elif rows:
+        table = Table(title=title, title_justify="left")
+        for column, value in rows[0].items():
+            justify = "right" if isinstance(value, int | float) else "left"
+            table.add_column(column, justify=justify, overflow="fold")
+        for row in rows:
+            table.add_row(*("-" if value is None else str(value) for value in row.values()))
+        Console(width=None if sys.stdout.isatty() else _WIDTH_PIPED).print(table)
+
+
+def print_columns(rows: Sequence[Row], output: str) -> None:
+    """Prints rows of many columns to stdout: in a table each row is a column, below the first key.
+
+    Args:
+        rows: the data; a table of none is no output, JSON of none is `[]`.
+        output: `table` or `json`.
+    """
+    if output == "json" or not rows:
+        print_rows(rows, output)
+        return
+    first, *others = rows[0]
+    table = [{first: name} | {str(row[first]): _cell(row[name]) for row in rows} for name in others]
+    print_rows(table, output)
+
+
+def _cell(value: Any) -> Any:
+    """What a table shows: items of a list on lines of their own, the first of them."""
+    if not isinstance(value, list):
+        return value
+    more = [f"... {len(value) - _ITEMS_SHOWN} more"] if len(value) > _ITEMS_SHOWN else []
+    return "\n".join([*map(str, value[:_ITEMS_SHOWN]), *more]) or "-"
+
+
+def say(text: str) -> None:
+    """Prints a line of talk to stderr."""
+    click.echo(text, err=True)
+
+
+def print_error(error: StilltideError) -> None:
+    """Prints a failure to stderr: primary, then detail and hint if it has them."""
+    place = f"{error.place}: " if error.place else ""
+    say(f"error: {place}{error.primary}")
+    for label, text in (("detail", error.detail), ("hint", error.hint)):
+        if text:
+            say(f"  {label}: " + text.replace("\n", "\n    "))

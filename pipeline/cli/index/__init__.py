@@ -1,0 +1,1 @@
+"""`stilltide index`: the index of aborted native transactions."""

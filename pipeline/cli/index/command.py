@@ -1,0 +1,166 @@
+"""`stilltide index`: where aborted native transactions lie in topics, kept for Spark and audits."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.cli.common.asking import (
+    bootstrap_option,
+    cluster_connector,
+    replicas_options,
+    web_port_option,
+)
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.drivers.native.index_scan import IndexedPartition, indexed_partitions
+from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+
+T = TypeVar("T")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _options(command: _Command) -> _Command:
+    for option in (
+        click.option("--partitions", type=int, help="Of aborted-index.  [default: 4]"),
+        click.option("--bootstrap-servers", help="Brokers, host:port with commas between."),
+        click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
+    ):
+        command = option(command)
+    return replicas_options(command)
+
+
+def _index(
+    topics: tuple[str, ...],
+    settings: Settings,
+    work: Callable[[AbortedIndexing], Awaitable[T]],
+) -> T:
+    connector = KafkaConnector(settings.kafka)
+
+    async def run() -> T:
+        indexing = AbortedIndexing(
+            connector,
+            connector.batch_reader("aborted-index"),
+            SystemClock(),
+            sorted(set(topics)),
+            partition_count=settings.partitions,
+            patience_s=settings.broker_away_s_max,
+            replicas=settings.replicas,
+        )
+        try:
+            return await work(indexing)
+        finally:
+            await indexing.close()
+
+    return asyncio.run(run())
+
+
+@click.group()
+def index() -> None:
+    """Index where aborted native transactions lie in topics.
+
+    The index is incremental and survives restarts; one indexer at a time writes it.
+    """
+
+
+@index.command(
+    epilog="""\b
+Examples:
+  stilltide index once payments orders
+  stilltide index once payments -o json
+"""
+)
+@_options
+@output_option
+def once(topics: tuple[str, ...], output: str, **given: object) -> None:
+    """Index TOPICs up to their last stable offsets of now, and print these."""
+    settings = load_settings(**given)
+    positions = _index(topics, settings, lambda it: it.once())
+    rows = [
+        {"topic": data.topic, "partition": data.partition, "covered_to": position}
+        for data, position in sorted(positions.items())
+    ]
+    print_rows(rows, output)
+
+
+@index.command(
+    "list",
+    epilog="""\b
+Examples:
+  stilltide index list
+  stilltide index list -o json
+""",
+)
+@bootstrap_option
+@output_option
+def list_(bootstrap_servers: str | None, output: str) -> None:
+    """List how far the index goes in each partition; beyond, what aborted is unknown.
+
+    `lag` are the offsets from there to the last stable offset; `problem` says why an index is of no
+    use.
+    """
+    connector = cluster_connector(bootstrap_servers)
+
+    async def work() -> list[IndexedPartition]:
+        admin = connector.admin()
+        try:
+            return await indexed_partitions(connector, admin)
+        finally:
+            await admin.close()
+
+    print_rows([indexed_row(one) for one in asyncio.run(work())], output)
+
+
+def indexed_row(one: IndexedPartition) -> Row:
+    """The index of a partition."""
+    coverage, stable = one.coverage, one.last_stable_offset
+    return {
+        "topic": one.data.topic,
+        "partition": one.data.partition,
+        "covered_from": coverage.covered_from,
+        "covered_to": coverage.covered_to,
+        "last_stable_offset": stable,
+        "lag": None if stable is None else max(0, stable - coverage.covered_to),
+        "runs": coverage.run_count,
+        "ranges": coverage.range_count,
+        "problem": one.problem or None,
+    }
+
+
+@index.command(
+    epilog="""\b
+Examples:
+  stilltide index run payments orders
+  stilltide index run payments --web-port 6066
+
+\b
+Exit codes:
+  0  stopped by SIGINT or SIGTERM; what was not written is indexed again
+  1  it failed; the error names the next step
+"""
+)
+@_options
+@web_port_option
+def run(topics: tuple[str, ...], web_port: int | None, **given: object) -> None:
+    """Index TOPICs until stopped. Prints one JSON line when it has begun."""
+    from stilltide.pipeline.cli.index.run import run_until_stopped  # noqa: PLC0415 - no other command serves
+
+    settings = load_settings(**given)
+    _index(topics, settings, lambda it: run_until_stopped(it, topics, settings, web_port))
+
+
+@index.command(
+    epilog="""\b
+Examples:
+  stilltide index drop payments && stilltide index once payments
+"""
+)
+@_options
+def drop(topics: tuple[str, ...], **given: object) -> None:
+    """Delete what is indexed of TOPICs, so that it is indexed anew from their log starts."""
+    settings = load_settings(**given)
+    count = _index(topics, settings, lambda it: it.drop())
+    say(f"deleted {count} records of the index")

@@ -1,0 +1,1 @@
+"""`stilltide replicate` and `stilltide offset`: links between clusters."""

@@ -1,0 +1,28 @@
+"""Columns that the figures of every log's owner have in common."""
+
+from stilltide.pipeline.cli.common.output import Row
+from stilltide.schemas.coordinator.transactions import CoordinatorStats
+from stilltide.schemas.pending_ack.acknowledgements import StoreStats
+from stilltide.schemas.values import EndOffset, Offset
+
+
+def bounds_columns(bounds: tuple[Offset, EndOffset]) -> Row:
+    """How long the log is; its offsets are consecutive (B3)."""
+    start, end = bounds
+    return {"log_start_offset": start, "log_end_offset": end, "entries": end - start}
+
+
+def writing_columns(one: CoordinatorStats | StoreStats) -> Row:
+    """How the owner writes, and what it has written."""
+    written = one.entries_written
+    return {
+        "batching_enabled": one.batching_enabled,
+        "batch_records_max": one.batch_records_max,
+        "batch_bytes_max": one.batch_bytes_max,
+        "batch_delay_ms_max": one.batch_delay_us_max / 1000,
+        "flush_mode": "eager" if one.flush_eager else "timer",
+        "entries_written": written,
+        "records_written": one.records_written,
+        "records_per_entry": round(one.records_written / written, 2) if written else None,
+        "appends_in_flight": one.appends_in_flight,
+    }

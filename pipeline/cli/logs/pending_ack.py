@@ -1,0 +1,166 @@
+"""`stilltide pending-ack`: the stores of acknowledgements in transactions, and their log.
+
+*Source*: PIP-160 (seed 003), API changes; facts, pulsar.md 7 (stats and internals of a store).
+"""
+
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any
+
+import click
+
+from stilltide.pipeline.cli.common.asking import (
+    STORES,
+    Target,
+    answered,
+    ask_stores,
+    cluster_options,
+    exit_code,
+    exit_codes,
+    target,
+)
+from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
+from stilltide.pipeline.cli.logs.batching import Batched, States, batching_group
+from stilltide.pipeline.cli.logs.columns import bounds_columns, writing_columns
+from stilltide.pipeline.cli.logs.downgrade import downgrade_command
+from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.service.operator import LogBounds
+from stilltide.schemas.pending_ack.acknowledgements import StoreStats
+from stilltide.schemas.settings import PENDING_ACK_BATCHING_ENABLED
+from stilltide.schemas.topics import PENDING_ACK_LOG
+from stilltide.schemas.values import TopicPartition
+
+
+def _states(asked: Target) -> States:
+    answers = ask_stores(asked, PendingAckStores.stats)
+    say_omitted(answers)
+    return {number: one and subscription_states(one) for number, one in answers.items()}
+
+
+def subscription_states(one: StoreStats) -> list[tuple[str, bool]]:
+    """Which subscriptions of a store have been served, and whether their records share entries."""
+    served = [it.subscription for it in one.subscriptions if it.has_served]
+    return [(str(subscription), one.batching_enabled) for subscription in sorted(served)]
+
+
+_LOG = Batched("pending-ack", PENDING_ACK_BATCHING_ENABLED, STORES, "subscriptions", _states)
+
+
+@click.group("pending-ack")
+def pending_ack() -> None:
+    """See what is acknowledged in transactions; switch and check how that is logged."""
+
+
+pending_ack.add_command(batching_group(_LOG))
+pending_ack.add_command(downgrade_command(_LOG, PENDING_ACK_LOG))
+
+
+@pending_ack.command(
+    epilog=exit_codes(STORES)
+    + """
+\b
+Examples:
+  stilltide pending-ack stats
+  stilltide pending-ack stats --topic orders --group billing -o json
+  stilltide pending-ack stats -o json | jq '.[] | select(.locked_offsets > 1000)'
+"""
+)
+@cluster_options
+@click.option("--topic", default="", help="Only subscriptions of this topic.")
+@click.option("--group", default="", help="Only subscriptions of this consumer group.")
+@output_option
+@click.pass_context
+def stats(ctx: click.Context, topic: str, group: str, output: str, **cluster: Any) -> None:
+    """Show every subscription with acknowledgements, and what is pending in transactions.
+
+    A locked offset can be acknowledged in no other transaction until the one that holds it ends.
+    `log` is the partition of the pending-ack log that holds the subscription.
+    """
+    answers = ask_stores(target(**cluster), lambda stores: stores.stats(topic=topic, group=group))
+    say_omitted(answers)
+    print_rows(stats_rows(answered(answers, STORES)), output)
+    ctx.exit(exit_code(answers))
+
+
+@pending_ack.command(
+    "internal-stats",
+    epilog=exit_codes(STORES)
+    + """
+\b
+Examples:
+  stilltide pending-ack internal-stats
+  stilltide pending-ack internal-stats -o json | jq '.[].records_per_entry'
+""",
+)
+@cluster_options
+@output_option
+@click.pass_context
+def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
+    """Show every store's log, base and batching.
+
+    Written entries and records are those of the present owner. A base stands for everything below
+    its as-of offset, so the log can be trimmed up to there.
+    """
+
+    async def work(stores: PendingAckStores) -> tuple[dict[int, StoreStats | None], LogBounds]:
+        return await stores.stats(), await stores.log_bounds()
+
+    answers, bounds = ask_stores(target(**cluster), work)
+    print_columns(internal_rows(answered(answers, STORES), bounds), output)
+    ctx.exit(exit_code(answers))
+
+
+def say_omitted(answers: Mapping[int, StoreStats | None]) -> None:
+    """What an answer had no room for is said on stderr."""
+    for number, one in answers.items():
+        if one is not None and one.subscriptions_omitted:
+            say(
+                f"{one.subscriptions_omitted} more subscriptions of store {number} are not shown\n"
+                "  hint: ask for some of them: stilltide pending-ack stats --topic T --group G"
+            )
+
+
+def stats_rows(found: Mapping[int, StoreStats]) -> list[Row]:
+    """A row for each subscription, by topic, partition and group."""
+    rows: list[Row] = [
+        {
+            "topic": it.subscription.data.topic,
+            "partition": it.subscription.data.partition,
+            "group": it.subscription.group,
+            "attached": it.attached,
+            "cursor": it.cursor,
+            "committed": it.committed,
+            "acknowledged_ranges": it.acknowledged_ranges,
+            "pending_transactions": it.pending_transactions,
+            "pending_individual": it.pending_individual,
+            "pending_cumulative_offset": it.pending_cumulative_offset,
+            "locked_offsets": it.locked_offsets,
+            "log": number,
+        }
+        for number, one in found.items()
+        for it in one.subscriptions
+    ]
+    return sorted(rows, key=itemgetter("topic", "partition", "group"))
+
+
+def internal_rows(found: Mapping[int, StoreStats], bounds: LogBounds) -> list[Row]:
+    """A row for each store: its log, what it holds, how its owner writes."""
+    return [
+        {
+            "store": number,
+            "log": str(TopicPartition(PENDING_ACK_LOG, number)),
+            "epoch": one.epoch,
+            **bounds_columns(bounds[number]),
+            "log_records": one.log_records,
+            "base_as_of_offset": one.base_as_of,
+            "subscriptions": one.subscription_count,
+            "transactions": one.transaction_count,
+            "pending_individual": one.pending_individual,
+            "pending_cumulative": one.pending_cumulative,
+            **writing_columns(one),
+            "buffered_records": one.buffered_records,
+            "buffered_bytes": one.buffered_bytes,
+            "recovery_s": one.recovery_ms / 1000,
+        }
+        for number, one in found.items()
+    ]

@@ -1,0 +1,1 @@
+"""`stilltide native`: Kafka's own transactions."""

@@ -1,0 +1,1 @@
+"""`stilltide snapshot`: snapshots of aborted transactions."""

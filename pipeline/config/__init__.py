@@ -1,0 +1,1 @@
+"""Settings of a process: their values, their sources, and clusters by name."""

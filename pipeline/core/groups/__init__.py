@@ -1,0 +1,1 @@
+"""Replicated consumer groups and position snapshots: pure machines (I)."""

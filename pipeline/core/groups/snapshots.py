@@ -1,0 +1,318 @@
+"""Snapshots of one data partition: positions of all clusters that belong together.
+
+*Source*: protocols.md I1-I5; seed 001, whose author asks why there are two rounds: see
+`rounds_of`.
+*Invariants*: at most one attempt at a time, and one is over only when its snapshot was read back or
+its time is up; an attempt counts answers of its own id and round, one for each cluster; a request
+is answered by a decided end that was computed after it was read.
+
+Refuses to ask while a link is down, and when nothing was decided since the last snapshot started.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from stilltide.pipeline.core.groups.snapshot_cache import SNAPSHOTS_MAX, with_snapshot
+from stilltide.pipeline.core.groups.snapshot_effects import (
+    ReadDecidedEnd,
+    ReadEnd,
+    SnapshotEffect,
+    WriteMarker,
+)
+from stilltide.schemas.replication.markers import (
+    MarkerKey,
+    MarkerValue,
+    Position,
+    Request,
+    RequestKey,
+    Response,
+    ResponseKey,
+    Snapshot,
+    Snapshots,
+    SnapshotsKey,
+)
+from stilltide.schemas.replication.origins import Incarnation
+from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
+
+NONCE_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """How often snapshots are attempted, for how long, and how many are kept.
+
+    After attempts that timed out the next one waits for that long again, twice as long each time,
+    at most `backoff_ms_max`.
+    """
+
+    interval_ms: int = 1000
+    timeout_ms: int = 30_000
+    backoff_ms_max: int = 120_000
+    snapshots_max: int = SNAPSHOTS_MAX
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt."""
+
+    id: bytes
+    incarnation: bytes
+    started_at: EndOffset
+    started_ms: int
+    round: int = 1
+    first_answers: dict[ClusterName, Position] = field(default_factory=dict[ClusterName, Position])
+    missing: set[ClusterName] = field(default_factory=set[ClusterName])
+    answered_ms: int | None = None  # when the last answer of the last round was read
+
+
+@dataclass(slots=True)
+class SnapshotCounts:
+    """What became of attempts since this machine began."""
+
+    started: int = 0
+    completed: int = 0
+    timed_out: int = 0
+
+
+def rounds_of(remote_count: int) -> int:
+    """How many times each other cluster is asked before a snapshot is complete.
+
+    A snapshot (L; B: b, C: c) promises: who has read below L here has read everything that B holds
+    below b and C below c.
+
+    With one remote, B, its answer travels behind every record that it counts: when it takes effect
+    here, what B wrote itself below b has arrived, and what B has copied came from here. The local
+    end, read after that, is an L above all of it.
+
+    With two, B may have counted a record of C that has not come from C to us: B's answer travels
+    behind B's own records, not behind C's. The first answers do not settle it even together: C may
+    have answered before it wrote the record, and B after it had copied it. So both are asked again.
+    C reads the second request after B has answered the first one; whatever of C's B had counted is
+    decided on C by then, lies below C's second decided end, and has arrived here when that answer
+    takes effect. The same holds the other way round. Positions are those of the first answers, L is
+    read after the last of the second ones. A third round would only repeat this, however many
+    clusters there are.
+    """
+    return 2 if remote_count > 1 else 1
+
+
+class SnapshotBuilder:
+    """Asks, answers, and keeps the snapshots of one data partition on one cluster.
+
+    Args:
+        data: the data partition.
+        here: this cluster.
+        remotes: the others.
+        nonce: 8 random bytes of this machine: ids of attempts are never used again.
+        limits: how often, how long, how many.
+    """
+
+    def __init__(
+        self,
+        data: TopicPartition,
+        here: ClusterName,
+        remotes: Collection[ClusterName],
+        *,
+        nonce: bytes,
+        limits: SnapshotLimits,
+    ) -> None:
+        assert here not in remotes
+        assert len(nonce) == NONCE_BYTES
+        self.cached: Snapshots | None = None
+        self.counts = SnapshotCounts()
+        self._data = data
+        self._here = here
+        self._remotes = frozenset(remotes)
+        self._nonce = nonce
+        self._limits = limits
+        self._count = 0
+        self._caught_up = False
+        self._connected = False
+        self._decided: tuple[bytes, EndOffset] | None = None  # incarnation, decided end
+        self._attempt: _Attempt | None = None
+        self._failures = 0
+        self._next_ms = 0
+        self._requests: dict[ClusterName, Request] = {}  # not answered yet
+        self._answers: dict[ClusterName, Response] = {}  # the last one to each
+
+    @property
+    def pending_since_ms(self) -> int | None:
+        """When the attempt began that is under way."""
+        return self._attempt.started_ms if self._attempt else None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a request of another cluster waits for its answer."""
+        return bool(self._requests)
+
+    @property
+    def missing(self) -> frozenset[ClusterName]:
+        """Clusters whose answer is awaited."""
+        return frozenset(self._attempt.missing) if self._attempt else frozenset()
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is due next."""
+        if self._attempt is not None:
+            return self._attempt.started_ms + self._limits.timeout_ms
+        return self._next_ms if self._wanted() else None
+
+    # -- what happens around it
+
+    def log_moved(
+        self, incarnation: bytes, decided_end: EndOffset, now_ms: int
+    ) -> list[SnapshotEffect]:
+        """The decided end was seen there; may be late, only freshness depends on it."""
+        self._decided = (incarnation, decided_end)
+        return self.tick(now_ms)
+
+    def links_changed(self, now_ms: int, *, connected: bool) -> list[SnapshotEffect]:
+        """Whether every link from and to this cluster works."""
+        self._connected = connected
+        return self.tick(now_ms)
+
+    def tick(self, now_ms: int) -> list[SnapshotEffect]:
+        """Gives an attempt up, and begins the next when it is time."""
+        attempt = self._attempt
+        if attempt is not None and now_ms >= attempt.started_ms + self._limits.timeout_ms:
+            self._attempt = None
+            self.counts.timed_out += 1
+            backoff_ms = self._limits.timeout_ms * 2 ** min(self._failures, 16)
+            self._next_ms = now_ms + min(backoff_ms, self._limits.backoff_ms_max)
+            self._failures += 1
+        if self._attempt is None and self._wanted() and now_ms >= self._next_ms:
+            return self._start(now_ms)
+        return []
+
+    def _wanted(self) -> bool:
+        """I1: something was decided since the newest snapshot started."""
+        if not (self._caught_up and self._connected and self._decided and self._remotes):
+            return False
+        incarnation, decided_end = self._decided
+        cached = self.cached
+        if cached is not None and cached.incarnation == incarnation:
+            return decided_end > cached.started_at
+        return decided_end > 0
+
+    def _start(self, now_ms: int) -> list[SnapshotEffect]:
+        assert self._decided is not None
+        self._count += 1
+        self.counts.started += 1
+        self._next_ms = now_ms + self._limits.interval_ms
+        attempt = _Attempt(self._nonce + self._count.to_bytes(8), *self._decided, now_ms)
+        self._attempt = attempt
+        return self._ask(attempt)
+
+    def _ask(self, attempt: _Attempt) -> list[SnapshotEffect]:
+        assert self._decided is not None
+        attempt.missing = set(self._remotes)
+        request = Request(attempt.id, attempt.round, *self._decided)
+        return [WriteMarker(RequestKey(self._data, self._here), request)]
+
+    # -- markers
+
+    def marker_read(self, key: MarkerKey, value: MarkerValue, now_ms: int) -> list[SnapshotEffect]:
+        """A marker that has taken effect on this cluster, in log order; others are ignored."""
+        if isinstance(key, RequestKey) and key.source in self._remotes:
+            assert isinstance(value, Request)
+            return self._request_read(key.source, value)
+        if isinstance(key, ResponseKey) and isinstance(value, Response):
+            if key.source == self._here:
+                self._answered(key.target, value)
+            elif key.target == self._here:
+                return self._response_read(key.source, value, now_ms)
+        elif isinstance(value, Snapshots) and key.source == self._here:
+            return self._snapshots_read(value, now_ms)
+        return []
+
+    def caught_up(self, now_ms: int) -> list[SnapshotEffect]:
+        """All markers that were there at the start were read: answers what was never answered."""
+        self._caught_up = True
+        asked: list[SnapshotEffect] = [
+            ReadDecidedEnd(asker, request) for asker, request in self._requests.items()
+        ]
+        return asked + self.tick(now_ms)
+
+    def _request_read(self, asker: ClusterName, request: Request) -> list[SnapshotEffect]:
+        answer = self._answers.get(asker)
+        if answer is not None and answer[:2] == request[:2]:
+            return []
+        before = self._requests.get(asker)
+        self._requests[asker] = request
+        if not self._caught_up or (before is not None and before[:2] == request[:2]):
+            return []
+        return [ReadDecidedEnd(asker, request)]
+
+    def decided_end_read(
+        self,
+        asker: ClusterName,
+        request: Request,
+        incarnation: bytes,
+        decided_end: EndOffset,
+        now_ms: int,
+    ) -> list[SnapshotEffect]:
+        """What `ReadDecidedEnd` asked for."""
+        effects = self.log_moved(incarnation, decided_end, now_ms)
+        if self._requests.get(asker) != request:
+            return effects
+        answer = Response(request.id, request.round, incarnation, decided_end)
+        self._answered(asker, answer)
+        return [WriteMarker(ResponseKey(self._data, self._here, asker), answer), *effects]
+
+    def _answered(self, asker: ClusterName, answer: Response) -> None:
+        self._answers[asker] = answer
+        request = self._requests.get(asker)
+        if request is not None and request[:2] == answer[:2]:
+            del self._requests[asker]
+
+    def _response_read(
+        self, source: ClusterName, response: Response, now_ms: int
+    ) -> list[SnapshotEffect]:
+        attempt = self._attempt
+        if attempt is None or (response.id, response.round) != (attempt.id, attempt.round):
+            return []
+        if source not in attempt.missing:
+            return []
+        attempt.missing.remove(source)
+        if attempt.round == 1:
+            where = Incarnation(source, response.incarnation)
+            attempt.first_answers[source] = Position(where, response.decided_end)
+        if attempt.missing:
+            return []
+        if attempt.round < rounds_of(len(self._remotes)):
+            attempt.round += 1
+            return self._ask(attempt)
+        attempt.answered_ms = now_ms
+        return [ReadEnd(attempt.id)]
+
+    def end_read(
+        self, attempt_id: bytes, incarnation: bytes, end: EndOffset
+    ) -> list[SnapshotEffect]:
+        """What `ReadEnd` asked for; an attempt during which the topic was replaced is void."""
+        attempt = self._attempt
+        if attempt is None or attempt.id != attempt_id or attempt.answered_ms is None:
+            return []
+        if incarnation != attempt.incarnation:
+            return []
+        snapshot = Snapshot(
+            attempt.id,
+            end,
+            tuple(position for _, position in sorted(attempt.first_answers.items())),
+            attempt.started_ms,
+            attempt.answered_ms,
+        )
+        before = self.cached
+        kept = before.snapshots if before and before.incarnation == incarnation else ()
+        kept = with_snapshot(kept, snapshot, self._limits.snapshots_max)
+        value = Snapshots(incarnation, attempt.started_at, kept)
+        return [WriteMarker(SnapshotsKey(self._data, self._here), value)]
+
+    def _snapshots_read(self, value: Snapshots, now_ms: int) -> list[SnapshotEffect]:
+        """I4: durable, so it counts; whoever wrote it."""
+        self.cached = value
+        attempt = self._attempt
+        if attempt is not None and any(one.id == attempt.id for one in value.snapshots):
+            self._attempt = None
+            self._failures = 0
+            self.counts.completed += 1
+        return self.tick(now_ms)

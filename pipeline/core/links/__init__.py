@@ -1,0 +1,1 @@
+"""Copies data partitions from one cluster to another, exactly once: pure machines (H)."""

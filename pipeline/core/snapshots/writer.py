@@ -1,0 +1,363 @@
+"""The snapshot writer of one marker partition: folds markers, probes, writes, trims.
+
+*Source*: protocols.md E1-E8.
+*Invariants*: one probe at a time, and at most one write; a request is served by a probe that began
+after it; what is written says nothing that a complete probe and the markers up to the end of the
+partition, read after it, did not say; markers are trimmed only after the write that absorbs them.
+
+Refuses: markers that were deleted before a snapshot absorbed them; a part that is missing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stilltide.pipeline.core.snapshots.buffer import DataPosition, SnapshotRecord, TransactionBuffer
+from stilltide.pipeline.core.snapshots.cycle import Cycle
+from stilltide.pipeline.core.snapshots.effects import (
+    AskBarriers,
+    ReadMarkerEnd,
+    ReadPositions,
+    SnapshotsTaken,
+    TrimMarkers,
+    WriterEffect,
+    WriteSnapshots,
+)
+from stilltide.pipeline.core.snapshots.floors import raised
+from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
+from stilltide.pipeline.errors import MarkersTrimmedError
+from stilltide.schemas.coordinator.barriers import Barrier, Probe
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.snapshots.snapshots import STAR_KEY, SnapshotStar, encode_star
+from stilltide.schemas.topics import TXN_MARKERS
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+RETRY_MS = 1000
+"""Until a step that was not answered is taken again."""
+
+SWEEP_MS = 5 * 60 * 1000
+"""Between looks at every data partition: retention and deletion make no markers."""
+
+FULL_INTERVAL_MS = 1000
+"""Between probes for many changes, which else would follow one another under load."""
+
+DELETED_AFTER_MS = 60 * 1000
+"""For so long each probe must have missed a topic that is then taken for deleted."""
+
+PARTITIONS_MAX = 1000
+"""Data partitions of one probe; others wait for the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """When snapshots are taken (E7), and how large a part becomes (E2)."""
+
+    changes_max: int = 1000
+    interval_ms: int = 5000
+    part_bytes_max: int = 256 * 1024
+
+
+class SnapshotWriter:
+    """One writer, fenced by the broker under a transactional id of its marker partition (E3).
+
+    Args:
+        partition: of txn-markers and txn-snapshots.
+        recovered: what the snapshot partition said after its last writer was fenced.
+        marker_log_start: of the marker partition, read after that.
+        nonce: 16 random bytes of this writer.
+        limits: when, and how much.
+        now_ms: wall clock.
+
+    Raises:
+        MarkersTrimmedError: no snapshot has absorbed the markers below the log start.
+        SnapshotPartError: a part is missing.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        recovered: SnapshotTable,
+        marker_log_start: Offset,
+        *,
+        nonce: bytes,
+        limits: SnapshotLimits,
+        now_ms: int,
+    ) -> None:
+        self.position = Offset(recovered.star.markers_covered_to)
+        self.buffers = {
+            data: TransactionBuffer.restored(
+                data, end, recovered.parts(data), part_bytes_max=limits.part_bytes_max
+            )
+            for data, end in recovered.ends.items()
+        }
+        if marker_log_start > self.position:
+            raise MarkersTrimmedError(
+                "markers were deleted that no snapshot has absorbed",
+                detail=f"the log starts at {marker_log_start}, absorbed are those below"
+                f" {self.position}",
+                hint="were records of txn-markers or txn-snapshots deleted by hand? the outcome of"
+                " some transactions is lost",
+                topic=TXN_MARKERS,
+                partition=partition,
+                offset=marker_log_start,
+            )
+        self._partition = partition
+        self._nonce = nonce
+        self._limits = limits
+        self._counter = 0
+        self._trimmed_to = marker_log_start
+        self._star_to = self.position  # K* as it was written last
+        self._to_trim = True  # there may be markers above it
+        self._floors = dict(recovered.star.floors)
+        self._low_watermarks: dict[int, int] = {}  # of the last complete probe (E5)
+        self._due: dict[TopicPartition, int] = {}  # since when a snapshot is wanted, in order
+        self._full: dict[TopicPartition, None] = {}  # wanted as soon as `_full_from_ms`
+        self._full_from_ms = now_ms
+        self._requests: dict[int, TopicPartition] = {}
+        self._cycle: Cycle | None = None
+        self._sweep_ms = now_ms + SWEEP_MS
+
+    @property
+    def deadline_ms(self) -> int:
+        """When `tick` is due next."""
+        if self._cycle is not None:
+            return self._cycle.retry_ms
+        first_ms = next(iter(self._due.values()), self._sweep_ms)
+        deadline_ms = min(self._sweep_ms, first_ms + self._limits.interval_ms)
+        return min(deadline_ms, self._full_from_ms) if self._full else deadline_ms
+
+    def markers_read(
+        self, records: Iterable[tuple[Offset, Marker | Barrier | None]], now_ms: int
+    ) -> list[WriterEffect]:
+        """Takes records of the marker partition from `position` on; None is a tombstone.
+
+        About 2 us for each.
+
+        Raises:
+            MarkerConflictError: two outcomes of one transaction; names the later marker's place.
+            DecodeError: a marker that no coordinator writes; likewise.
+        """
+        for offset, item in records:
+            assert offset >= self.position, "markers come in offset order, each once"
+            if isinstance(item, Marker):
+                self._marker_read(offset, item, now_ms)
+            elif item is not None:
+                self._barrier_read(item, now_ms)
+            self.position = Offset(offset + 1)
+        return self._go_on(now_ms)
+
+    def end_reached(self, end_offset: EndOffset, now_ms: int) -> list[WriterEffect]:
+        """Takes note that no marker below `end_offset` is left to read."""
+        self.position = max(self.position, Offset(end_offset))
+        return self._go_on(now_ms)
+
+    def requested(self, request: int, data: TopicPartition, now_ms: int) -> list[WriterEffect]:
+        """Somebody wants a snapshot that says what is true after now (E7); callers bound how many.
+
+        Those that come during a probe share the next one.
+        """
+        self._buffer(data)
+        self._requests[request] = data
+        return self._go_on(now_ms)
+
+    def positions_read(
+        self,
+        counter: int,
+        found: Mapping[TopicPartition, DataPosition],
+        log_ends: Mapping[int, EndOffset],
+        now_ms: int,
+    ) -> list[WriterEffect]:
+        """What `ReadPositions` asked for; a coordinator with an empty log has nothing open."""
+        cycle = self._current(counter)
+        if cycle is None or cycle.found is not None:
+            return []
+        cycle.found = found
+        cycle.waiting = {coordinator for coordinator, end in log_ends.items() if end > 0}
+        return self._step(cycle, now_ms) if cycle.waiting else self._go_on(now_ms)
+
+    def marker_end_read(
+        self, counter: int, end_offset: EndOffset, now_ms: int
+    ) -> list[WriterEffect]:
+        """What `ReadMarkerEnd` asked for."""
+        cycle = self._current(counter)
+        if cycle is None or not cycle.end_asked or cycle.marker_end is not None:
+            return []
+        cycle.marker_end = end_offset
+        return self._go_on(now_ms)
+
+    def snapshots_written(self, counter: int, now_ms: int) -> list[WriterEffect]:
+        """The transaction of `WriteSnapshots` is committed."""
+        cycle = self._current(counter)
+        if cycle is None or cycle.covered_to is None:
+            return []
+        effects: list[WriterEffect] = []
+        if cycle.covered_to > self._trimmed_to:
+            self._trimmed_to = cycle.covered_to
+            effects.append(TrimMarkers(cycle.covered_to))
+        return effects + self._finish(cycle, now_ms)
+
+    def tick(self, now_ms: int) -> list[WriterEffect]:
+        """Begins what is due; takes a step again that nobody answered."""
+        cycle = self._cycle
+        if cycle is not None and now_ms >= cycle.retry_ms:
+            return self._step(cycle, now_ms)
+        return self._go_on(now_ms)
+
+    # -- markers
+
+    def _buffer(self, data: TopicPartition) -> TransactionBuffer:
+        buffer = self.buffers.get(data)
+        if buffer is None:
+            part_bytes_max = self._limits.part_bytes_max
+            buffer = TransactionBuffer(data, floors=self._floors, part_bytes_max=part_bytes_max)
+            self.buffers[data] = buffer
+        return buffer
+
+    def _marker_read(self, offset: Offset, marker: Marker, now_ms: int) -> None:
+        self._to_trim = True
+        data = marker.data
+        buffer = self.buffers.get(data) or self._buffer(data)
+        try:
+            news = buffer.marker_read(offset, marker)
+        except StilltideError as error:
+            error.at(TXN_MARKERS, self._partition, offset)
+            raise
+        if news:
+            self._due.setdefault(data, now_ms)
+            if buffer.changes >= self._limits.changes_max:
+                self._full[data] = None
+
+    def _barrier_read(self, barrier: Barrier, now_ms: int) -> None:
+        for one in barrier.open:
+            if one.data not in self.buffers:  # its first transaction registered there
+                self._buffer(one.data)
+                self._due.setdefault(one.data, now_ms)
+        if self._cycle is not None:
+            self._cycle.barrier_read(barrier)
+
+    # -- the cycle: positions, barriers, the markers' end, reading on, writing
+
+    def _current(self, counter: int) -> Cycle | None:
+        cycle = self._cycle
+        return cycle if cycle is not None and cycle.probe.counter == counter else None
+
+    def _go_on(self, now_ms: int) -> list[WriterEffect]:
+        """Takes the step that has become possible, if any."""
+        cycle = self._cycle
+        if cycle is None:
+            return self._begin(now_ms)
+        if not cycle.answered or cycle.covered_to is not None:
+            return []
+        if not cycle.end_asked:
+            return self._step(cycle, now_ms)
+        if cycle.marker_end is None or self.position < cycle.marker_end:
+            return []
+        return self._write(cycle, now_ms)
+
+    def _begin(self, now_ms: int) -> list[WriterEffect]:
+        """A probe of what is due (E7), and of everything now and then."""
+        if now_ms >= self._sweep_ms:
+            self._sweep_ms = now_ms + SWEEP_MS
+            self._full.update(dict.fromkeys(self.buffers))
+        wanted = dict.fromkeys(self._requests.values())
+        if now_ms >= self._full_from_ms:
+            wanted |= self._full
+        for data, since_ms in self._due.items():
+            if since_ms + self._limits.interval_ms > now_ms:
+                break
+            wanted[data] = None
+        if not wanted:
+            return []
+        partitions = dict.fromkeys(list(wanted)[:PARTITIONS_MAX])
+        served = {one: data for one, data in self._requests.items() if data in partitions}
+        self._full_from_ms = now_ms + FULL_INTERVAL_MS
+        self._counter += 1
+        probe = Probe(self._nonce, self._counter)
+        cycle = self._cycle = Cycle(probe, tuple(partitions), served, now_ms)
+        for request in served:
+            del self._requests[request]
+        for data in partitions:
+            self._full.pop(data, None)
+            self._due.pop(data, None)
+            self._buffer(data).probe_begins(self.position)
+        return self._step(cycle, now_ms)
+
+    def _step(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
+        """What the cycle waits for is asked for now, and again after a while."""
+        cycle.retry_ms = now_ms + RETRY_MS
+        if cycle.found is None:
+            return [ReadPositions(cycle.probe.counter, cycle.partitions)]
+        if cycle.waiting:
+            return [AskBarriers(cycle.probe, sorted(cycle.waiting))]
+        if cycle.marker_end is None:
+            cycle.end_asked = True
+            return [ReadMarkerEnd(cycle.probe.counter)]
+        return []  # markers are being read, or the write is on its way
+
+    def _write(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
+        """Everything is known: composes the snapshots (E2, E3)."""
+        assert cycle.found is not None
+        open_on = cycle.open_on()
+        records: list[SnapshotRecord] = []
+        deleted: list[TransactionBuffer] = []
+        for data in cycle.partitions:
+            self._full.pop(data, None)  # what came since the probe began is in
+            self._due.pop(data, None)
+            found, buffer = cycle.found.get(data), self.buffers[data]
+            if found is None and buffer.is_blank:
+                del self.buffers[data]  # somebody asked for what there is not
+                continue
+            if found is None:
+                gone = buffer.missed(now_ms) >= DELETED_AFTER_MS
+                if gone and buffer.aborted.lies_below(self._low_watermarks):
+                    deleted.append(buffer)
+                continue
+            buffer.missing_since_ms = None
+            records += buffer.snapshot(
+                found, open_on.get(data, ()), self._low_watermarks, self.position
+            )
+        if deleted:
+            records += self._forget(deleted)
+        covered_to = self._covered_to()
+        if not records and not (self._to_trim and covered_to > self._star_to):
+            return self._finish(cycle, now_ms)
+        self._to_trim = covered_to < self.position
+        cycle.covered_to = self._star_to = covered_to
+        star = SnapshotStar(EndOffset(covered_to), self._floors)
+        records.append((STAR_KEY, encode_star(star)))
+        return [WriteSnapshots(cycle.probe.counter, records)]
+
+    def _forget(self, deleted: Iterable[TransactionBuffer]) -> list[SnapshotRecord]:
+        """Topics that were missed for long are gone, with everything known of them (E8).
+
+        Their aborted ids must not come to life when a topic of that name is created: all of them
+        had ended before the probe that missed it, and stay hidden there by a floor. Whatever is
+        known without a snapshot gets one now, or the next writer would take it for new, and such a
+        floor for its own.
+        """
+        records: list[SnapshotRecord] = []
+        for buffer in deleted:
+            del self.buffers[buffer.data]
+            records += [(key, None) for key in buffer.durable_keys]
+        raised(self._floors, self._low_watermarks)
+        for buffer in self.buffers.values():
+            records += buffer.first_end(self.position)
+        return records
+
+    def _covered_to(self) -> Offset:
+        """K*: the first marker that no snapshot has absorbed once this write is durable."""
+        first = (buffer.uncovered_from for buffer in self.buffers.values())
+        return Offset(min((one for one in first if one is not None), default=self.position))
+
+    def _finish(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
+        """The probe is over; what is not absorbed yet is due again."""
+        self._cycle = None
+        self._low_watermarks = cycle.low_watermarks()
+        for data in cycle.partitions:
+            buffer = self.buffers.get(data)
+            if buffer is not None and not buffer.at_rest:
+                self._due.setdefault(data, now_ms)
+        served: list[WriterEffect] = (
+            [SnapshotsTaken(tuple(cycle.requests))] if cycle.requests else []
+        )
+        return served + self._begin(now_ms)

@@ -1,0 +1,1 @@
+"""Logs that a buffered writer fills and one owner reads back (A, B)."""

@@ -1,0 +1,121 @@
+"""Finds the entries of a log that hold batches, which a program without batching cannot read.
+
+*Source*: protocols.md A (bare and framed entries are told apart by their first byte), B3, B6.
+*Invariants*: every entry from the log start to the end as of the call was looked at; a batch of one
+record is a batch, and so is one that nobody counts (B6): the program that is asked about unpacks an
+entry before it judges it. An entry that a trim took during the scan is not reported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import EndReached
+from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.schemas.framing import is_framed
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+RANGES_MAX = 1000
+"""Ranges kept of one log; batches are counted beyond."""
+
+
+@dataclass(slots=True)
+class BatchScan:
+    """What one log holds in `[start_offset, end_offset)`.
+
+    Attributes:
+        batch_count: entries that hold batches.
+        ranges: their offsets as ranges `[first, end)`, the first `RANGES_MAX` of them.
+    """
+
+    log: TopicPartition
+    start_offset: Offset
+    end_offset: EndOffset
+    batch_count: int = 0
+    ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    next_offset: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.next_offset = self.start_offset
+
+    @property
+    def done(self) -> bool:
+        """Every entry was looked at."""
+        return self.next_offset >= self.end_offset
+
+    def entry_read(self, offset: int, value: bytes | None) -> None:
+        """The next entry; one without a value is nobody's, and passed over (B6)."""
+        if self.done:
+            return
+        self.next_offset = offset + 1
+        if value is None or not is_framed(value):
+            return
+        self.batch_count += 1
+        if self.ranges and self.ranges[-1][1] == offset:
+            self.ranges[-1] = self.ranges[-1][0], offset + 1
+        elif len(self.ranges) < RANGES_MAX:
+            self.ranges.append((offset, offset + 1))
+
+
+async def scan_for_batches(connector: Connector, topic: str) -> list[BatchScan]:
+    """Reads every partition of a log topic from its start to its end as of the call.
+
+    Raises:
+        FatalError: the topic does not exist.
+        RetriableError: the broker is away.
+    """
+    admin = connector.admin()
+    reader = connector.reader("batch-scan", committed=False, fetching=Fetching.SCANNING)
+    try:
+        found = await admin.describe_topics([topic])
+        require_topics([topic], found)
+        logs = [TopicPartition(topic, it) for it in range(found[topic].partition_count)]
+        ends = await admin.end_offsets(logs)
+        starts = await admin.start_offsets(logs)
+        scans = {log: _scan(log, starts, ends[log]) for log in logs}
+        while not all(scan.done for scan in scans.values()):
+            try:
+                await _read(reader, scans)
+            except FatalError:
+                if not await _begin_again(admin, scans):
+                    raise
+        return list(scans.values())
+    finally:
+        await reader.close()
+        await admin.close()
+
+
+def _scan(
+    log: TopicPartition, starts: Mapping[TopicPartition, Offset], end: EndOffset
+) -> BatchScan:
+    return BatchScan(log, Offset(min(starts[log], end)), end)
+
+
+async def _read(reader: LogReader, scans: Mapping[TopicPartition, BatchScan]) -> None:
+    left = {log: scan for log, scan in scans.items() if not scan.done}
+    await reader.assign({log: Offset(scan.next_offset) for log, scan in left.items()})
+    while left:
+        for item in await reader.read():
+            scan = scans[item.data]
+            if isinstance(item, EndReached):
+                scan.next_offset = max(scan.next_offset, item.end_offset)
+            else:
+                scan.entry_read(item.offset, item.value)
+        ended = [log for log, scan in left.items() if scan.done]
+        reader.pause(ended)
+        for log in ended:
+            del left[log]
+
+
+async def _begin_again(admin: LogAdmin, scans: dict[TopicPartition, BatchScan]) -> bool:
+    """Begins anew, at its start, with each log that a trim overtook; whether there was one."""
+    left = [log for log, scan in scans.items() if not scan.done]
+    starts = await admin.start_offsets(left)
+    overtaken = [log for log in left if starts[log] > scans[log].next_offset]
+    for log in overtaken:
+        scans[log] = _scan(log, starts, scans[log].end_offset)
+    return bool(overtaken)

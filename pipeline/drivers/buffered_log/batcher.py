@@ -1,0 +1,87 @@
+"""Runs an accumulator on the asyncio loop: one timer, entries handed on in order.
+
+*Source*: protocols.md A3. The timer is armed only when the buffer turns from empty to not, so a
+record that joins a batch costs one list append.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from stilltide.pipeline.core.buffered_log.accumulator import Accumulator, BatchLimits, WriteEntry
+
+
+class Batcher:
+    """`append` records, get entries through `write`; say `write_ended` for each.
+
+    Args:
+        limits: thresholds.
+        write: called with each entry, on the loop, in order; must not block.
+    """
+
+    def __init__(self, limits: BatchLimits, write: Callable[[WriteEntry], None]) -> None:
+        self._accumulator = Accumulator(limits)
+        self._write = write
+        self._loop = asyncio.get_running_loop()
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def buffered(self) -> int:
+        """Records that no entry holds yet."""
+        return self._accumulator.buffered
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the records that no entry holds yet."""
+        return self._accumulator.buffered_bytes
+
+    def append(self, record: bytes) -> None:
+        """Takes one serialised record."""
+        now_ms = self._loop.time() * 1000
+        written = self._accumulator.append(record, now_ms)
+        if written:
+            self._run(written)
+        if self._accumulator.buffered == 1:
+            self._arm(now_ms)
+
+    def write_ended(self) -> None:
+        """One entry was acknowledged or given up."""
+        self._run(self._accumulator.write_ended(self._loop.time() * 1000))
+
+    def limits_changed(self, limits: BatchLimits) -> None:
+        """Other thresholds from now on."""
+        self._run(self._accumulator.limits_changed(limits, self._loop.time() * 1000))
+
+    def close(self) -> None:
+        """Hands on what is buffered; no append afterwards (A6)."""
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._run(self._accumulator.close(self._loop.time() * 1000))
+
+    def _run(self, written: list[WriteEntry]) -> None:
+        for entry in written:
+            self._write(entry)
+
+    def _arm(self, now_ms: float) -> None:
+        deadline_ms = self._accumulator.deadline_ms
+        if deadline_ms is None:
+            return
+        if deadline_ms <= now_ms:
+            if self._soon is None:
+                self._soon = self._loop.call_soon(self._ticked_soon)
+        elif self._timer is None:
+            self._timer = self._loop.call_at(deadline_ms / 1000, self._ticked_later)
+
+    def _ticked_soon(self) -> None:
+        self._soon = None
+        self._tick()
+
+    def _ticked_later(self) -> None:
+        self._timer = None
+        self._tick()
+
+    def _tick(self) -> None:
+        now_ms = self._loop.time() * 1000
+        self._run(self._accumulator.tick(now_ms))
+        self._arm(now_ms)

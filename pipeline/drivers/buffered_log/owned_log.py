@@ -1,0 +1,460 @@
+"""Owns one log partition: fence, replay, append, read back.
+
+*Source*: protocols.md A, B. An append is reported as written only after its entry was read back
+effective (B3); what a zombie appends is never reported. Foreign entries (B6) and the control
+records of native transactions (B7) are passed over.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import structlog
+
+from stilltide.connectors.errors import (
+    ConnectorError,
+    FatalError,
+    FencedError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from stilltide.pipeline.core.buffered_log.effective import LogGapError
+from stilltide.pipeline.core.buffered_log.owner import (
+    AppendNoop,
+    Apply,
+    Fenced,
+    Foreign,
+    LogOwner,
+    OwnerEffect,
+    OwnerState,
+    Serve,
+    Settled,
+)
+from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.schemas.coordinator.transactions import Fence, Noop
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.framing import decode_value, encode_batch
+from stilltide.schemas.headers import entry_stamp
+from stilltide.schemas.values import BatchPosition, Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+OUTAGE_RETRY_S = 0.25
+
+Settle = Callable[[BatchPosition | ConnectorError], None]
+"""Called once per append: where the record lies, or why it does not."""
+
+Write = Callable[[WriteEntry], Awaitable[None]]
+"""Puts one entry of this log on its way."""
+
+
+@dataclass(frozen=True)
+class LogCodec:
+    """What an owner must be able to say in its log.
+
+    Attributes:
+        fence: bytes of a fence record with this nonce.
+        noop: bytes of a no-op record.
+        decode: a record from its bytes; raises `DecodeError`.
+        nonce_of: the nonce of a fence record's bytes; raises `DecodeError` for any other.
+    """
+
+    fence: Callable[[bytes], bytes]
+    noop: Callable[[], bytes]
+    decode: Callable[[bytes], Any]
+    nonce_of: Callable[[bytes], bytes]
+
+
+def log_codec(
+    encode: Callable[[Fence | Noop, int], bytes], decode: Callable[[bytes], Any]
+) -> LogCodec:
+    """The codec of a log whose records are made and read so.
+
+    Args:
+        encode: bytes of a record, from its body and when it was made.
+        decode: a record, whose `body` is `Fence` when it is one.
+    """
+
+    def nonce_of(record: bytes) -> bytes:
+        body = decode(record).body
+        if not isinstance(body, Fence):
+            raise DecodeError(
+                f"an entry without epoch and serial that is no fence, but {type(body).__name__}",
+                hint="something else writes to this topic",
+            )
+        return body.nonce
+
+    # Nobody's time-out hangs on when a fence or no-op was appended, so they carry no time.
+    return LogCodec(
+        fence=lambda nonce: encode(Fence(nonce), 0),
+        noop=lambda: encode(Noop(), 0),
+        decode=decode,
+        nonce_of=nonce_of,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """An entry of this owner that it has not read back yet: its records, as bytes and decoded."""
+
+    records: Sequence[bytes]
+    decoded: Sequence[Any]
+    settles: Sequence[Settle | None]
+
+
+class OwnedLog:
+    """One ownership of one log, from its fence to its end.
+
+    Args:
+        connector: the cluster.
+        partition: the log.
+        codec: fence and no-op records.
+        limits: of the buffered writer.
+        writer: appends entries; shared with others.
+        submit: hands an entry to the buffered-writer agent, which awaits `write_entry`; entries
+            must arrive there in order.
+        replaying: called with the log start before a replay, and again when a trim has overtaken
+            it and it begins anew.
+        applied: called with offset and records of each effective entry in log order, and whether
+            this owner wrote them; during replay too. Records are as the codec decodes them.
+        serving: called once, when replay is over.
+        wrote: called with each entry put on its way, and the size of its value in bytes.
+        foreign: called with each entry that is passed over (B6), again in each replay.
+        patience_s: how long the broker may be away, each time, before `run` gives up.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        partition: TopicPartition,
+        codec: LogCodec,
+        limits: BatchLimits,
+        *,
+        writer: LogWriter,
+        submit: Callable[["OwnedLog", WriteEntry], None],
+        applied: Callable[[Offset, Sequence[Any], bool], None],
+        replaying: Callable[[Offset], None] = lambda _: None,
+        serving: Callable[[], None],
+        wrote: Callable[[WriteEntry, int], None] = lambda _entry, _size_bytes: None,
+        foreign: Callable[[Record], None] = lambda _record: None,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.partition = partition
+        self._connector = connector
+        self._codec = codec
+        self._writer = writer
+        self._submit = submit
+        self._applied = applied
+        self._replaying = replaying
+        self._serving = serving
+        self._wrote = wrote
+        self._foreign = foreign
+        self._patience_s = patience_s
+        self._batcher = Batcher(limits, self._entry_made)
+        self._owner: LogOwner | None = None
+        self._open: list[Settle | None] = []  # of records that no entry holds yet
+        self._open_decoded: list[Any] = []
+        self._unsettled: dict[int, _Unsettled] = {}  # by serial
+        self._ended: ConnectorError | None = None
+
+    @property
+    def epoch(self) -> Offset | None:
+        """The fence's offset while this owner serves (B1)."""
+        owner = self._owner
+        return owner.epoch if owner is not None and owner.state is OwnerState.SERVING else None
+
+    @property
+    def in_flight(self) -> int:
+        """Records appended and not settled."""
+        return len(self._open) + sum(len(it.settles) for it in self._unsettled.values())
+
+    @property
+    def buffered(self) -> tuple[int, int]:
+        """Records that no entry holds yet, and their bytes."""
+        return self._batcher.buffered, self._batcher.buffered_bytes
+
+    async def run(self) -> None:
+        """Fences, replays, then serves until it cannot; always ends with an exception.
+
+        Raises:
+            FencedError: another owner took over, or a trim overtook this one (B3, B4).
+            UnavailableError: the broker was away for longer than `patience_s`.
+            FatalError: the log cannot be read.
+            DecodeError: an effective entry cannot be understood; names topic, partition and offset.
+        """
+        reader = self._connector.reader(f"log-{self.partition.partition}", committed=False)
+        admin = self._connector.admin()
+        outages = OutageGuard(admin, timeout_s=self._patience_s, retry_delay_s=OUTAGE_RETRY_S)
+        try:
+            await self._replay_and_follow(reader, admin, outages)
+        except (LogGapError, OffsetOutOfRangeError) as error:
+            raise FencedError(
+                "a trim overtook the owner of the log",
+                detail=str(error),
+                topic=self.partition.topic,
+                partition=self.partition.partition,
+            ) from error
+        finally:
+            self._fail_all()
+            await reader.close()
+            await admin.close()
+
+    def append(self, record: bytes, settle: Settle | None = None, decoded: Any = None) -> None:
+        """Takes one serialised record; only between `serving` and the end of `run`.
+
+        Args:
+            record: its bytes.
+            settle: told once what has become of it.
+            decoded: what the codec decodes of `record`, from callers that know; `applied` is given
+                it when the entry is read back, instead of decoding the same bytes again.
+
+        Raises:
+            FencedError: this owner serves no longer.
+        """
+        if self._ended is not None:
+            raise self._ended
+        self._open_decoded.append(self._codec.decode(record) if decoded is None else decoded)
+        self._open.append(settle)
+        self._batcher.append(record)
+
+    async def append_and_wait(self, record: bytes) -> BatchPosition:
+        """Appends one record and waits until it is read back; raises what `Settle` is given."""
+        future: asyncio.Future[BatchPosition] = asyncio.get_running_loop().create_future()
+
+        def settle(result: BatchPosition | ConnectorError) -> None:
+            if future.done():
+                return
+            if isinstance(result, ConnectorError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.append(record, settle)
+        return await future
+
+    def limits_changed(self, limits: BatchLimits) -> None:
+        """Other thresholds from now on."""
+        self._batcher.limits_changed(limits)
+
+    async def write_entry(self, entry: WriteEntry) -> None:
+        """Puts one entry on its way; waits only while the producer's queue is full."""
+        owner = self._owner
+        if self._ended is not None or owner is None or owner.state is not OwnerState.SERVING:
+            return  # its records have been failed already
+        records = entry.records
+        value = records[0] if len(records) == 1 else encode_batch(records)
+        headers = owner.stamp(entry.number).to_headers()
+
+        def delivered(error: ConnectorError | None, _offset: int) -> None:
+            if self._ended is not None:
+                return
+            if error is not None:
+                log.warning("entry_unknown", log=str(self.partition), serial=entry.number)
+                self._run_effects(owner.write_failed(entry.number))
+            self._batcher.write_ended()
+
+        while True:
+            try:
+                self._writer.append(self.partition, value, delivered, headers=headers)
+            except RetriableError:
+                await self._writer.room()
+            except FatalError as error:
+                delivered(error, -1)
+                return
+            else:
+                self._wrote(entry, len(value))
+                return
+
+    async def _replay_and_follow(
+        self, reader: LogReader, admin: LogAdmin, outages: OutageGuard
+    ) -> None:
+        """Follows the log from its start; a replay that a trim overtakes begins anew (B3)."""
+        start = await outages.call(lambda: self._start_offset(admin))
+        await reader.assign({self.partition: start})
+        # A fence whose report was lost may lie in the log, or come late; the next is another's.
+        nonce, fence_offset = await outages.call(self._append_fence)
+
+        async def read() -> Sequence[Record | EndReached]:
+            return await outages.call(reader.read, may_rest=True)
+
+        async def log_start() -> Offset:
+            return await outages.call(lambda: self._start_offset(admin))
+
+        while True:
+            self._owner = LogOwner(nonce, start)
+            self._replaying(start)
+            try:
+                await self._follow(self._owner, read, log_start)
+            except (LogGapError, OffsetOutOfRangeError) as error:
+                overtaken_at = start
+                start = await log_start()
+                # Beyond its own fence a replay would wait for ever: another owner trimmed there.
+                replaying = self._owner.state is OwnerState.REPLAYING
+                if not replaying or not overtaken_at < start <= fence_offset:
+                    raise
+                log.warning("replay_begins_anew", log=str(self.partition), why=str(error))
+                await reader.assign({self.partition: start})
+
+    async def _start_offset(self, admin: LogAdmin) -> Offset:
+        starts = await admin.start_offsets([self.partition])
+        if self.partition not in starts:
+            raise FatalError(
+                "the log does not exist",
+                hint="create the system topics first: start a worker, or `stilltide local up`",
+                topic=self.partition.topic,
+                partition=self.partition.partition,
+            )
+        return starts[self.partition]
+
+    async def _append_fence(self) -> tuple[bytes, int]:
+        """Writes a fence; its nonce, and its offset or -1."""
+        nonce = secrets.token_bytes(16)
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def delivered(error: ConnectorError | None, offset: int) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(offset)
+            else:
+                done.set_exception(error)
+
+        self._writer.append(self.partition, self._codec.fence(nonce), delivered)
+        return nonce, await done
+
+    async def _follow(
+        self,
+        owner: LogOwner,
+        read: Callable[[], Awaitable[Sequence[Record | EndReached]]],
+        log_start: Callable[[], Awaitable[Offset]],
+    ) -> None:
+        while True:
+            asked: Offset | None = None  # one answer is later than every gap among what was read
+            for item in await read():
+                if not isinstance(item, Record):
+                    continue
+                if item.offset > owner.next_offset:
+                    asked = await log_start() if asked is None else asked
+                    owner.gap_read(item.offset, asked)
+                self._entry_read(owner, item)
+            if self._ended is not None:
+                raise self._ended
+
+    def _entry_read(self, owner: LogOwner, record: Record) -> None:
+        records, damage = _records_of(record)
+        try:
+            stamp = entry_stamp(record.headers)
+            nonce = self._codec.nonce_of(records[0]) if stamp is None and records else None
+        except DecodeError:
+            stamp = nonce = None
+        try:
+            if stamp is not None:
+                effects = owner.entry_read(record.offset, stamp, damage)
+            elif nonce is not None:
+                effects = owner.fence_read(record.offset, nonce)
+            else:
+                effects = owner.foreign_read(record.offset)
+            self._run_effects(effects, record, records)
+        except DecodeError as error:
+            raise error.at(record.topic, record.partition, record.offset) from error
+
+    def _run_effects(
+        self,
+        effects: Sequence[OwnerEffect],
+        entry: Record | None = None,
+        records: Sequence[bytes] = (),
+    ) -> None:
+        for effect in effects:
+            match effect:
+                case Apply(serial):
+                    assert entry is not None
+                    self._applied(entry.offset, self._decoded(records, serial), serial is not None)
+                case Settled(serial, offset):
+                    self._settle(serial, offset)
+                case Serve():
+                    self._serving()
+                case AppendNoop():
+                    self.append(self._codec.noop())
+                case Foreign():
+                    assert entry is not None
+                    self._foreign(entry)
+                case Fenced(offset):
+                    self._ended = self._fenced(f"a fence at offset {offset}")
+
+    def _decoded(self, records: Sequence[bytes], serial: int | None) -> Sequence[Any]:
+        """The records of an entry; with a `serial` of this owner's they were decoded before."""
+        if serial is None:
+            return [self._codec.decode(record) for record in records]
+        written = self._unsettled[serial]
+        if records != written.records:
+            raise DecodeError(
+                "an entry of this owner's epoch that it did not write so",
+                hint="something else writes to this topic",
+            )
+        return written.decoded
+
+    def _entry_made(self, entry: WriteEntry) -> None:
+        count = len(entry.records)
+        decoded, settles = self._open_decoded[:count], self._open[:count]
+        del self._open_decoded[:count], self._open[:count]
+        self._unsettled[entry.number] = _Unsettled(entry.records, decoded, settles)
+        assert self._owner is not None
+        if self._owner.state is OwnerState.SERVING:
+            self._owner.entry_written(entry.number)
+            self._submit(self, entry)
+
+    def _settle(self, serial: int, offset: Offset | None) -> None:
+        settles = self._unsettled.pop(serial).settles
+        if offset is None:
+            error = RetriableError(
+                "the record was not written",
+                detail="its entry failed and a later one has been read back (B5)",
+                topic=self.partition.topic,
+                partition=self.partition.partition,
+            )
+            for settle in settles:
+                if settle is not None:
+                    settle(error)
+            return
+        for index, settle in enumerate(settles):
+            if settle is not None:
+                settle(BatchPosition(self.partition.partition, offset, len(settles), index))
+
+    def _fenced(self, detail: str) -> FencedError:
+        return FencedError(
+            "another owner has taken the log over",
+            detail=detail,
+            topic=self.partition.topic,
+            partition=self.partition.partition,
+        )
+
+    def _fail_all(self) -> None:
+        """Everything not settled fails, once; no append afterwards (A1, B4)."""
+        if self._ended is None:
+            self._ended = self._fenced("this ownership has ended")
+        if self._owner is not None:
+            self._owner.replaced()
+        self._batcher.close()
+        unsettled, self._unsettled = self._unsettled, {}
+        for entry, error in zip(unsettled.values(), repeat(self._ended)):
+            for settle in entry.settles:
+                if settle is not None:
+                    settle(error)
+
+
+def _records_of(entry: Record) -> tuple[list[bytes], DecodeError | None]:
+    """The records of an entry, or none and why."""
+    try:
+        return decode_value(entry.value), None
+    except DecodeError as error:
+        return [], error

@@ -1,0 +1,1 @@
+"""Runs transaction coordinators, and asks them (C)."""

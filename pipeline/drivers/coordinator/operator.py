@@ -1,0 +1,59 @@
+"""Asks the coordinators of a cluster, as an operator does: one, or each of them.
+
+*Source*: protocols.md C1; facts, pulsar.md 7.
+*Invariants*: a coordinator that does not answer is named as such, never left out in silence.
+"""
+
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.service.operator import OwnerLine
+from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE
+from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError
+from stilltide.schemas.coordinator.transactions import (
+    Answer,
+    Refused,
+    Request,
+    RequestBody,
+    Unknown,
+)
+from stilltide.schemas.topics import TXN_LOG
+
+
+class Coordinators(OwnerLine[RequestBody, Request, Answer]):
+    """Asks from entry to exit; see `OwnerLine`.
+
+    Args:
+        connector: the cluster.
+        request_timeout_s: how long one answer may take.
+    """
+
+    def __init__(self, connector: Connector, *, request_timeout_s: float) -> None:
+        super().__init__(
+            COORDINATOR_SERVICE, TXN_LOG, connector, request_timeout_s=request_timeout_s
+        )
+
+    async def ask(self, owner: int, body: RequestBody) -> Answer:
+        """One coordinator's answer.
+
+        Raises:
+            RefusedError: there is no such coordinator, or it refused; nothing was changed.
+            RequestTimeoutError: no answer in time; it may still be carried out.
+            OutcomeUnknownError: it may have been carried out.
+        """
+        if not 0 <= owner < self.count:
+            raise RefusedError(
+                f"there is no coordinator {owner}",
+                detail=f"this cluster has {self.count}, counted from 0",
+            )
+        answer = await super().ask(owner, body)
+        if isinstance(answer, Refused):
+            raise RefusedError("the coordinator refused the request", detail=answer.reason)
+        if isinstance(answer, Unknown):
+            raise OutcomeUnknownError(
+                "the coordinator does not remember whether the request took effect",
+                hint="look before you ask again: `stilltide txn list`",
+            )
+        return answer
+
+    async def ask_each(self, body: RequestBody) -> dict[int, Answer | None]:
+        """Every coordinator's answer, by number; None of one that did not answer in time."""
+        return await self.each(lambda coordinator: self.ask(coordinator, body))

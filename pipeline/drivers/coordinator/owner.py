@@ -1,0 +1,286 @@
+"""Runs one coordinator: requests in, log, markers and answers out.
+
+*Source*: protocols.md C, E1.
+"""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.ports.writers import Delivered, LogWriter
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.core.buffered_log.bases import Trim
+from stilltide.pipeline.core.coordinator.machine import (
+    AnnouncePartitions,
+    Coordinator,
+    CoordinatorEffect,
+    EndParticipants,
+    Propose,
+    ReadEnds,
+    Reply,
+    WriteBase,
+)
+from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
+from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
+from stilltide.pipeline.drivers.service.owner import OwnerDriver, OwnerParts
+from stilltide.pipeline.drivers.service.requests import AckRequests
+from stilltide.pipeline.metrics.worker import OwnerMetrics
+from stilltide.schemas import topics
+from stilltide.schemas.coordinator import barriers, markers, requests, txn_log
+from stilltide.schemas.coordinator.log_base import encode_state
+from stilltide.schemas.coordinator.transactions import (
+    Answer,
+    CoordinatorStats,
+    Describe,
+    DescribeCoordinator,
+    Done,
+    ForgetClients,
+    ListTransactions,
+    Open,
+    Refused,
+    Request,
+    Response,
+    TxnLogRecord,
+    WriteBarrier,
+)
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.framing import encode_request_record
+from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion, Settle
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.values import BatchPosition, Offset, SubscriptionId, TopicPartition, TxnId
+
+log = structlog.get_logger(__name__)
+
+
+class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
+    """One coordinator, for as long as its partition is assigned to this worker.
+
+    Args:
+        coordinator: partition of txn-log and txn-requests.
+        parts: shared with other owners.
+        marker_writer: appends markers; shared with other coordinators.
+        ends: reads end offsets; shared with other coordinators.
+        acks: asks the owners of pending acknowledgements; shared with other coordinators.
+        limits: of the buffered writer.
+        partition_count: partitions of txn-markers and ack-requests.
+        metrics: where it counts.
+        txn_timeout_ms_max: longest time-out a client may ask for.
+    """
+
+    def __init__(
+        self,
+        coordinator: int,
+        parts: OwnerParts,
+        *,
+        marker_writer: LogWriter,
+        ends: EndOffsets,
+        acks: AckRequests,
+        limits: BatchLimits,
+        partition_count: int,
+        metrics: OwnerMetrics,
+        txn_timeout_ms_max: int,
+    ) -> None:
+        self.coordinator = coordinator
+        log_partition = TopicPartition(topics.TXN_LOG, coordinator)
+        super().__init__(log_partition, CODEC, parts, limits=limits, metrics=metrics)
+        self._marker_writer = marker_writer
+        self._ends = ends
+        self._acks = acks
+        self._partition_count = partition_count
+        self._txn_timeout_ms_max = txn_timeout_ms_max
+        self._markers_pending = 0
+
+    def stats(self, *, live_entries: bool = False) -> CoordinatorStats:
+        """Its figures, only while it serves; entries with live records cost a walk over them."""
+        assert self._log is not None
+        figures = coordinator_stats(
+            self._machine.state, self._log, self._limits, self._ownership, self._markers_pending
+        )
+        liveness = log_liveness(self._machine.bases.liveness, entries=live_entries)
+        return figures._replace(liveness=liveness)
+
+    def _new_machine(self, log_start: Offset) -> Coordinator:
+        return Coordinator(self.coordinator, log_start)
+
+    def _decode_request(self, data: bytes) -> Request:
+        return txn_log.decode_request(data)
+
+    def _own(self, body: txn_log.OwnBody) -> bytes:
+        return txn_log.encode_own(body, self._parts.clock.now_ms())
+
+    def _take(self, received: Sequence[tuple[bytes, Request]]) -> None:
+        self._run(self._machine.appending())
+        for data, request in received:
+            self._request_received(data, request)
+
+    def _request_received(self, data: bytes, request: Request) -> None:
+        body = request.body
+        if isinstance(body, Describe | ListTransactions):
+            self._answer_after_noop(request, lambda: self._machine.asked(request))
+            return
+        if isinstance(body, DescribeCoordinator):
+            self._answer_after_noop(request, lambda: self.stats(live_entries=True))
+            return
+        if isinstance(body, WriteBarrier):
+            self._barrier_asked(request, body)
+            return
+        if isinstance(body, Open) and not 1 <= body.timeout_ms <= self._txn_timeout_ms_max:
+            reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"
+            self._answer_after_noop(request, lambda: Refused(reason))
+            return
+        at_ms = self._parts.clock.now_ms()
+        logged = TxnLogRecord(request, at_ms)
+        self._append(encode_request_record(data, at_ms), decoded=logged)
+
+    def _answer_after_noop(self, request: Request, answer: Callable[[], Answer]) -> None:
+        self._after_noop(lambda: self._reply(request, answer()))
+
+    def _barrier_asked(self, request: Request, asked: WriteBarrier) -> None:
+        """Writes a barrier behind every marker of what has ended, and says when it is durable (E1).
+
+        One that is lost on the way is asked for again.
+        """
+        count = self._partition_count
+        if asked.marker_partition >= count:
+            reason = f"marker partition {asked.marker_partition}; there are {count}"
+            self._answer_after_noop(request, lambda: Refused(reason))
+            return
+
+        def written(error: ConnectorError | None, _offset: int) -> None:
+            if error is None:
+                self._reply(request, Done())
+
+        def write() -> None:
+            value = barriers.encode_value(self._machine.barrier(asked, count))
+            key = barriers.encode_key(self.coordinator)
+            self._append_marker(asked.marker_partition, key, value, written)
+
+        self._after_noop(write)
+
+    def _announce(self, partitions: Sequence[TopicPartition]) -> None:
+        """Writes a barrier that nobody has asked for wherever these partitions' markers go."""
+        count = self._partition_count
+        key = barriers.encode_key(self.coordinator)
+        for marker_partition in {system_partition(data, count) for data in partitions}:
+            asked = WriteBarrier(marker_partition, barriers.UNASKED)
+            value = barriers.encode_value(self._machine.barrier(asked, count))
+            self._append_marker(marker_partition, key, value, _nobody_waits)
+
+    def _carry_out(self, effect: CoordinatorEffect) -> None:
+        match effect:
+            case Reply(request, answer):
+                self._reply(request, answer)
+            case EndParticipants():
+                self._end_participants(effect)
+            case ReadEnds(sequence, partitions):
+                self._ends.read(partitions, self._ends_reader(sequence))
+            case Propose():
+                self._propose(effect)
+            case AnnouncePartitions(partitions):
+                self._announce(partitions)
+            case WriteBase(as_of, state):
+                self._write_base(as_of, encode_state(state))
+            case Trim(offset):
+                self._trim(offset)
+
+    def _propose(self, effect: Propose) -> None:
+        body = effect.body
+        log_now = self._log
+
+        def settled(result: BatchPosition | ConnectorError) -> None:
+            lost = isinstance(result, ConnectorError) and self._log is log_now
+            if lost and self.serving and not isinstance(body, ForgetClients):
+                self._lost(body.sequence, type(body).__name__)
+
+        self._append(self._own(body), settled)
+
+    def _ends_reader(self, sequence: int) -> Callable[..., None]:
+        machine = self._machine
+
+        def ends_read(ends: dict[TopicPartition, int] | None) -> None:
+            if self._machine is not machine or not self.serving:
+                return
+            if ends is None:
+                self._lost(sequence, "reading end offsets")
+            else:
+                self._run(machine.ends_read(sequence, ends))  # type: ignore[arg-type]
+
+        return ends_read
+
+    def _end_participants(self, effect: EndParticipants) -> None:
+        """Writes the markers and settles the subscriptions (C4).
+
+        Ended is proposed once all of them are acknowledged. The answers of the same entry leave
+        before: clients work on while the markers of a hundred transactions are made.
+        """
+        self._parts.replies.send()
+        machine, sequence = self._machine, effect.sequence
+        missing = len(effect.markers) + len(effect.subscriptions)
+        self._markers_pending += len(effect.markers)
+        failed = False
+
+        def acknowledged(*, done: bool) -> None:
+            nonlocal missing, failed
+            missing -= 1
+            failed = failed or not done
+            if missing or self._machine is not machine or not self.serving:
+                return
+            if failed:
+                self._lost(sequence, "telling its participants")
+            else:
+                self._run(machine.participants_ended(sequence, self._parts.clock.now_ms()))
+
+        def marked(error: ConnectorError | None, _offset: int) -> None:
+            self._markers_pending -= 1
+            acknowledged(done=error is None)
+
+        if not missing:
+            self._run(machine.participants_ended(sequence, self._parts.clock.now_ms()))
+        for marker in effect.markers:
+            self._write_marker(marker, marked)
+        txn = TxnId(self.coordinator, sequence)
+        body = Settle(txn, effect.committed, machine.state.low_watermark)
+        for subscription in effect.subscriptions:
+            self._settle(subscription, body, lambda answer: acknowledged(done=answer == Done()))
+
+    def _write_marker(self, marker: markers.Marker, delivered: Delivered) -> None:
+        partition = system_partition(marker.data, self._partition_count)
+        key = markers.encode_key(marker.data, marker.txn)
+        self._append_marker(partition, key, markers.encode_value(marker), delivered)
+
+    def _append_marker(
+        self, partition: int, key: bytes, value: bytes, delivered: Delivered
+    ) -> None:
+        data = TopicPartition(topics.TXN_MARKERS, partition)
+        try:
+            self._marker_writer.append(data, value, delivered, key=key)
+        except RetriableError as error:  # queue full: whoever waits for it asks for it again
+            delivered(error, -1)
+
+    def _settle(
+        self,
+        subscription: SubscriptionId,
+        body: Settle,
+        answered: Callable[[AckAnswer | StilltideError], None],
+    ) -> None:
+        partition = system_partition(subscription.data, self._partition_count)
+        self._acks.tell(partition, AckQuestion(subscription, body), answered)
+
+    def _lost(self, sequence: int, step: str) -> None:
+        """A step towards a transaction's end failed; the machine takes it again."""
+        log.warning("step_failed", coordinator=self.coordinator, sequence=sequence, step=step)
+        self._machine.lost(sequence, self._parts.clock.now_ms())
+        self._arm()
+
+    def _reply(self, request: Request, answer: Answer) -> None:
+        data = requests.encode_response(Response(request.number, self.coordinator, answer))
+        self._respond(request.client_id, request.reply_partition, data)
+
+
+def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:
+    """A snapshot writer that does not hear of a partition now does so with its first outcome."""
+
+
+CODEC = log_codec(txn_log.encode_own, txn_log.decode)

@@ -1,0 +1,124 @@
+"""Keeps a client's stock of transactions opened ahead: refills it, releases what is not used.
+
+*Source*: protocols.md C9.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from stilltide.pipeline.core.coordinator.pool import (
+    POOLED_MS_MAX,
+    Pooled,
+    PoolEffect,
+    Refill,
+    ReleaseUnused,
+    TransactionPool,
+    Used,
+)
+from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
+from stilltide.schemas.coordinator.transactions import (
+    Answer,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Release,
+)
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.values import SubscriptionId, TopicPartition
+
+
+class PoolDriver:
+    """The stock of one client at the coordinator it keeps to.
+
+    Args:
+        requests: opened before the first call.
+        register: registers a partition from an end offset known by now (C2).
+    """
+
+    def __init__(
+        self, requests: CoordinatorRequests, register: Callable[[TopicPartition], Registered]
+    ) -> None:
+        self._requests = requests
+        self._register = register
+        self._pool = TransactionPool()
+        self._loop = asyncio.get_running_loop()
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, timeout_ms: int, used: Used) -> Pooled | None:
+        """A transaction registered with `used` and with its whole time-out before it, or None."""
+        return self._pool.take(timeout_ms, used, self._now_ms())
+
+    def ending(
+        self,
+        timeout_ms: int,
+        partitions: Iterable[TopicPartition],
+        subscriptions: Iterable[SubscriptionId],
+    ) -> None:
+        """To be called before a transaction's end is sent: its successor travels with it."""
+        self._pool.ending(timeout_ms, partitions, subscriptions, self._now_ms())
+        self._arm()
+
+    def close(self) -> None:
+        """Releases what is in stock, before `Requests.close`."""
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._run(self._pool.close())
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    def _arm(self) -> None:
+        deadline_ms = self._pool.deadline_ms
+        if deadline_ms is None:
+            return
+        if deadline_ms <= self._now_ms():  # the ends of this turn of the loop share a request
+            if self._soon is None:
+                self._soon = self._loop.call_soon(self._ticked_soon)
+            return
+        if self._timer is not None:
+            if self._timer.when() <= deadline_ms / 1000:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline_ms / 1000, self._ticked_later)
+
+    def _ticked_soon(self) -> None:
+        self._soon = None
+        self._tick()
+
+    def _ticked_later(self) -> None:
+        self._timer = None
+        self._tick()
+
+    def _tick(self) -> None:
+        self._run(self._pool.tick(self._now_ms()))
+        self._arm()
+
+    def _run(self, effects: Sequence[PoolEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Refill():
+                    self._refill(effect)
+                case ReleaseUnused(sequences):
+                    self._requests.tell(self._requests.home, Release(sequences), _ignored)
+
+    def _refill(self, refill: Refill) -> None:
+        partitions = tuple(map(self._register, refill.partitions))
+
+        def settle(answer: Answer | StilltideError) -> None:
+            if isinstance(answer, Opened):
+                registered = {one.data: one for one in partitions}
+                self._run(self._pool.refilled(refill.number, answer.first_sequence, registered))
+                self._arm()
+            else:
+                self._pool.not_refilled(refill.number, refused=isinstance(answer, Refused))
+
+        timeout_ms = refill.timeout_ms + POOLED_MS_MAX
+        body = Open(timeout_ms, refill.count, partitions, refill.subscriptions)
+        self._requests.tell(self._requests.home, body, settle)
+
+
+def _ignored(_answer: Answer | StilltideError) -> None:
+    """What was not released ends by its time-out."""

@@ -1,0 +1,317 @@
+"""Drives snapshots and replicated groups of one data partition.
+
+*Source*: protocols.md I. Rules are in `core.replication`.
+*Invariants*: effects of a machine are carried out in their order, each before the next; a group is
+moved only when it is seen to be what the machine believes, right before, and right afterwards.
+
+Any failure ends the ownership: another one begins by reading the markers.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import ActiveGroupError, ConnectorError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.readers import Committed
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.core.groups.controller import ReplicationController
+from stilltide.pipeline.core.groups.controller_effects import (
+    ControllerEffect,
+    MoveGroup,
+    Poll,
+    ReadRecords,
+)
+from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog
+from stilltide.pipeline.core.groups.snapshot_effects import (
+    ReadDecidedEnd,
+    ReadEnd,
+    SnapshotEffect,
+    WriteMarker,
+)
+from stilltide.pipeline.core.groups.snapshots import SnapshotBuilder
+from stilltide.pipeline.drivers.groups.metadata import moved
+from stilltide.pipeline.drivers.groups.polls import GroupPolls, Polled
+from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.replication.markers import MarkerKey, MarkerValue, encode_key, encode_value
+from stilltide.schemas.replication.origins import topic_incarnation
+from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.values import EndOffset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+ABSENT_S = 1.0
+"""Between two looks at a topic that is not there, or was created anew meanwhile."""
+
+Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
+
+
+@dataclass(frozen=True)
+class ControllerParts:
+    """What the controllers of one ownership use together.
+
+    Attributes:
+        admin: of the cluster.
+        groups: of the same cluster.
+        writer: writes markers.
+        clock: wall clock.
+        markers: the partition of replication-markers.
+        decided: how far data partitions are decided.
+        polls: looks at groups.
+        replicated: groups of a topic that are replicated, of those that are known by name.
+        snapshot_taken: called with how long each snapshot took, in s.
+    """
+
+    admin: LogAdmin
+    groups: GroupAdmin
+    writer: LogWriter
+    clock: Clock
+    markers: TopicPartition
+    decided: DecidedLog
+    polls: GroupPolls
+    replicated: Callable[[str, Collection[str]], Collection[str]]
+    snapshot_taken: Callable[[float], None] = lambda _s: None
+
+
+class _Machine(Protocol):
+    @property
+    def deadline_ms(self) -> int | None: ...
+
+    def tick(self, now_ms: int) -> Effects: ...
+
+
+class ControlledPartition:
+    """Both machines of one data partition; they are fed from the start of an ownership on.
+
+    Attributes:
+        builder: of snapshots.
+        machine: of groups.
+        read_again: records that come again if its consumers begin here now, at most; by group, as
+            of the last `measure`.
+    """
+
+    def __init__(
+        self,
+        data: TopicPartition,
+        parts: ControllerParts,
+        builder: SnapshotBuilder,
+        machine: ReplicationController,
+    ) -> None:
+        self.builder = builder
+        self.machine = machine
+        self.read_again: dict[str, int] = {}
+        self._data = data
+        self._parts = parts
+        self._snapshots = _Lane(builder, parts.clock, self._carry_out)
+        self._groups = _Lane(machine, parts.clock, self._carry_out)
+        self._topic = b""  # that the last look was at
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is a group, or a request of another cluster, to look after."""
+        return bool(self.machine.groups) or self.builder.is_asked
+
+    @property
+    def groups(self) -> Collection[str]:
+        """Those that are replicated."""
+        return self._parts.replicated(self._data.topic, self.machine.groups)
+
+    def marker_read(self, key: MarkerKey, value: MarkerValue | None) -> None:
+        """A marker of this cluster, in log order."""
+        self.machine.marker_read(key, value)
+        if value is not None:
+            self._snapshot_marker_read(key, value)
+        self._groups.wake()
+
+    def _snapshot_marker_read(self, key: MarkerKey, value: MarkerValue) -> None:
+        builder, now_ms = self.builder, self._now_ms()
+        since_ms, completed = builder.pending_since_ms, builder.counts.completed
+        self._snapshots.add(builder.marker_read(key, value, now_ms))
+        if since_ms is not None and builder.counts.completed > completed:
+            self._parts.snapshot_taken((now_ms - since_ms) / 1000)
+
+    def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
+        """A record of the positions partition, in log order."""
+        self.machine.bucket_read(key, bucket)
+
+    def positions_read(self, stable_offset: EndOffset) -> None:
+        """Every bucket below this last stable offset was reported."""
+        self._groups.add(self.machine.positions_read(stable_offset, self._now_ms()))
+
+    async def run(self) -> None:
+        """Serves until it fails; all markers that were there at the start have been read.
+
+        Raises:
+            ConnectorError: a question, or the write of a marker, failed.
+        """
+        self._snapshots.add(self.builder.caught_up(self._now_ms()))
+        self._groups.add(self.machine.caught_up(self._now_ms()))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._snapshots.run())
+            tasks.create_task(self._groups.run())
+
+    async def measure(self, group: str) -> None:
+        """Counts what a group would read again here; reads a bounded stretch of the log.
+
+        Raises:
+            ConnectorError: of reading.
+        """
+        self.read_again.pop(group, None)
+        reading = self.machine.read_again(group)
+        if reading is not None:
+            self.read_again[group] = await answered(reading, self._visible)
+
+    def _now_ms(self) -> int:
+        return self._parts.clock.now_ms()
+
+    async def _carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
+        match effect:
+            case WriteMarker(key, value):
+                await self._write(key, value)
+                return []
+            case ReadDecidedEnd():
+                return await self._read_decided_end(effect)
+            case ReadEnd():
+                return await self._read_end(effect)
+            case Poll():
+                return await self._poll(effect)
+            case ReadRecords(number, first, until):
+                found = await self._visible(ReadLog(first, until))
+                return self.machine.log_read(number, found, self._now_ms())
+            case MoveGroup(group):
+                done = await self._move(effect)
+                return self.machine.moved(group, self._now_ms(), done=done)
+
+    async def _write(self, key: MarkerKey, value: MarkerValue) -> None:
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def delivered(error: ConnectorError | None, _offset: int) -> None:
+            if written.done():
+                return
+            if error is None:
+                written.set_result(None)
+            else:
+                written.set_exception(error)
+
+        data = encode_value(value)
+        self._parts.writer.append(self._parts.markers, data, delivered, key=encode_key(key))
+        await written
+
+    async def _topic_now(self) -> bytes | None:
+        found = await self._parts.admin.describe_topics([self._data.topic])
+        topic = found.get(self._data.topic)
+        return None if topic is None else topic_incarnation(topic.topic_id)
+
+    async def _read_decided_end(self, asked: ReadDecidedEnd) -> Effects:
+        before = await self._topic_now()
+        end = await self._parts.decided.decided_end_now(self._data)
+        if before is None or before != await self._topic_now():
+            raise RetriableError("the topic was created anew", topic=self._data.topic)
+        now_ms = self._now_ms()
+        return self.builder.decided_end_read(asked.asker, asked.request, before, end, now_ms)
+
+    async def _read_end(self, asked: ReadEnd) -> Effects:
+        end = (await self._parts.admin.end_offsets([self._data])).get(self._data)
+        topic = await self._topic_now()
+        if topic is None or end is None:
+            return []
+        return self.builder.end_read(asked.attempt_id, topic, end)
+
+    async def _poll(self, asked: Poll) -> Effects:
+        while True:
+            known = {*asked.groups, *self.machine.groups}
+            wanted = self._parts.replicated(self._data.topic, known)
+            polled = await self._parts.polls.poll(self._data, wanted)
+            if polled is not None:
+                break
+            await asyncio.sleep(ABSENT_S)
+        return self._polled(asked.number, polled)
+
+    def _polled(self, number: int, polled: Polled) -> Effects:
+        view, now_ms = polled.view, self._now_ms()
+        if self._topic not in (b"", view.incarnation.topic):
+            raise RetriableError("the topic was created anew", topic=self._data.topic)
+        self._topic = view.incarnation.topic
+        connected = all(index.newest is not None for index in self.machine.indexes.values())
+        self._snapshots.add(self.builder.links_changed(now_ms, connected=connected))
+        self._snapshots.add(self.builder.log_moved(self._topic, view.decided_end, now_ms))
+        return self.machine.polled(number, view, polled.groups, polled.positions_end, now_ms)
+
+    async def _visible(self, wanted: ReadLog) -> LogRead:
+        found = await self._parts.decided.visible(self._data, wanted)
+        if await self._topic_now() != self._topic:
+            return LogRead([], EndOffset(wanted.first))
+        return found
+
+    async def _move(self, move: MoveGroup) -> bool:
+        """Whether the group was, and is, what it has to be (I7, I12)."""
+        groups, data = self._parts.groups, self._data
+        if move.offset is None:
+            return False
+        topic, active = await asyncio.gather(self._topic_now(), groups.active([move.group]))
+        if topic != move.incarnation or active:
+            return False
+        before = await self._committed(move.group)  # last, else a member may commit once more
+        if (before.offset if before else None) != move.expected:
+            return False
+        try:
+            target = moved(before, move.offset, move.generation)
+            await groups.move(move.group, {data: target})
+        except (ActiveGroupError, DecodeError) as error:
+            log.warning("group_not_moved", group=move.group, data=str(data), why=str(error))
+            return False
+        after = await self._committed(move.group)
+        return after is not None and after.offset == move.offset
+
+    async def _committed(self, group: str) -> Committed | None:
+        return (await self._parts.groups.committed([group], [self._data]))[group].get(self._data)
+
+
+class _Lane:
+    """Effects of one machine, one after the other, and its deadline."""
+
+    def __init__(
+        self,
+        machine: _Machine,
+        clock: Clock,
+        carry_out: Callable[[ControllerEffect | SnapshotEffect], Awaitable[Effects]],
+    ) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._carry_out = carry_out
+        self._todo: deque[ControllerEffect | SnapshotEffect] = deque()
+        self._woken = asyncio.Event()
+
+    def add(self, effects: Effects) -> None:
+        self._todo.extend(effects)
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Has the deadline be looked at again."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        while True:
+            if self._todo:
+                effects = await self._carry_out(self._todo.popleft())
+                self._todo.extendleft(reversed(effects))  # a move is noted before anything else
+                continue
+            self._woken.clear()
+            deadline_ms, now_ms = self._machine.deadline_ms, self._clock.now_ms()
+            if deadline_ms is not None and now_ms >= deadline_ms:
+                effects = self._machine.tick(now_ms)
+                self._todo.extend(effects)
+                if effects:
+                    continue
+            wait_s = None if deadline_ms is None else max((deadline_ms - now_ms) / 1000, 0.01)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()

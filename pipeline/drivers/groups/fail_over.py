@@ -1,0 +1,103 @@
+"""Takes a group from its clusters to one of them: waits until that one knows all there is to know.
+
+*Source*: protocols.md I. The controllers move the group; this only watches, and refuses.
+
+Refuses: a group that has members anywhere, since it reads on meanwhile, and a cluster that nobody
+named.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from stilltide.connectors.errors import ActiveGroupError, RetriableError
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.pipeline.config.clusters import unknown_cluster
+from stilltide.pipeline.core.groups.group import Standing
+from stilltide.pipeline.drivers.groups.places import Told
+from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
+from stilltide.pipeline.errors import UnavailableError
+from stilltide.schemas.values import ClusterName
+
+AGAIN_S = 0.5
+AWAY_S = 5.0
+"""How long a cluster other than the target may take to answer before it counts as away."""
+
+_ARRIVED = (Standing.AT_THE_PREFIX, Standing.NOTHING_CLAIMED)
+
+
+class FailOver(NamedTuple):
+    """What it has come to.
+
+    Attributes:
+        target: the group on the cluster that it goes on at.
+        away: clusters that did not answer.
+        complete: everything known is carried over, and no cluster is away.
+    """
+
+    target: Sequence[Standpoint]
+    away: Sequence[ClusterName]
+    complete: bool
+
+
+async def fail_over(
+    connectors: Mapping[ClusterName, GroupConnector],
+    topic: str,
+    group: str,
+    target: ClusterName,
+    *,
+    dry_run: bool,
+    timeout_s: float,
+    told: Told = lambda _text: None,
+) -> FailOver:
+    """Looks again until nothing is left to carry over, at most for `timeout_s`.
+
+    `told` is told how far a long look has come.
+
+    Raises:
+        ConfigError: no cluster is named so.
+        ActiveGroupError: the group has members on a cluster.
+        UnknownGroupError: no cluster knows the group, and none is away that might.
+        FatalError, UnavailableError, DecodeError: of looking.
+    """
+    if target not in connectors:
+        raise unknown_cluster(target, dict.fromkeys(map(str, connectors)))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    away = await _away(connectors, target)
+    reached = {name: one for name, one in connectors.items() if name not in away}
+    while True:
+        found = await describe_group(reached, topic, group, timeout_s=timeout_s, told=told)
+        if not away:
+            require_group(found, topic, group)
+        for one in found:
+            if one.seen.active:
+                raise ActiveGroupError(
+                    f"group {group} is to go on at {target}, and has members on {one.cluster}",
+                    hint="stop them; what they read meanwhile would be read again",
+                    topic=topic,
+                )
+        here = [one for one in found if one.cluster == target]
+        settled = all(one.read_again == 0 and one.standing in _ARRIVED for one in here)
+        if settled or dry_run or loop.time() > deadline:
+            return FailOver(here, away, settled and not away)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _away(
+    connectors: Mapping[ClusterName, GroupConnector], target: ClusterName
+) -> list[ClusterName]:
+    """Clusters that do not answer; that the target does is found out later."""
+    away: list[ClusterName] = []
+    for name, connector in connectors.items():
+        if name == target:
+            continue
+        admin = connector.admin()
+        try:
+            async with asyncio.timeout(AWAY_S):
+                await admin.cluster_id()
+        except (RetriableError, UnavailableError, TimeoutError):
+            away.append(name)
+        finally:
+            await admin.close()
+    return away

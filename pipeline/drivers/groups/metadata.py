@@ -1,0 +1,56 @@
+"""The generation in the metadata of a committed offset (I11).
+
+*Source*: protocols.md I7, I11, G. It is the field `g` beside the acknowledgements.
+
+*Invariants*: what acknowledges nothing that is not acknowledged is kept; metadata that has no room
+for the generation goes without: whoever reads it then skips nothing.
+
+Refuses: metadata of ours that is damaged, or of a later version.
+"""
+
+from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, Committed
+from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
+from stilltide.schemas.pending_ack.acknowledgements import OffsetRange
+from stilltide.schemas.values import EndOffset, Offset
+
+_FIELD = "g="
+_TAG = "st1"
+
+
+def generation_of(committed: Committed) -> int | None:
+    """The generation that a commit names; None: none.
+
+    Raises:
+        DecodeError: the metadata is ours, and damaged or of a later version.
+    """
+    cursor = decode(committed.offset, committed.metadata)
+    for field in cursor.fields if cursor else ():
+        if field.startswith(_FIELD) and field[2:].isdecimal():
+            return int(field[2:])
+    return None
+
+
+def tagged(metadata: str, generation: int) -> str:
+    """Metadata of a commit with this generation, everything else as it is."""
+    fields = metadata.split(";") if metadata else [_TAG]
+    if fields[0] != _TAG:
+        return metadata
+    kept = [field for field in fields if not field.startswith(_FIELD)]
+    found = ";".join([*kept, f"{_FIELD}{generation}"])
+    return found if len(found) <= COMMIT_METADATA_CHARS_MAX else ";".join(kept)
+
+
+def moved(committed: Committed | None, offset: Offset, generation: int) -> Committed:
+    """What a group commits that is moved: acknowledgements above the offset are kept (G).
+
+    Raises:
+        DecodeError: what it has committed is ours, and damaged or of a later version.
+    """
+    cursor = decode(committed.offset, committed.metadata) if committed else None
+    ranges = [
+        OffsetRange(Offset(max(first, offset + 1)), EndOffset(end))
+        for first, end in (cursor.acknowledged if cursor else ())
+        if end > offset + 1
+    ]
+    fields = cursor.fields if cursor else ()
+    return Committed(offset, tagged(encode(Cursor(offset, tuple(ranges), fields)), generation))

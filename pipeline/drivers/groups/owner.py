@@ -1,0 +1,350 @@
+"""One ownership of a partition of replication-markers: its data partitions and their controllers.
+
+*Source*: protocols.md I, H2 (what is read at read_committed), B4 (begins again after a delay).
+*Invariants*: machines are fed every marker and bucket from the log starts on, and act only once
+what was there at the start was read; whatever fails ends the ownership.
+
+Refuses: markers and buckets that are none.
+"""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import nsmallest
+
+import structlog
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.core.groups.controller import (
+    ControllerLimits,
+    ReplicationController,
+    SyncMode,
+)
+from stilltide.pipeline.core.groups.snapshots import NONCE_BYTES, SnapshotBuilder, SnapshotLimits
+from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerParts
+from stilltide.pipeline.drivers.groups.polls import GroupPolls
+from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.errors import PipelineError, UnavailableError
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication import positions as replication_positions
+from stilltide.schemas.topics import (
+    REPLICATION_MARKERS,
+    REPLICATION_POSITIONS,
+    TXN_MARKERS,
+    TXN_SNAPSHOTS,
+)
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 0.5
+"""Between two looks at what is to be replicated."""
+
+MEASURE_S = 0.5
+"""Between two groups whose re-reads are counted: 10 ms of a processor where one lags far."""
+
+GROUPS_MAX = 1000
+"""Groups of a data partition whose figures are shown."""
+
+OUTAGE_RETRY_S = 0.25
+RESTART_DELAY_S_MAX = 1.0
+
+
+class Replicated:
+    """Which groups are replicated: those that an operator named, and what others say of them."""
+
+    def __init__(self, named: Callable[[], Collection[tuple[str, str, bool]]]) -> None:
+        self._named = named
+
+    def topics(self) -> set[str]:
+        """With a group that is replicated."""
+        return {topic for topic, _, enabled in self._named() if enabled}
+
+    def groups(self, topic: str, known: Collection[str]) -> set[str]:
+        """Of a topic; `known` are those that markers of any cluster tell of."""
+        named = {group: on for of, group, on in self._named() if of == topic}
+        return {group for group in {*known, *named} if named.get(group, True)}
+
+
+@dataclass(frozen=True)
+class ReplicationParts:
+    """What the replication owners of one worker use together.
+
+    Attributes:
+        connector: the cluster.
+        admin: of it.
+        writer: writes markers.
+        clock: wall clock.
+        here: name of the cluster.
+        remotes: names of the others.
+        replicated: what is replicated.
+        first: where reading a data partition may begin: everything below is decided.
+        partition_count: partitions of replication-markers.
+        mode: how positions are carried over (I12).
+        snapshot_limits: how often snapshots are attempted.
+        controller_limits: how often groups are looked at.
+        snapshot_taken: called with how long each snapshot took, in s.
+        broker_away_s_max: how long the broker may be away before `run` gives up.
+    """
+
+    connector: GroupConnector
+    admin: LogAdmin
+    writer: LogWriter
+    clock: Clock
+    here: ClusterName
+    remotes: Sequence[ClusterName]
+    replicated: Replicated
+    first: Callable[[TopicPartition], Awaitable[Offset]]
+    partition_count: int
+    mode: SyncMode
+    snapshot_limits: SnapshotLimits = field(default_factory=SnapshotLimits)
+    controller_limits: ControllerLimits = field(default_factory=ControllerLimits)
+    snapshot_taken: Callable[[float], None] = lambda _s: None
+    broker_away_s_max: float = 60.0
+
+
+class OwnedReplication:
+    """From reading the markers to the end of an ownership.
+
+    Args:
+        partition: of replication-markers and replication-positions.
+        parts: shared with other owners.
+
+    Attributes:
+        partitions: data partitions that markers, buckets or settings tell of.
+        serving: whether all that was there at the start was read.
+    """
+
+    def __init__(self, partition: int, parts: ReplicationParts) -> None:
+        self.partitions: dict[TopicPartition, ControlledPartition] = {}
+        self.serving = False
+        self._partition = partition
+        self._parts = parts
+        self._markers = TopicPartition(REPLICATION_MARKERS, partition)
+        self._positions = TopicPartition(REPLICATION_POSITIONS, partition)
+        self._started: set[TopicPartition] = set()
+        self._shared: ControllerParts | None = None
+
+    @property
+    def served(self) -> dict[TopicPartition, ControlledPartition]:
+        """Data partitions whose groups are looked after."""
+        return {data: self.partitions[data] for data in sorted(self._started)}
+
+    async def run(self) -> None:
+        """Serves until it fails; always ends with an exception.
+
+        Raises:
+            ConnectorError, PipelineError: of reading, asking or writing.
+            DecodeError: a record that no link or controller writes; names its place.
+        """
+        parts = self._parts
+        outages = OutageGuard(
+            parts.admin, timeout_s=parts.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
+        )
+        names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
+        found = await outages.call(lambda: parts.admin.describe_topics(names))
+        require_topics(names, found)
+        decided = DecidedLog(
+            parts.connector,
+            parts.admin,
+            outages,
+            client_id=f"replication-{self._partition}",
+            marker_partitions=found[TXN_MARKERS].partition_count,
+            snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
+            first=parts.first,
+        )
+        groups = parts.connector.group_admin()
+        polls = GroupPolls(parts.admin, groups, decided, here=parts.here, positions=self._positions)
+        self._shared = ControllerParts(
+            parts.admin,
+            groups,
+            parts.writer,
+            parts.clock,
+            self._markers,
+            decided,
+            polls,
+            parts.replicated.groups,
+            parts.snapshot_taken,
+        )
+        reader = parts.connector.reader(f"replication-{self._partition}")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(decided.run())
+                tasks.create_task(polls.run())
+                tasks.create_task(self._follow(reader, outages, tasks, decided))
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+        finally:
+            self.serving = False
+            await reader.close()
+            await decided.close()
+            await groups.close()
+
+    async def _follow(
+        self,
+        reader: LogReader,
+        outages: OutageGuard,
+        tasks: asyncio.TaskGroup,
+        decided: DecidedLog,
+    ) -> None:
+        """Reads markers and positions, from their log starts on."""
+        logs = [self._markers, self._positions]
+        admin = self._parts.admin
+        starts = await outages.call(lambda: admin.start_offsets(logs))
+        ends = await outages.call(lambda: admin.end_offsets(logs))
+        await reader.assign(starts)
+        read_to: dict[TopicPartition, int] = dict(starts)
+        while True:
+            for item in await outages.call(reader.read, may_rest=True):
+                data = item.data
+                read_to[data] = self._item_read(item)
+            for one in self.partitions.values():
+                one.positions_read(EndOffset(read_to[self._positions]))
+            if not self.serving and all(read_to[one] >= ends[one] for one in logs):
+                self.serving = True
+                tasks.create_task(self._look(tasks, decided))
+                tasks.create_task(self._measure())
+            await asyncio.sleep(0)  # others of this worker have their turn in a long replay
+
+    def _item_read(self, item: Record | EndReached) -> int:
+        """Feeds one record; returns the offset behind it."""
+        if isinstance(item, EndReached):
+            return item.end_offset
+        try:
+            if item.topic == REPLICATION_MARKERS:
+                key, value = replication_markers.decode(item.key, item.value)
+                self._of(key.data).marker_read(key, value)
+            else:
+                bucket_key = replication_positions.decode_key(item.key)
+                bucket = None
+                if item.value is not None:
+                    bucket = replication_positions.decode_bucket(item.value)
+                if bucket_key.target == self._parts.here:
+                    self._of(bucket_key.data).bucket_read(bucket_key, bucket)
+        except DecodeError as error:
+            raise error.at(item.topic, item.partition, item.offset) from None
+        return item.offset + 1
+
+    def _of(self, data: TopicPartition) -> ControlledPartition:
+        controlled = self.partitions.get(data)
+        if controlled is None:
+            parts = self._parts
+            assert self._shared is not None
+            builder = SnapshotBuilder(
+                data,
+                parts.here,
+                parts.remotes,
+                nonce=secrets.token_bytes(NONCE_BYTES),
+                limits=parts.snapshot_limits,
+            )
+            machine = ReplicationController(
+                data, parts.here, parts.remotes, mode=parts.mode, limits=parts.controller_limits
+            )
+            controlled = ControlledPartition(data, self._shared, builder, machine)
+            self.partitions[data] = controlled
+        return controlled
+
+    async def _look(self, tasks: asyncio.TaskGroup, decided: DecidedLog) -> None:
+        """Begins with data partitions as they are wanted and come to exist."""
+        parts = self._parts
+        while True:
+            enabled = parts.replicated.topics()
+            wanted = {data.topic for data, one in self.partitions.items() if one.is_wanted}
+            found = await parts.admin.describe_topics(sorted(enabled | wanted))
+            for topic in found.values():
+                for number in range(topic.partition_count):
+                    data = TopicPartition(topic.name, number)
+                    if data in self._started or not self._is_ours(data):
+                        continue
+                    if topic.name in enabled or self._of(data).is_wanted:
+                        await decided.add(data)
+                        self._started.add(data)
+                        tasks.create_task(self._of(data).run())
+            await asyncio.sleep(LOOK_S)
+
+    async def _measure(self) -> None:
+        """Counts what groups would read again, one after the other; nobody waits for it."""
+        while True:
+            for one in self.served.values():
+                for group in shown_groups(one):
+                    with suppress(ConnectorError):
+                        await one.measure(group)
+                    await asyncio.sleep(MEASURE_S)
+            await asyncio.sleep(MEASURE_S)
+
+    def _is_ours(self, data: TopicPartition) -> bool:
+        return system_partition(data, self._parts.partition_count) == self._partition
+
+
+def shown_groups(partition: ControlledPartition) -> list[str]:
+    """Groups whose figures are shown: a bounded number, always the same ones."""
+    return nsmallest(GROUPS_MAX, partition.groups)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong first; what it made others fail with says less."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class ReplicationDriver:
+    """The controllers of one partition, for as long as it is assigned to this worker.
+
+    Args:
+        partition: of replication-markers and replication-positions.
+        parts: shared with other owners.
+    """
+
+    def __init__(self, partition: int, parts: ReplicationParts) -> None:
+        self.assigned = True
+        self.owned: OwnedReplication | None = None
+        self._partition = partition
+        self._parts = parts
+
+    @property
+    def serving(self) -> bool:
+        """Whether it has read its markers."""
+        return self.owned is not None and self.owned.serving
+
+    @property
+    def served(self) -> Mapping[TopicPartition, ControlledPartition]:
+        """Data partitions whose groups are looked after."""
+        return self.owned.served if self.owned is not None and self.owned.serving else {}
+
+    def requests_received(self, value: bytes | None) -> None:
+        """Nobody asks anything: whatever there is to say is in the topics."""
+
+    async def run(self) -> None:
+        """Serves until cancelled, or not assigned any more once it has failed.
+
+        Raises:
+            UnavailableError: the broker stayed away.
+            DecodeError: a record of a system topic that is none; names its place.
+        """
+        while True:
+            self.owned = OwnedReplication(self._partition, self._parts)
+            try:
+                await self.owned.run()
+            except UnavailableError:
+                raise
+            except (ConnectorError, PipelineError) as error:
+                log.warning("replication_begins_again", partition=self._partition, why=str(error))
+            if self.assigned:
+                await asyncio.sleep(random.uniform(0, RESTART_DELAY_S_MAX))  # noqa: S311 - B4
+            if not self.assigned:
+                return

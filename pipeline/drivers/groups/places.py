@@ -1,0 +1,358 @@
+"""A replicated group on one cluster, read once: offsets, log, index and markers.
+
+*Source*: protocols.md I. For operators: everything is read from topics and groups, and no worker
+needs to run.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.readers import Committed
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, claims_below
+from stilltide.pipeline.core.groups.group import GroupSeen, ReplicatedGroup, Standing
+from stilltide.pipeline.core.offset_index.index import OffsetIndex
+from stilltide.pipeline.drivers.groups.claims import GroupMarkers
+from stilltide.pipeline.drivers.groups.metadata import generation_of
+from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication import positions as replication_positions
+from stilltide.schemas.replication.markers import AppliedKey, Snapshots, SnapshotsKey, UpdateKey
+from stilltide.schemas.replication.origins import Claims, Incarnation, topic_incarnation
+from stilltide.schemas.replication.positions import Bucket
+from stilltide.schemas.topics import (
+    REPLICATION_MARKERS,
+    REPLICATION_POSITIONS,
+    TXN_MARKERS,
+    TXN_SNAPSHOTS,
+)
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, OffsetRange, TopicPartition
+
+T = TypeVar("T")
+
+RETRY_S = 0.25
+
+TOLD_EVERY_S = 2.0
+"""Between two words on how far a long log has been read."""
+
+Told = Callable[[str], None]
+
+
+class Progress:
+    """Says how far reading has come, now and then; a short one says nothing.
+
+    Args:
+        say: takes a line.
+    """
+
+    def __init__(self, say: Told) -> None:
+        self._say = say
+        self._next_s = time.monotonic() + TOLD_EVERY_S
+
+    def at(self, cluster: ClusterName, data: TopicPartition, offset: int, end: int) -> None:
+        """It is there, and goes to `end`."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s and offset < end:
+            self._next_s = now_s + TOLD_EVERY_S
+            self._say(f"reading {data} on cluster {cluster}: at {offset} of {end}")
+
+
+@dataclass
+class GroupPlace:
+    """A group on one data partition of one cluster, as it was read.
+
+    Attributes:
+        cluster: which one.
+        data: the data partition.
+        topic_id: of its topic there.
+        view: its log.
+        indexes: of the links into it, by source.
+        markers: of the group.
+        snapshots: of the data partition.
+        copied: where each link into it stood before the log was looked at; None: nowhere.
+        committed: by the group; None: nothing.
+        seen: the group.
+        decided: reads the log.
+        progress: of that.
+    """
+
+    cluster: ClusterName
+    data: TopicPartition
+    topic_id: bytes
+    view: LogView
+    indexes: dict[ClusterName, OffsetIndex]
+    markers: GroupMarkers
+    snapshots: Snapshots | None
+    copied: Mapping[ClusterName, Bucket | None]
+    committed: Committed | None
+    seen: GroupSeen
+    decided: DecidedLog
+    progress: Progress
+
+    async def run(self, reading: Generator[ReadLog, LogRead, T]) -> T:
+        """Carries out what it wants to read."""
+        return await answered(reading, self._visible)
+
+    async def _visible(self, wanted: ReadLog) -> LogRead:
+        self.progress.at(self.cluster, self.data, wanted.first, self.view.decided_end)
+        return await self.decided.visible(self.data, wanted)
+
+    async def read_here(self) -> Claims:
+        """What lies below the group's offset."""
+        if self.seen.offset is None or self.seen.offset > self.view.end:
+            return {}
+        return await self.run(claims_below(self.view, self.index_list, self.seen.offset))
+
+    async def standing(self) -> Standing:
+        """Why it is where it is; what a controller would decide is not done."""
+        state = ReplicatedGroup(self.cluster)
+        for source, update in self.markers.updates.items():
+            state.update_read(source, update)
+        state.applied_read(self.markers.applied.get(self.cluster))
+        evaluation = state.evaluate(self.view, self.index_list, self.seen, may_publish=True)
+        return (await self.run(evaluation)).standing
+
+    @property
+    def index_list(self) -> list[OffsetIndex]:
+        """Of every link."""
+        return list(self.indexes.values())
+
+
+@dataclass
+class _Known:
+    """What markers and buckets say of a data partition."""
+
+    indexes: dict[ClusterName, OffsetIndex]
+    markers: GroupMarkers = field(default_factory=GroupMarkers)
+    snapshots: Snapshots | None = None
+
+
+class GroupPlaces:
+    """Reads a group's places on one cluster.
+
+    Args:
+        cluster: its name.
+        connector: to it.
+        sources: names of the others.
+        timeout_s: how long the cluster may be away.
+        progress: of reading.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterName,
+        connector: GroupConnector,
+        sources: Collection[ClusterName],
+        timeout_s: float,
+        progress: Progress,
+    ) -> None:
+        self._progress = progress
+        self._cluster = cluster
+        self._connector = connector
+        self._sources = sources
+        self._admin = connector.admin()
+        self._groups = connector.group_admin()
+        self._outages = OutageGuard(self._admin, timeout_s=timeout_s, retry_delay_s=RETRY_S)
+        self._decided: DecidedLog | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def read(self, topic: str, group: str) -> list[GroupPlace]:
+        """One for each partition of the topic, to be used until `close`; once.
+
+        Raises:
+            FatalError: the topic, or a system topic, does not exist there.
+            UnavailableError, RetriableError: the cluster is away.
+            DecodeError: a marker, bucket or commit that cannot be understood.
+        """
+        admin = self._admin
+        names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
+        found = await self._outages.call(lambda: admin.describe_topics([topic, *names]))
+        if topic not in found:
+            raise FatalError(f"the topic does not exist on cluster {self._cluster}", topic=topic)
+        require_topics(names, found)
+        numbers = range(found[topic].partition_count)
+        partitions = [TopicPartition(topic, number) for number in numbers]
+        committed = (await self._groups.committed([group], partitions))[group]
+        active = bool(await self._groups.active([group]))
+        count = found[REPLICATION_MARKERS].partition_count
+        before = await self._known(partitions, count, group)
+        views = await self._views(found[topic], partitions, committed, found)
+        after = await self._known(partitions, count, group)
+        return [
+            GroupPlace(
+                self._cluster,
+                data,
+                found[topic].topic_id,
+                views[data],
+                after[data].indexes,
+                after[data].markers,
+                after[data].snapshots,
+                {name: one.newest for name, one in before[data].indexes.items()},
+                committed.get(data),
+                _seen(committed.get(data), active=active, elsewhere=bool(committed)),
+                self._log,
+                self._progress,
+            )
+            for data in partitions
+        ]
+
+    async def close(self) -> None:
+        """Releases connections."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._decided is not None:
+            await self._decided.close()
+        await self._groups.close()
+        await self._admin.close()
+
+    @property
+    def _log(self) -> DecidedLog:
+        assert self._decided is not None
+        return self._decided
+
+    async def _views(
+        self,
+        topic: TopicDescription,
+        partitions: Sequence[TopicPartition],
+        committed: Mapping[TopicPartition, Committed],
+        system: Mapping[str, TopicDescription],
+    ) -> dict[TopicPartition, LogView]:
+        """The logs, read from where the group stands, or from where they are not all decided."""
+        starts = await self._admin.start_offsets(partitions)
+        stable = await self._admin.end_offsets(partitions, committed=True)
+        if any(data not in starts or data not in stable for data in partitions):
+            raise RetriableError("a partition has no offsets yet", topic=topic.name)
+
+        decided = await self._decided_below(topic, partitions, system)
+
+        async def first(data: TopicPartition) -> Offset:
+            held = committed.get(data)
+            low = max(starts[data], held.offset if held else 0, decided[data])
+            return Offset(min(low, stable[data]))
+
+        self._decided = DecidedLog(
+            self._connector,
+            self._admin,
+            self._outages,
+            client_id="subscription-report",
+            marker_partitions=system[TXN_MARKERS].partition_count,
+            snapshot_partitions=system[TXN_SNAPSHOTS].partition_count,
+            first=first,
+        )
+        for data in partitions:
+            await self._log.add(data)
+        self._reading = asyncio.create_task(self._log.run())
+        incarnation = Incarnation(self._cluster, topic_incarnation(topic.topic_id))
+        views: dict[TopicPartition, LogView] = {}
+        for data in partitions:
+            decided_end = await self._while_reading(data, stable[data])
+            end = max((await self._admin.end_offsets([data])).get(data, 0), decided_end)
+            views[data] = LogView(incarnation, starts[data], EndOffset(end), decided_end)
+        return views
+
+    async def _decided_below(
+        self,
+        topic: TopicDescription,
+        partitions: Sequence[TopicPartition],
+        system: Mapping[str, TopicDescription],
+    ) -> dict[TopicPartition, EndOffset]:
+        """The max read positions of the newest snapshots: everything below is decided (E1)."""
+        count = system[TXN_SNAPSHOTS].partition_count
+        numbers = {data: system_partition(data, count) for data in partitions}
+        logs = SnapshotLogs(self._connector, self._admin, sorted(set(numbers.values())))
+        try:
+            await logs.read_on()
+        finally:
+            await logs.close()
+        ends = {data: logs.tables[number].ends.get(data) for data, number in numbers.items()}
+        return {
+            data: end.max_read_position
+            if end is not None and end.topic_id == topic.topic_id
+            else EndOffset(0)
+            for data, end in ends.items()
+        }
+
+    async def _while_reading(self, data: TopicPartition, stable: EndOffset) -> EndOffset:
+        """The decided end as of now; raises what reading fails with meanwhile."""
+        assert self._reading is not None
+        wanted = asyncio.create_task(self._log.decided_end_now(data))
+        works = (self._reading, wanted)
+        while not any(work.done() for work in works):
+            self._progress.at(self._cluster, data, self._log.decided_end(data), stable)
+            await asyncio.wait(works, timeout=TOLD_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+        if not wanted.done():
+            wanted.cancel()
+            self._reading.result()
+        return await wanted
+
+    async def _known(
+        self, partitions: Sequence[TopicPartition], count: int, group: str
+    ) -> dict[TopicPartition, _Known]:
+        """What markers and buckets say, up to the last stable offsets as of now."""
+        sources = self._sources
+        places = {data: _Known({it: OffsetIndex(it) for it in sources}) for data in partitions}
+        numbers = sorted({system_partition(data, count) for data in places})
+        logs = [
+            TopicPartition(topic, number)
+            for topic in (REPLICATION_MARKERS, REPLICATION_POSITIONS)
+            for number in numbers
+        ]
+        starts = await self._admin.start_offsets(logs)
+        ends = await self._admin.end_offsets(logs, committed=True)
+        reader = self._connector.reader("subscription-report", fetching=Fetching.SCANNING)
+        try:
+            ranges = [OffsetRange(it, starts[it], ends[it]) for it in logs]
+            async for records in scan(reader, ranges):
+                for record in records:
+                    try:
+                        _feed_one(places, record, self._cluster, group)
+                    except DecodeError as error:
+                        raise error.at(record.topic, record.partition, record.offset) from None
+        finally:
+            await reader.close()
+        return places
+
+
+def _feed_one(
+    places: Mapping[TopicPartition, _Known], record: Record, here: ClusterName, group: str
+) -> None:
+    if record.topic == REPLICATION_MARKERS:
+        key, value = replication_markers.decode(record.key, record.value)
+        place = places.get(key.data)
+        if place is None:
+            return
+        if isinstance(key, UpdateKey | AppliedKey) and key.group == group:
+            place.markers.read(key, value)
+        elif isinstance(key, SnapshotsKey) and key.source == here:
+            assert value is None or isinstance(value, Snapshots)
+            place.snapshots = value
+        return
+    bucket_key = replication_positions.decode_key(record.key)
+    place = places.get(bucket_key.data)
+    if place is None or bucket_key.target != here:
+        return
+    index = place.indexes.get(bucket_key.source)
+    if index is not None:
+        value = record.value
+        bucket = None if value is None else replication_positions.decode_bucket(value)
+        index.bucket_read(bucket_key.number, bucket)
+
+
+def _seen(held: Committed | None, *, active: bool, elsewhere: bool) -> GroupSeen:
+    if held is None:
+        return GroupSeen(None, None, active, elsewhere)
+    return GroupSeen(held.offset, generation_of(held), active, elsewhere)

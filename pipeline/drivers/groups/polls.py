@@ -1,0 +1,160 @@
+"""What controllers look at: groups, logs and the end of the index, many partitions in one look.
+
+*Source*: protocols.md I6, I7; `Poll` of core.replication.
+*Invariants*: a look reads groups, then logs, then the end of the positions, all after it was asked
+for; the topic is the same before and after, or there is no answer.
+
+A look costs six questions to the brokers, however many partitions and groups share
+it; topics are the ones that the look before saw last.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.readers import Committed
+from stilltide.pipeline.core.groups.frontier import LogView
+from stilltide.pipeline.core.groups.group import GroupSeen
+from stilltide.pipeline.drivers.groups.metadata import generation_of
+from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
+from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class Polled(NamedTuple):
+    """One data partition at one moment; see `ReplicationController.polled`."""
+
+    view: LogView
+    groups: Mapping[str, GroupSeen]
+    positions_end: EndOffset
+
+
+class _Asked(NamedTuple):
+    data: TopicPartition
+    groups: frozenset[str]
+    answer: asyncio.Future[Polled | None]
+
+
+class GroupPolls:
+    """Answers in `run`; belongs to one ownership.
+
+    Args:
+        admin: of the cluster.
+        groups: of the same cluster.
+        decided: how far the partitions are decided.
+        here: the cluster.
+        positions: the partition of replication-positions.
+    """
+
+    def __init__(
+        self,
+        admin: LogAdmin,
+        groups: GroupAdmin,
+        decided: DecidedLog,
+        *,
+        here: ClusterName,
+        positions: TopicPartition,
+    ) -> None:
+        self._admin = admin
+        self._groups = groups
+        self._decided = decided
+        self._here = here
+        self._positions = positions
+        self._asked: list[_Asked] = []
+        self._topics: Mapping[str, TopicDescription] = {}  # as the last look found them
+        self._wake = asyncio.Event()
+
+    async def poll(self, data: TopicPartition, groups: Collection[str]) -> Polled | None:
+        """The partition and these groups, from now on; None: its topic is gone, or another one.
+
+        Raises:
+            ConnectorError: of the questions.
+        """
+        answer: asyncio.Future[Polled | None] = asyncio.get_running_loop().create_future()
+        self._asked.append(_Asked(data, frozenset(groups), answer))
+        self._wake.set()
+        return await answer
+
+    async def run(self) -> None:
+        """Answers until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            asked, self._asked = self._asked, []
+            try:
+                found = await self._look(asked)
+            except ConnectorError as error:
+                for one in asked:
+                    if not one.answer.done():
+                        one.answer.set_exception(error)
+                continue
+            for one in asked:
+                if not one.answer.done():
+                    one.answer.set_result(found.get(one.data))
+
+    async def _look(self, asked: Sequence[_Asked]) -> dict[TopicPartition, Polled]:
+        admin = self._admin
+        names = sorted({one.data.topic for one in asked})
+        before = self._topics
+        if not before.keys() >= set(names):
+            before = await admin.describe_topics(names)
+        there = [one for one in asked if one.data.topic in before]
+        groups = sorted({group for one in there for group in one.groups})
+        everywhere = {
+            TopicPartition(name, number)
+            for name in before
+            for number in range(before[name].partition_count)
+        }.union(one.data for one in there)  # which may be new
+        active = await self._groups.active(groups)
+        committed = await self._groups.committed(groups, everywhere)
+        partitions = [one.data for one in there]
+        decided = {data: self._decided.decided_end(data) for data in partitions}
+        starts = await admin.start_offsets(partitions)
+        ends = await admin.end_offsets(partitions)  # later, so that none lies below its start
+        after, index_ends = await asyncio.gather(
+            admin.describe_topics(names), admin.end_offsets([self._positions])
+        )
+        self._topics = after
+        if self._positions not in index_ends:
+            raise RetriableError("the positions of links have no end", topic=self._positions.topic)
+        found: dict[TopicPartition, Polled] = {}
+        for data, wanted, _ in there:
+            same = data.topic in after and after[data.topic].topic_id == before[data.topic].topic_id
+            if not same or data not in starts or data not in ends:
+                continue
+            incarnation = Incarnation(self._here, topic_incarnation(before[data.topic].topic_id))
+            view = LogView(incarnation, starts[data], ends[data], min(decided[data], ends[data]))
+            seen = {
+                group: _seen(data, group, committed.get(group, {}), active=group in active)
+                for group in wanted
+            }
+            readable = {group: one for group, one in seen.items() if one is not None}
+            found[data] = Polled(view, readable, index_ends[self._positions])
+        return found
+
+
+def _seen(
+    data: TopicPartition,
+    group: str,
+    committed: Mapping[TopicPartition, Committed],
+    *,
+    active: bool,
+) -> GroupSeen | None:
+    """A group as it is; None: what it has committed cannot be understood, so it is left alone."""
+    elsewhere = any(one.topic == data.topic for one in committed)
+    held = committed.get(data)
+    if held is None:
+        return GroupSeen(None, None, active, elsewhere)
+    try:
+        return GroupSeen(held.offset, generation_of(held), active, elsewhere)
+    except DecodeError as error:
+        log.warning("group_left_alone", group=group, data=str(data), why=str(error))
+        return None

@@ -1,0 +1,157 @@
+"""What an operator is told of a replicated group: where it stands on each cluster, and why.
+
+*Source*: protocols.md I.
+*Invariants*: what is said to be read again is never less than what is: it counts every record that
+the group is known to have read anywhere, and that a member here would be given.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.pipeline.core.groups.frontier import LogView, read_again
+from stilltide.pipeline.core.groups.group import GroupSeen, Standing
+from stilltide.pipeline.core.offset_index import claims, intervals
+from stilltide.pipeline.drivers.groups.places import GroupPlace, GroupPlaces, Progress, Told
+from stilltide.pipeline.errors import UnknownGroupError
+from stilltide.schemas.replication.markers import Snapshots
+from stilltide.schemas.replication.origins import Claims
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+
+class Standpoint(NamedTuple):
+    """A group on one data partition of one cluster.
+
+    Attributes:
+        cluster: which one.
+        data: the data partition.
+        seen: the group.
+        standing: why it is where it is.
+        view: the log.
+        updated: committed offset in the last update of this cluster; None: none was written.
+        snapshots: of the data partition.
+        links: offsets of each other cluster that its link here has not passed; None: it has come
+            to none.
+        told_by: clusters whose updates of the group have arrived here.
+        read_again: by a `Subscription` that begins here now.
+        read_again_foreign: by any other consumer, at most.
+    """
+
+    cluster: ClusterName
+    data: TopicPartition
+    seen: GroupSeen
+    standing: Standing
+    view: LogView
+    updated: Offset | None
+    snapshots: Snapshots | None
+    links: Mapping[ClusterName, int | None]
+    told_by: Collection[ClusterName]
+    read_again: int
+    read_again_foreign: int
+
+
+async def describe_group(
+    connectors: Mapping[ClusterName, GroupConnector],
+    topic: str,
+    group: str,
+    *,
+    timeout_s: float,
+    told: Told = lambda _text: None,
+) -> list[Standpoint]:
+    """Where the group stands on each cluster that there is a connector for.
+
+    Reads what lies between the group and the newest snapshot's max read position only where there
+    may be something to count, and all that lies above; `told` is told how far it has come.
+
+    Raises:
+        FatalError: the topic, or a system topic, does not exist on one of them.
+        UnavailableError, RetriableError: a cluster is away.
+        DecodeError: a marker, bucket or commit that cannot be understood.
+    """
+    progress = Progress(told)
+    readers = [
+        GroupPlaces(name, connector, connectors.keys() - {name}, timeout_s, progress)
+        for name, connector in connectors.items()
+    ]
+    try:
+        places = [place for reader in readers for place in await reader.read(topic, group)]
+        known: dict[TopicPartition, Claims] = {}
+        for place in places:
+            generations = [one.markers.generation for one in places if one.data == place.data]
+            current = place.markers.generation == max(generations)
+            claimed = place.markers.claimed if current else {}
+            here = await place.read_here()
+            known[place.data] = claims.join(known.get(place.data, {}), claimed, here)
+        return [await _standpoint(place, places, known[place.data]) for place in places]
+    finally:
+        for reader in readers:
+            await reader.close()
+
+
+def require_group(found: Collection[Standpoint], topic: str, group: str) -> None:
+    """Refuses a group that is known nowhere: a name with a slip would seem to have read all.
+
+    It is known where it has members, a committed offset on the topic, or an update in the markers.
+
+    Raises:
+        UnknownGroupError: it is not.
+    """
+    if any(one.seen.active or one.seen.offset is not None or one.told_by for one in found):
+        return
+    clusters = ", ".join(sorted({one.cluster for one in found}))
+    raise UnknownGroupError(
+        f"no such group: {group}",
+        detail=f"it has no members and has committed nothing of the topic on {clusters}",
+        hint="check the name; a group comes to be when a consumer joins it or commits",
+        topic=topic,
+    )
+
+
+async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> Standpoint:
+    skips = place.markers.for_member(place.committed, place.topic_id).claimed
+    own = place.markers.updates.get(place.cluster)
+    return Standpoint(
+        place.cluster,
+        place.data,
+        place.seen,
+        await place.standing(),
+        place.view,
+        own.offset if own else None,
+        place.snapshots,
+        {
+            source.cluster: _not_passed(place, source)
+            for source in places
+            if source.data == place.data and source is not place
+        },
+        frozenset(place.markers.updates),
+        await _read_again(place, places, claims.minus(known, skips)),
+        await _read_again(place, places, known),
+    )
+
+
+def _not_passed(place: GroupPlace, source: GroupPlace) -> int | None:
+    newest = place.copied[source.cluster]
+    if newest is None or newest.source_incarnation != source.view.incarnation.topic:
+        return None
+    return max(0, source.view.decided_end - newest.source_to)
+
+
+async def _read_again(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> int:
+    """Known records at or above the group's offset, and those that will yet be copied here."""
+    offset = place.seen.offset
+    position = place.view.log_start if offset is None else offset
+    count = await place.run(read_again(place.view, place.index_list, known, position))
+    for source in places:
+        if source.data != place.data or source is place:
+            continue
+        newest = place.copied[source.cluster]
+        here = source.view.incarnation
+        copied = 0
+        if newest is not None and newest.source_incarnation == here.topic:
+            copied = newest.source_to
+        left = intervals.minus(known.get(here, ()), intervals.below(copied))
+        if left:
+            begin = Offset(max(copied, source.view.log_start))
+            reading = read_again(source.view, source.index_list, {here: left}, begin)
+            count += await source.run(reading)
+    return count

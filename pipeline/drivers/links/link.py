@@ -1,0 +1,293 @@
+"""Runs one link between two clusters: its topics, and a driver for each positions partition.
+
+*Source*: protocols.md H; system.md, Process shapes 3.
+
+*Invariants*: a driver that failed is followed by another one, which begins with `Fence`; what will
+not pass by itself ends the link. Topics are looked at every few seconds, also those copied already
+(H6).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import structlog
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.ports.copying import LinkConnector
+from stilltide.pipeline.core.links.copying import Topics
+from stilltide.pipeline.core.links.link import LinkLimits
+from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
+from stilltide.pipeline.drivers.links.link_life import LinkDriver, LinkParts, StartOverError
+from stilltide.pipeline.drivers.links.positions import PositionsView
+from stilltide.pipeline.drivers.links.progress import LinkProgress
+from stilltide.pipeline.drivers.links.sides import check_distinct, opened
+from stilltide.pipeline.drivers.links.throttle import Throttle
+from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
+from stilltide.pipeline.errors import LinkError, UnavailableError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.values import ClusterName, TopicPartition
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationOptions:
+    """How a link copies.
+
+    Attributes:
+        choice: which topics.
+        throttle_bytes_per_s: keys and values at most; None for no limit.
+        partition_count: of system topics that are missing.
+        replicas: of topics that are created.
+        patience_s: how long a cluster may be away, each time.
+        look_interval_s: between two looks at the topics and the source's ends.
+        retry_delay_s: before a driver that failed is followed by another.
+        refuse_after_s: how long topics must be wrong at the start: a link back may have made one
+            just now whose buckets do not show yet.
+        stop_timeout_s: how long what is open may take to be committed at the end.
+        limits: of transactions.
+    """
+
+    choice: TopicChoice = field(default_factory=TopicChoice)
+    throttle_bytes_per_s: float | None = None
+    partition_count: int = 4
+    replicas: WantedReplicas = AUTOMATIC
+    patience_s: float = 60.0
+    look_interval_s: float = 5.0
+    retry_delay_s: float = 0.5
+    refuse_after_s: float = 5.0
+    stop_timeout_s: float = 5.0
+    limits: LinkLimits = field(default_factory=LinkLimits)
+
+
+class Replication:
+    """One link; `run` it once.
+
+    Args:
+        source: name and connector of the cluster that is copied from.
+        target: of the one that is copied to.
+        clock: wall clock.
+        options: how.
+    """
+
+    def __init__(
+        self,
+        source: tuple[ClusterName, LinkConnector],
+        target: tuple[ClusterName, LinkConnector],
+        clock: Clock,
+        options: ReplicationOptions | None = None,
+    ) -> None:
+        if source[0] == target[0]:
+            raise LinkError(
+                f"a link from {source[0]} to {target[0]} itself", hint="name two clusters"
+            )
+        self._ends = source, target
+        self._clock = clock
+        self._options = options or ReplicationOptions()
+        self._admins = source[1].admin(), target[1].admin()
+        self._views: list[PositionsView] = []
+        self._seen: dict[TopicPartition, Topics] = {}
+        self._drivers: dict[int, LinkDriver] = {}
+        self._keepers: dict[int, asyncio.Task[None]] = {}
+        self._stopping = asyncio.Event()
+        self._looked = asyncio.Event()
+        self.progress = LinkProgress()
+
+    def stop(self) -> None:
+        """Has `run` end as soon as what was taken is committed."""
+        self._stopping.set()
+        for driver in self._drivers.values():
+            driver.stop()
+
+    async def run(self, serving: Callable[[list[str]], None] = lambda _: None) -> None:
+        """Copies until `stop`.
+
+        Args:
+            serving: called once with the names of the topics when everything has been checked.
+
+        Raises:
+            LinkError: the clusters, or their topics, cannot be linked; nothing was copied.
+            UnavailableError: a cluster was away for longer than `patience_s`.
+            FencedError: another link has taken over.
+            StilltideError: anything else that will not pass by itself.
+        """
+        try:
+            parts, topics = await self._opened()
+            self._seen = await self._first_look(topics)
+            serving(sorted({data.topic for data in self._seen}))
+            await self._serve(parts, topics)
+        except UnavailableError:
+            if not self._stopping.is_set():
+                raise
+        finally:
+            await self._close()
+
+    async def _opened(self) -> tuple[LinkParts, LinkedTopics]:
+        options = self._options
+        source, target = [
+            await self._patient(
+                lambda name=name, connector=connector, admin=admin: opened(
+                    name,
+                    connector,
+                    admin,
+                    partition_count=options.partition_count,
+                    replicas=options.replicas,
+                )
+            )
+            for (name, connector), admin in zip(self._ends, self._admins, strict=True)
+        ]
+        await self._patient(lambda: check_distinct(source, target))
+        on_source = PositionsView(source, f"link-{target.name}-positions")
+        on_target = PositionsView(target, f"link-{source.name}-positions")
+        self._views = [on_source, on_target]
+        parts = LinkParts(
+            source,
+            target,
+            on_source,
+            self._clock,
+            self.progress,
+            Throttle(options.throttle_bytes_per_s),
+            options.limits,
+            options.patience_s,
+        )
+        topics = LinkedTopics(
+            source, target, options.choice, on_source, on_target, replicas=options.replicas
+        )
+        return parts, topics
+
+    async def _first_look(self, topics: LinkedTopics) -> dict[TopicPartition, Topics]:
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._options.refuse_after_s
+        while True:
+            try:
+                return await self._patient(lambda: topics.look(strict=True))
+            except LinkError:
+                if now() >= deadline or self._stopping.is_set():
+                    raise
+                await self._rest(self._options.retry_delay_s)
+
+    async def _serve(self, parts: LinkParts, topics: LinkedTopics) -> None:
+        """Looks at the topics now and then; keeps a driver for each positions partition."""
+        looking = asyncio.create_task(self._keep_looking(parts, topics))
+        try:
+            while not self._stopping.is_set():
+                await self._keep_drivers(parts)
+                self._looked.clear()
+                waits = [asyncio.create_task(it.wait()) for it in (self._looked, self._stopping)]
+                tasks = [looking, *self._keepers.values()]
+                await asyncio.wait([*tasks, *waits], return_when=asyncio.FIRST_COMPLETED)
+                for wait in waits:
+                    wait.cancel()
+                for task in tasks:
+                    if task.done():
+                        task.result()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.stop_timeout_s):
+                    await asyncio.gather(*self._keepers.values())
+        finally:
+            await _cancelled([looking, *self._keepers.values()])
+
+    async def _keep_looking(self, parts: LinkParts, topics: LinkedTopics) -> None:
+        while True:
+            await asyncio.sleep(self._options.look_interval_s)
+            self._seen = await self._patient(lambda: topics.look(strict=False))
+            ends = await self._patient(
+                lambda: parts.source.admin.end_offsets(list(self._seen), committed=True)
+            )
+            self.progress.forget(self.progress.partitions.keys() - self._seen.keys())
+            self.progress.ends_seen(ends)
+            self._looked.set()
+
+    async def _keep_drivers(self, parts: LinkParts) -> None:
+        count = parts.target.counts[REPLICATION_POSITIONS]
+        for partition in {system_partition(data, count) for data in self._seen}:
+            if partition not in self._keepers:
+                keeping = self._keep(parts, partition)
+                self._keepers[partition] = asyncio.create_task(keeping)
+        for partition, driver in self._drivers.items():
+            driver.topics_seen(self._of(partition, count))
+
+    def _of(self, partition: int, count: int) -> Mapping[TopicPartition, Topics]:
+        return {
+            data: topics
+            for data, topics in self._seen.items()
+            if system_partition(data, count) == partition
+        }
+
+    async def _keep(self, parts: LinkParts, partition: int) -> None:
+        """Runs one driver after the other until `stop`, or until one fails for good."""
+        now = asyncio.get_running_loop().time
+        count = parts.target.counts[REPLICATION_POSITIONS]
+        failing_since: float | None = None
+        while not self._stopping.is_set():
+            began, topics = now(), self._of(partition, count)
+            driver = self._drivers[partition] = LinkDriver(parts, partition, topics)
+            try:
+                return await driver.run()
+            except (RetriableError, StartOverError, OffsetOutOfRangeError) as error:
+                problem = error
+            except FatalError as error:
+                await asyncio.sleep(self._options.look_interval_s)
+                if self._of(partition, count) == topics:
+                    raise
+                problem = error  # a topic is gone, or another one
+            finally:
+                del self._drivers[partition]
+                await driver.close()
+            if failing_since is None or now() - began > self._options.patience_s:
+                failing_since = now()
+            if now() - failing_since > self._options.patience_s:
+                raise UnavailableError(
+                    f"a link from {parts.source.name} to {parts.target.name} kept failing",
+                    detail=str(problem),
+                    hint="check that the brokers of both run and are reachable",
+                ) from problem
+            _log.warning(
+                "a link begins again",
+                source=parts.source.name,
+                target=parts.target.name,
+                partition=partition,
+                reason=str(problem),
+            )
+            await self._rest(self._options.retry_delay_s)
+        return None
+
+    async def _patient(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The result of a call, made again while a cluster is away."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._options.patience_s
+        while True:
+            try:
+                return await attempt()
+            except RetriableError as error:
+                if now() >= deadline or self._stopping.is_set():
+                    raise UnavailableError(
+                        f"a cluster was away for {self._options.patience_s:g} s",
+                        detail=str(error),
+                        hint="check that its brokers run and are reachable at that address",
+                    ) from error
+                await self._rest(self._options.retry_delay_s)
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _close(self) -> None:
+        for view in self._views:
+            await view.close()
+        for admin in self._admins:
+            await admin.close()
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,382 @@
+"""Runs one link on one positions partition, from its fence until it is over.
+
+*Source*: protocols.md H1-H6 (rules in `core.replication.link`).
+
+*Invariants*:
+- One loop feeds the machine and carries its effects out, in their order; only `ReadIncarnations`
+  and the reading of markers and records go on beside it.
+- Whatever fails ends this driver; what its open transaction wrote is never seen. The next driver
+  begins with `Fence`.
+- A bounded number of records is held in front of a machine that takes none.
+
+Refuses: to go on with a topic that is another one by now (`StartOverError`).
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.links.copying import Topics
+from stilltide.pipeline.core.links.effects import (
+    Begin,
+    Commit,
+    Copy,
+    Fence,
+    Fetch,
+    Finish,
+    LinkEffect,
+    ReadIncarnations,
+    ReadPositions,
+    ReadPositionsEnd,
+    ReportLost,
+    Serve,
+    StartOver,
+)
+from stilltide.pipeline.core.links.link import Link, LinkLimits
+from stilltide.pipeline.drivers.links.positions import PositionsView
+from stilltide.pipeline.drivers.links.progress import LinkProgress
+from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.drivers.links.source import DecidedSource, Payload
+from stilltide.pipeline.drivers.links.start import (
+    feed_positions,
+    feed_target_markers,
+    marker_partitions,
+)
+from stilltide.pipeline.drivers.links.throttle import Throttle
+from stilltide.pipeline.drivers.links.topics import incarnations
+from stilltide.pipeline.drivers.links.writer import LinkWriter
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.errors import PipelineError
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication.markers import MarkerKey, MarkerValue
+from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+_log = structlog.get_logger(__name__)
+
+
+class StartOverError(PipelineError):
+    """A topic was deleted and created anew: another driver begins (H6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkParts:
+    """What the drivers of one link share.
+
+    Attributes:
+        source: copied from.
+        target: copied to.
+        known: what links have written on the source.
+        clock: wall clock.
+        progress: what has been copied.
+        throttle: of the whole link.
+        limits: of transactions.
+        patience_s: how long an outage may last while markers and snapshots are read.
+    """
+
+    source: Side
+    target: Side
+    known: PositionsView
+    clock: Clock
+    progress: LinkProgress
+    throttle: Throttle
+    limits: LinkLimits = field(default_factory=LinkLimits)
+    patience_s: float = 60.0
+
+
+class LinkDriver:
+    """One life of a link; `run` it once, then `close` it.
+
+    Args:
+        parts: of the link.
+        partition: of replication-positions on the target.
+        topics: data partitions that it copies first, all served by that partition.
+    """
+
+    def __init__(
+        self, parts: LinkParts, partition: int, topics: Mapping[TopicPartition, Topics]
+    ) -> None:
+        self._parts = parts
+        self._partition = partition
+        self._machine: Link[Payload] = Link(parts.source.name, parts.target.name, parts.limits)
+        self._writer = LinkWriter(parts.source.name, parts.target, partition)
+        self._client_id = f"link-{parts.source.name}-{parts.target.name}-{partition}"
+        self._source = DecidedSource(
+            parts.source,
+            self._client_id,
+            OutageGuard(parts.source.admin, timeout_s=parts.patience_s, retry_delay_s=0.2),
+            self._wake,
+        )
+        self._to_take = dict(topics)  # data partitions that the machine must be told of
+        self._fetches: dict[TopicPartition, EndOffset] = {}
+        self._fed: dict[TopicPartition, EndOffset] = {}
+        self._asking: set[TopicPartition] = set()
+        self._todo: list[LinkEffect[Payload]] = []
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._handlers: dict[type, Any] = {
+            Begin: lambda _: self._writer.begin(),
+            Copy: self._copy,
+            Finish: self._finish,
+            Commit: self._commit,
+        }
+
+    def topics_seen(self, topics: Mapping[TopicPartition, Topics]) -> None:
+        """Takes note of what the topics are now; new ones are copied too.
+
+        A topic that is another one by now, or is gone, ends the driver.
+        """
+        for data, now in topics.items():
+            partition = self._machine.partitions.get(data)
+            before = None if partition is None else partition.topics
+            if before is None:
+                self._to_take.setdefault(data, now)
+            elif before[:2] != now[:2]:
+                self._fail(StartOverError(f"{data} is another topic by now"))
+        for data in self._fed.keys() - topics.keys():
+            self._fail(StartOverError(f"{data} is gone"))
+        self._wake()
+
+    def stop(self) -> None:
+        """Has `run` return as soon as what it has taken is committed."""
+        self._stopping = True
+        self._wake()
+
+    async def run(self) -> None:
+        """Copies until `stop`.
+
+        Raises:
+            StartOverError: topics changed; another driver is to begin.
+            RetriableError: a cluster is away, or nobody knows; likewise.
+            OffsetOutOfRangeError: the position left the source's log meanwhile; likewise (H5).
+            FencedError: another link has taken over, or this one stood still for too long.
+            StilltideError: anything else; it will not pass by itself.
+        """
+        await self._start()
+        self._spawn(self._source.run())
+        self._spawn(self._read_markers())
+        while not (self._stopping and self._is_idle()):
+            if self._failure is not None:
+                raise self._failure
+            if self._todo:
+                todo, self._todo = self._todo, []
+                for effect in todo:
+                    await self._carry_out(effect)
+            elif self._fetches:
+                await self._assign()
+            elif not self._next_input():
+                await self._wait()
+
+    async def close(self) -> None:
+        """Aborts what is open and releases the connections; safe to call twice."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._source.close()
+        await self._writer.close()
+
+    # -- the start
+
+    async def _start(self) -> None:
+        todo: list[LinkEffect[Any]] = [*self._machine.begin()]
+        target = self._parts.target
+        while todo:
+            match todo.pop(0):
+                case Fence():
+                    await self._writer.fence()
+                    todo += self._machine.fenced()
+                case ReadPositionsEnd():
+                    await feed_target_markers(self._machine, target, self._partition)
+                    place = TopicPartition(REPLICATION_POSITIONS, self._partition)
+                    ends = await target.admin.end_offsets([place])
+                    todo += self._machine.positions_end_read(ends[place])
+                case ReadPositions() as effect:
+                    todo += await feed_positions(self._machine, effect, target, self._partition)
+                case Serve():
+                    return
+                case effect:
+                    raise AssertionError(effect)
+
+    # -- inputs
+
+    def _next_input(self) -> bool:
+        """Feeds the machine one thing; False: there is nothing, or it takes nothing."""
+        machine, now_ms = self._machine, self._parts.clock.now_ms()
+        if machine.deadline_ms is not None and (
+            now_ms >= machine.deadline_ms or (self._stopping and not self._todo)
+        ):
+            self._todo += machine.tick(max(now_ms, machine.deadline_ms))
+            return True
+        if not machine.accepts_records or self._stopping:
+            return False
+        if self._to_take:
+            data, topics = self._to_take.popitem()
+            self._todo += machine.topics_read(data, topics, now_ms)
+            return True
+        ready = self._source.next_ready()
+        if ready is None or ready.data in self._asking or self._parts.throttle.delay_s():
+            return False
+        self._source.take()
+        self._fed[ready.data] = ready.until
+        self._todo += machine.records_read(ready.data, ready.records, ready.until, now_ms)
+        return True
+
+    def _is_idle(self) -> bool:
+        machine = self._machine
+        return machine.accepts_records and machine.deadline_ms is None and not self._todo
+
+    async def _wait(self) -> None:
+        """Until something has changed, or is due."""
+        due_s = [self._parts.throttle.delay_s()] if self._source.next_ready() else []
+        if self._machine.deadline_ms is not None:
+            due_s.append((self._machine.deadline_ms - self._parts.clock.now_ms()) / 1000)
+        waits = [one for one in due_s if one > 0]
+        if not self._changed.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(waits, default=None)):
+                    await self._changed.wait()
+        self._changed.clear()
+
+    async def _assign(self) -> None:
+        """Reads all partitions on from where the machine was fed, those it asked for anew."""
+        self._fed.update(self._fetches)
+        self._asking.difference_update(self._fetches)
+        self._fetches.clear()
+        await self._source.assign(self._fed)
+
+    # -- effects
+
+    async def _carry_out(self, effect: LinkEffect[Payload]) -> None:
+        match effect:
+            case Fetch(data, position):
+                self._fetches[data] = position
+            case ReportLost(data, (first, end)):
+                self._parts.progress.lost(data, end - first)
+                _log.error(
+                    "records left the source's log before they were copied",
+                    source=self._parts.source.name,
+                    target=self._parts.target.name,
+                    partition=str(data),
+                    first=first,
+                    end=end,
+                )
+            case ReadIncarnations(data):
+                self._asking.add(data)
+                self._spawn(self._read_incarnations(data))
+            case StartOver(data):
+                raise StartOverError(f"{data} is another topic by now")
+            case _:
+                await self._handlers[type(effect)](effect)
+
+    async def _copy(self, effect: Copy[Payload]) -> None:
+        topics = self._machine.partitions[effect.data].topics
+        assert topics is not None
+        size_bytes = await self._writer.copy(effect, topics.source)
+        self._parts.throttle.spend(size_bytes)
+        newest_ms = effect.records[-1][2][3]
+        self._parts.progress.copied(effect.data, len(effect.records), size_bytes, newest_ms)
+
+    async def _finish(self, effect: Finish) -> None:
+        copies = await self._writer.finish(effect)
+        topics = await self._topics(list(effect.partitions))
+        now_ms = self._parts.clock.now_ms()
+        self._todo += self._machine.finished(effect.transaction, copies, topics, now_ms)
+
+    async def _topics(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Topics]:
+        """Both sides as they are now; of the log starts only the target's counts here."""
+        names = sorted({data.topic for data in partitions})
+        source, target = self._parts.source.admin, self._parts.target.admin
+        source_ids, target_ids, starts = await asyncio.gather(
+            incarnations(source, names),
+            incarnations(target, names),
+            target.start_offsets(partitions),
+        )
+        return {
+            data: Topics(source_ids[data.topic], target_ids[data.topic], Offset(0), starts[data])
+            for data in partitions
+            if data.topic in source_ids and data.topic in target_ids and data in starts
+        }
+
+    async def _commit(self, effect: Commit) -> None:
+        await self._writer.commit(effect)
+        self._todo += self._machine.committed(effect.transaction, self._parts.clock.now_ms())
+        for data in effect.buckets:
+            self._parts.progress.committed(data, self._machine.partitions[data].position)
+
+    async def _read_incarnations(self, data: TopicPartition) -> None:
+        known = self._parts.known
+        await known.catch_up()
+        self._asking.discard(data)
+        now_ms = self._parts.clock.now_ms()
+        self._take(self._machine.incarnations_read(data, set(known.origins(data)), now_ms))
+
+    # -- markers
+
+    async def _read_markers(self) -> None:
+        source = self._parts.source
+        count = self._parts.target.counts[REPLICATION_POSITIONS]
+        places = marker_partitions(source, self._partition, count)
+        ends = await source.admin.end_offsets(places)
+        starts = await source.admin.start_offsets(places)
+        reader = source.connector.reader(f"{self._client_id}-markers")
+        try:
+            await reader.assign({place: Offset(start) for place, start in starts.items()})
+            left = {place for place in places if ends[place] > starts[place]}
+            caught_up = False
+            while True:
+                if not left and not caught_up:
+                    caught_up = True
+                    self._take(self._machine.markers_caught_up(self._parts.clock.now_ms()))
+                markers: list[tuple[MarkerKey, MarkerValue | None]] = []
+                for item in await reader.read():
+                    place = item.data
+                    if isinstance(item, Record):
+                        markers += self._markers_of(item, count)
+                    elif item.end_offset >= ends[place]:
+                        left.discard(place)
+                if markers:
+                    self._take(self._machine.markers_read(markers, self._parts.clock.now_ms()))
+        finally:
+            await reader.close()
+
+    def _markers_of(self, record: Record, count: int) -> list[tuple[MarkerKey, MarkerValue | None]]:
+        try:
+            key, value = replication_markers.decode(record.key, record.value)
+        except StilltideError as error:
+            error.at(record.topic, record.partition, record.offset)
+            raise
+        return [(key, value)] if system_partition(key.data, count) == self._partition else []
+
+    # -- tasks
+
+    def _take(self, effects: list[LinkEffect[Payload]]) -> None:
+        self._todo += effects
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._wake()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - raised by `run`
+                self._fail(error)
+
+        task = asyncio.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,197 @@
+"""Translates an offset of one cluster into one of another, by the index of the link between them.
+
+*Source*: protocols.md H3.
+*Invariants*: exact: what is returned is the place of the first copy of a record at or above the
+offset. It reads the index, and of the log one bucket at most for each that has no such copy.
+
+Refuses: an offset that was not copied yet, or whose copies have left the log.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.offset_index.index import OffsetIndex
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication import positions as replication_positions
+from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
+from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
+
+RETRY_S = 0.25
+
+
+class Translated(NamedTuple):
+    """Where a record lies.
+
+    Attributes:
+        offset: on the target: the first copy, or the end of what was copied.
+        origin_offset: of that record on the source; None: nothing at or above was copied, since
+            nothing visible lies there.
+    """
+
+    offset: Offset
+    origin_offset: Offset | None
+
+
+async def translate(
+    source: Connector,
+    target: Connector,
+    names: tuple[ClusterName, ClusterName],
+    data: TopicPartition,
+    offset: Offset,
+    *,
+    timeout_s: float,
+) -> Translated:
+    """The first copy on the target of a local record of the source at or above an offset.
+
+    Args:
+        source: the cluster that the offset is of.
+        target: the other one.
+        names: of both.
+        data: the data partition.
+        offset: on the source.
+        timeout_s: how long a cluster may be away.
+
+    Raises:
+        RefusedError: it was not copied yet, or has left the target's log.
+        FatalError: the topic does not exist on one of them, or no link has copied it.
+        UnavailableError, RetriableError: a cluster is away.
+    """
+    admins = source.admin(), target.admin()
+    reader = target.reader("offset-translation", fetching=Fetching.SCANNING)
+    try:
+        there, here = await asyncio.gather(
+            admins[0].describe_topics([data.topic]),
+            admins[1].describe_topics([data.topic, REPLICATION_POSITIONS]),
+        )
+        topics = _incarnation(there, data, names[0]), _incarnation(here, data, names[1])
+        if REPLICATION_POSITIONS not in here:
+            raise FatalError(f"no link copies to cluster {names[1]}", topic=REPLICATION_POSITIONS)
+        count = here[REPLICATION_POSITIONS].partition_count
+        log = TopicPartition(REPLICATION_POSITIONS, system_partition(data, count))
+        guard = OutageGuard(admins[1], timeout_s=timeout_s, retry_delay_s=RETRY_S)
+        index = await guard.call(lambda: _index(reader, admins[1], log, names, data))
+        return await _look_up(reader, admins[1], index, topics, data=data, offset=offset)
+    finally:
+        await asyncio.gather(reader.close(), *(admin.close() for admin in admins))
+
+
+def _incarnation(
+    topics: Mapping[str, TopicDescription], data: TopicPartition, cluster: ClusterName
+) -> bytes:
+    found = topics.get(data.topic)
+    if found is None or data.partition >= found.partition_count:
+        raise FatalError(
+            f"the partition does not exist on cluster {cluster}",
+            topic=data.topic,
+            partition=data.partition,
+        )
+    return topic_incarnation(found.topic_id)
+
+
+async def _index(
+    reader: LogReader,
+    admin: LogAdmin,
+    log: TopicPartition,
+    names: tuple[ClusterName, ClusterName],
+    data: TopicPartition,
+) -> OffsetIndex:
+    starts, ends = await asyncio.gather(
+        admin.start_offsets([log]), admin.end_offsets([log], committed=True)
+    )
+    if log not in starts or log not in ends:
+        raise RetriableError("the positions have no offsets yet", topic=REPLICATION_POSITIONS)
+    index = OffsetIndex(names[0])
+    async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
+        for record in records:
+            try:
+                key = replication_positions.decode_key(record.key)
+                if (key.data, key.source, key.target) != (data, *names):
+                    continue
+                value = record.value
+                bucket = None if value is None else replication_positions.decode_bucket(value)
+                index.bucket_read(key.number, bucket)
+            except DecodeError as error:
+                raise error.at(record.topic, record.partition, record.offset) from None
+    return index
+
+
+async def _look_up(
+    reader: LogReader,
+    admin: LogAdmin,
+    index: OffsetIndex,
+    topics: tuple[bytes, bytes],
+    *,
+    data: TopicPartition,
+    offset: Offset,
+) -> Translated:
+    bucket = index.from_source(*topics, offset)
+    if bucket is None:
+        newest = index.newest
+        detail = f"copied are those below {newest.source_to}" if newest else "no link has copied it"
+        raise RefusedError(
+            f"offset {offset} was not copied yet",
+            detail=detail,
+            hint="is the link running? `stilltide replicate` copies what is missing",
+            topic=data.topic,
+            partition=data.partition,
+            offset=offset,
+        )
+    starts = await admin.start_offsets([data])
+    for number in sorted(index.buckets):
+        one = index.buckets[number]
+        same = (one.source_incarnation, one.target_incarnation) == topics
+        if not same or one.source_to <= offset or one.target_from >= one.target_to:
+            continue
+        if one.target_from < starts.get(data, 0) and one.source_from <= offset:
+            raise _gone(data, offset)
+        read = OffsetRange(data, Offset(one.target_from), one.target_to)
+        try:
+            async for records in scan(reader, [read]):
+                if found := _first(partial(index.is_copy, one), records, offset):
+                    return found
+        except OffsetOutOfRangeError:
+            raise _gone(data, offset) from None
+    return Translated(Offset(index.copied_end(topics[1])), None)
+
+
+def _first(
+    is_copy: Callable[[Origin], bool], records: Sequence[Record], offset: Offset
+) -> Translated | None:
+    """The first copy of a record at or above the offset; copies ascend by their origins."""
+    _, last = next(_copies(is_copy, reversed(records)), (0, -1))
+    if last < offset:  # most often: then it is further on
+        return None
+    return next(Translated(*it) for it in _copies(is_copy, records) if it[1] >= offset)
+
+
+def _copies(
+    is_copy: Callable[[Origin], bool], records: Iterable[Record]
+) -> Iterator[tuple[Offset, Offset]]:
+    """The offsets of copies among these, here and where they were copied from."""
+    for record in records:
+        origin = origin_of(record.headers)
+        if origin is not None and is_copy(origin):
+            yield record.offset, origin.offset
+
+
+def _gone(data: TopicPartition, offset: Offset) -> RefusedError:
+    return RefusedError(
+        f"copies at offset {offset} have left the log",
+        hint="retention has deleted them; nothing below the log start can be read",
+        topic=data.topic,
+        partition=data.partition,
+        offset=offset,
+    )

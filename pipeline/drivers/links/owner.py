@@ -1,0 +1,85 @@
+"""Links that are run for as long as a partition is assigned, whatever ends one of them.
+
+*Source*: protocols.md B4, H2.
+
+*Invariants*: a link that was fenced goes on only while the partition is assigned, after a random
+delay; what else ends a link is said, and tried again: it must not end what else a worker serves.
+
+Refuses: to go on where something in a system topic cannot be understood.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from stilltide.connectors.errors import ConnectorError, FencedError
+from stilltide.pipeline.drivers.links.link import Replication
+from stilltide.pipeline.errors import PipelineError
+
+_log = structlog.get_logger(__name__)
+
+AGAIN_S = 2.0
+
+
+class LinksDriver:
+    """Runs one link from each source; a driver of `PartitionOwnerAgent`.
+
+    Args:
+        sources: names of the clusters that are copied from.
+        link: makes the link from one of them.
+        again_s: how long a link that ended rests before the next, up to twice as long.
+
+    Attributes:
+        links: those that run, by source.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        link: Callable[[str], Replication],
+        *,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        self.assigned = True
+        self.links: dict[str, Replication] = {}
+        self._sources = sources
+        self._link = link
+        self._again_s = again_s
+
+    @property
+    def serving(self) -> bool:
+        """Nobody waits for a link."""
+        return True
+
+    async def run(self) -> None:
+        """Copies until cancelled, or fenced and not assigned any more."""
+        if not self._sources:
+            await asyncio.get_running_loop().create_future()
+        tasks = [asyncio.create_task(self._keep(source)) for source in self._sources]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def requests_received(self, value: bytes | None) -> None:
+        """Never called: links have no requests."""
+        raise AssertionError(value)
+
+    async def _keep(self, source: str) -> None:
+        while True:
+            link = self.links[source] = self._link(source)
+            try:
+                await link.run()
+            except FencedError as error:
+                _log.warning("another link has taken over", source=source, reason=str(error))
+                if not self.assigned:
+                    return
+            except (ConnectorError, PipelineError) as error:
+                _log.error("a link ended; it begins again", source=source, reason=str(error))
+            finally:
+                del self.links[source]
+            await asyncio.sleep(random.uniform(1, 2) * self._again_s)  # noqa: S311 - no secret

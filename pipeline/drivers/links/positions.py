@@ -1,0 +1,85 @@
+"""What links have written about a cluster's topics: read on and on, asked now and then.
+
+*Source*: protocols.md H1 (whether an `origin` is that of a copy), H3.
+
+*Invariants*: after `catch_up` everything is known that was committed before it was called: a last
+stable offset that another link's open transaction holds back is waited for.
+"""
+
+import asyncio
+from collections import defaultdict
+
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.replication.origins import Incarnation
+from stilltide.schemas.replication.positions import decode_bucket, decode_key
+from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+
+class PositionsView:
+    """The replication-positions of one cluster, as of the last `catch_up`.
+
+    Attributes:
+        links: (source, target, topic) of whatever a link has copied to the cluster.
+    """
+
+    def __init__(self, side: Side, client_id: str) -> None:
+        self._side = side
+        self._client_id = client_id
+        self._reader: LogReader | None = None
+        self._positions: dict[TopicPartition, int] = {}
+        self._origins: defaultdict[TopicPartition, set[Incarnation]] = defaultdict(set)
+        self._turn = asyncio.Lock()
+        self.links: set[tuple[ClusterName, ClusterName, str]] = set()
+
+    def origins(self, data: TopicPartition) -> set[Incarnation]:
+        """From where links have copied, or had copied, a data partition to this cluster."""
+        return self._origins[data]
+
+    async def catch_up(self) -> None:
+        """Reads past the ends of now.
+
+        Raises:
+            RetriableError: the cluster is away.
+            DecodeError: a record is no bucket; names its place.
+        """
+        async with self._turn:
+            await self._open()
+            assert self._reader is not None
+            ends = await self._side.admin.end_offsets(list(self._positions))
+            while any(self._positions[data] < end for data, end in ends.items()):
+                for item in await self._reader.read():
+                    data = item.data
+                    if isinstance(item, Record):
+                        self._record_read(item)
+                        self._positions[data] = item.offset + 1
+                    else:
+                        self._positions[data] = item.end_offset
+
+    async def close(self) -> None:
+        """Releases the connection."""
+        if self._reader is not None:
+            await self._reader.close()
+
+    async def _open(self) -> None:
+        if self._reader is not None:
+            return
+        starts = await self._side.admin.start_offsets(self._side.partitions(REPLICATION_POSITIONS))
+        reader = self._side.connector.reader(self._client_id)
+        await reader.assign({data: Offset(start) for data, start in starts.items()})
+        self._reader, self._positions = reader, dict(starts)
+
+    def _record_read(self, record: Record) -> None:
+        try:
+            key = decode_key(record.key)
+            if record.value is None:
+                return  # what was copied once stays known
+            bucket = decode_bucket(record.value)
+        except StilltideError as error:
+            error.at(record.topic, record.partition, record.offset)
+            raise
+        self._origins[key.data].add(Incarnation(key.source, bucket.source_incarnation))
+        self.links.add((key.source, key.target, key.data.topic))

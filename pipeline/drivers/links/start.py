@@ -1,0 +1,96 @@
+"""What a link reads before it serves: its own buckets, and the markers the target has.
+
+*Source*: protocols.md H2.
+
+*Invariants*: both are read past the end that they had after the link was fenced, at read_committed:
+a last stable offset that another link's open transaction holds back is waited for.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.pipeline.core.links.effects import LinkEffect, ReadPositions, Serve
+from stilltide.pipeline.core.links.link import Link
+from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication.positions import decode_bucket, decode_key
+from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
+from stilltide.schemas.values import Offset, TopicPartition
+
+
+async def feed_positions(
+    machine: Link[Any], effect: ReadPositions, target: Side, partition: int
+) -> list[LinkEffect[Any]]:
+    """Carries `ReadPositions` out; returns what the machine answers in the end."""
+    place = TopicPartition(REPLICATION_POSITIONS, partition)
+    async with aclosing(_read(target, place)) as items:
+        async for item in items:
+            if isinstance(item, EndReached):
+                effects = machine.positions_read(item.end_offset)
+                if effects:
+                    assert effects == [Serve()]
+                    return effects
+            else:
+                _fed(item, lambda it: _bucket_read(machine, it))
+    raise AssertionError(f"reading up to {effect.until} ended")
+
+
+async def feed_target_markers(machine: Link[Any], target: Side, partition: int) -> None:
+    """Reports the markers of the data partitions of a positions partition, to the end of now."""
+    places = marker_partitions(target, partition, target.counts[REPLICATION_POSITIONS])
+    ends = await target.admin.end_offsets(places)
+    for place in places:
+        if not ends.get(place):
+            continue
+        async with aclosing(_read(target, place)) as items:
+            async for item in items:
+                if isinstance(item, Record):
+                    _fed(item, lambda it: _marker_read(machine, target, partition, it))
+                elif item.end_offset >= ends[place]:
+                    break
+
+
+def marker_partitions(side: Side, partition: int, partition_count: int) -> list[TopicPartition]:
+    """Where markers lie of the data partitions that one of `partition_count` partitions serves."""
+    if side.counts[REPLICATION_MARKERS] == partition_count:
+        return [TopicPartition(REPLICATION_MARKERS, partition)]
+    return side.partitions(REPLICATION_MARKERS)
+
+
+async def _read(side: Side, place: TopicPartition) -> AsyncGenerator[Record | EndReached, None]:
+    starts = await side.admin.start_offsets([place])
+    reader = side.connector.reader(
+        f"link-start-{place.topic}-{place.partition}", fetching=Fetching.SCANNING
+    )
+    try:
+        await reader.assign({place: Offset(starts[place])})
+        while True:
+            for item in await reader.read():
+                yield item
+    finally:
+        await reader.close()
+
+
+def _fed(record: Record, feed: Callable[[Record], None]) -> None:
+    try:
+        feed(record)
+    except StilltideError as error:
+        error.at(record.topic, record.partition, record.offset)
+        raise
+
+
+def _bucket_read(machine: Link[Any], record: Record) -> None:
+    key = decode_key(record.key)
+    machine.bucket_read(key, None if record.value is None else decode_bucket(record.value))
+
+
+def _marker_read(machine: Link[Any], target: Side, partition: int, record: Record) -> None:
+    key, value = replication_markers.decode(record.key, record.value)
+    count = target.counts[REPLICATION_POSITIONS]
+    if value is not None and system_partition(key.data, count) == partition:
+        machine.target_marker_read(key, value)

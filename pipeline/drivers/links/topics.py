@@ -1,0 +1,229 @@
+"""Which topics a link copies: found on the source, created on the target, checked on both.
+
+*Source*: protocols.md H1 (partition n to n), H6.
+
+*Invariants*: a topic that the target lacks gets the source's number of partitions and its configs,
+and replicas by the brokers of the target; partitions that a copied topic gains are added. Nothing
+is taken away.
+
+Refuses: topics whose numbers of partitions differ before anything was copied, and a target that
+holds records that no link brought.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import structlog
+
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.pipeline.core.links.copying import Topics
+from stilltide.pipeline.core.replicas import WantedReplicas
+from stilltide.pipeline.drivers.links.positions import PositionsView
+from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.errors import LinkError
+from stilltide.schemas.replication.origins import topic_incarnation
+from stilltide.schemas.topics import PREFIX, TopicSpec
+from stilltide.schemas.values import TopicPartition
+
+_OF_THE_CLUSTER = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.timestamp.difference.max.ms",
+        "message.timestamp.type",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+    }
+)
+"""Configs that belong to a cluster and not to what a topic holds. MirrorMaker leaves out the same;
+with `message.timestamp.type` a copy would lose its time."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def incarnations(admin: LogAdmin, names: Sequence[str]) -> dict[str, bytes]:
+    """What topics are, by name; one that does not exist is not there."""
+    found = await admin.describe_topics(names)
+    return {name: topic_incarnation(one.topic_id) for name, one in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """What is copied.
+
+    Attributes:
+        patterns: names, or shell patterns such as `orders-*`; a plain name must exist.
+        merge: also into topics that hold records of their own before anything was copied.
+    """
+
+    patterns: Sequence[str] = ("*",)
+    merge: bool = False
+
+    def takes(self, name: str) -> bool:
+        """Whether a topic of the source is copied; those of Stilltide never are."""
+        return not name.startswith(PREFIX) and any(
+            fnmatchcase(name, pattern) for pattern in self.patterns
+        )
+
+    def absent(self, names: Sequence[str]) -> list[str]:
+        """Plain names that are not among these."""
+        return [one for one in self.patterns if not set(one) & set("*?[") and one not in names]
+
+
+class LinkedTopics:
+    """The topics of one link, as of the last `look`."""
+
+    def __init__(
+        self,
+        source: Side,
+        target: Side,
+        choice: TopicChoice,
+        on_source: PositionsView,
+        on_target: PositionsView,
+        *,
+        replicas: WantedReplicas,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._choice = choice
+        self._on_source = on_source
+        self._on_target = on_target
+        self._replicas = replicas
+        self._refused: dict[str, str] = {}
+        self._linked: set[str] = set()
+
+    async def look(self, *, strict: bool) -> dict[TopicPartition, Topics]:
+        """Every data partition to be copied, as it is on both sides.
+
+        Args:
+            strict: raise for what cannot be linked; else it is left out, and said so once.
+
+        Raises:
+            LinkError: a topic does not exist, or cannot be linked; names both sides.
+            ConnectorError: as of the admins.
+        """
+        names = [one for one in await self._source.admin.list_topics() if self._choice.takes(one)]
+        absent = self._choice.absent(names)
+        if absent and strict:
+            raise LinkError(
+                f"topic {absent[0]} does not exist on {self._source.name}",
+                hint="create it, or correct its name",
+            )
+        on_source = await self._source.admin.describe_topics(names)
+        on_target = await self._ensured(on_source, await self._on_both(names), strict=strict)
+        return await self._described(on_source, on_target)
+
+    async def _on_both(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        return await self._target.admin.describe_topics(names)
+
+    async def _ensured(
+        self,
+        on_source: Mapping[str, TopicDescription],
+        on_target: Mapping[str, TopicDescription],
+        *,
+        strict: bool,
+    ) -> dict[str, TopicDescription]:
+        """The topics of the target that may be copied to, made first where they are missing."""
+        missing = [name for name in on_source if name not in on_target]
+        await self._create([on_source[name] for name in missing])
+        fresh = [name for name in on_source if name in on_target and name not in self._linked]
+        if fresh:
+            await self._on_source.catch_up()
+            await self._on_target.catch_up()
+        good: list[str] = list(missing)
+        for name in on_source:
+            if name not in on_target:
+                continue
+            problem = await self._problem(on_source[name], on_target[name])
+            if problem is None:
+                good.append(name)
+                self._refused.pop(name, None)
+            elif strict:
+                raise problem
+            elif self._refused.get(name) != problem.primary:
+                self._refused[name] = problem.primary
+                _log.error("a topic is not copied", reason=problem.primary, hint=problem.hint)
+        self._linked = set(good)
+        return await self._target.admin.describe_topics(good)
+
+    async def _create(self, topics: Sequence[TopicDescription]) -> None:
+        if not topics:
+            return
+        configs = await self._source.admin.topic_overrides([one.name for one in topics])
+        replicas = self._replicas.on(await self._target.admin.broker_figures())
+        for topic in topics:
+            own = configs.get(topic.name, {})
+            kept = {name: value for name, value in own.items() if name not in _OF_THE_CLUSTER}
+            await self._target.admin.ensure_topics(
+                [TopicSpec(topic.name, topic.partition_count, kept, replicas)]
+            )
+            _log.info(
+                "created a topic",
+                cluster=self._target.name,
+                topic=topic.name,
+                configs=kept,
+                replication_factor=replicas.factor,
+                min_insync_replicas=replicas.min_insync,
+            )
+
+    async def _problem(self, ours: TopicDescription, theirs: TopicDescription) -> LinkError | None:
+        """Why a topic that both have cannot be linked; adds the partitions that it has gained."""
+        source, target, name = self._source.name, self._target.name, ours.name
+        linked = name in self._linked or (source, target, name) in self._on_target.links
+        linked_back = (target, source, name) in self._on_source.links
+        if ours.partition_count != theirs.partition_count and not (linked or linked_back):
+            return LinkError(
+                f"topic {name} has {ours.partition_count} partitions on {source}"
+                f" and {theirs.partition_count} on {target}",
+                detail="partition n is copied to partition n",
+                hint="give both as many, or leave the topic out with --topics",
+            )
+        if ours.partition_count > theirs.partition_count:
+            await self._target.admin.add_partitions(name, ours.partition_count)
+            _log.info(
+                "added partitions", cluster=target, topic=name, partitions=ours.partition_count
+            )
+        if linked or linked_back or self._choice.merge:
+            return None
+        if any(topic == name for _, _, topic in self._on_target.links):
+            return None  # another link brought what is there
+        return await self._foreign(theirs)
+
+    async def _foreign(self, theirs: TopicDescription) -> LinkError | None:
+        partitions = [
+            TopicPartition(theirs.name, number) for number in range(theirs.partition_count)
+        ]
+        ends = await self._target.admin.end_offsets(partitions)
+        if not any(ends.values()):
+            return None
+        return LinkError(
+            f"topic {theirs.name} on {self._target.name} holds records that no link brought,"
+            f" and {self._source.name} would be copied among them",
+            hint="--merge if both sides shall have the records of both; else empty one of them",
+        )
+
+    async def _described(
+        self,
+        on_source: Mapping[str, TopicDescription],
+        on_target: Mapping[str, TopicDescription],
+    ) -> dict[TopicPartition, Topics]:
+        partitions = [
+            TopicPartition(name, number)
+            for name, theirs in on_target.items()
+            for number in range(min(on_source[name].partition_count, theirs.partition_count))
+        ]
+        if not partitions:
+            return {}
+        source_starts = await self._source.admin.start_offsets(partitions)
+        target_starts = await self._target.admin.start_offsets(partitions)
+        return {
+            data: Topics(
+                topic_incarnation(on_source[data.topic].topic_id),
+                topic_incarnation(on_target[data.topic].topic_id),
+                source_starts[data],
+                target_starts[data],
+            )
+            for data in partitions
+            if data in source_starts and data in target_starts
+        }

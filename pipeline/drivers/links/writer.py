@@ -1,0 +1,110 @@
+"""Writes what a link decides: copies, buckets and markers, in one transaction on the target.
+
+*Source*: protocols.md H1-H4.
+
+*Invariants*: every copy bears its origin; what a transaction holds besides copies is written last.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from stilltide.connectors.ports.copying import NewCopy, Span
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord
+from stilltide.pipeline.core.links.effects import Commit, Copy, Finish
+from stilltide.pipeline.core.links.marker_queue import CopiedMarker
+from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.drivers.links.source import Payload
+from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication.origins import Incarnation, Interval, OriginStamp
+from stilltide.schemas.replication.positions import BucketKey, encode_bucket, encode_key
+from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
+from stilltide.schemas.values import ClusterName, TopicPartition
+
+
+class LinkWriter:
+    """The target of one link driver.
+
+    Args:
+        source: name of the other cluster.
+        target: where it writes.
+        partition: of replication-positions, which the transactional id names.
+    """
+
+    def __init__(self, source: ClusterName, target: Side, partition: int) -> None:
+        self._source = source
+        self._target = target
+        self._writer = target.connector.copy_writer(f"link-{source}-{target.name}-{partition}")
+        self._spans: dict[tuple[TopicPartition, int], Span] = {}
+        self._stamps: dict[Incarnation, OriginStamp] = {}
+
+    async def fence(self) -> None:
+        """Takes the link's transactional id."""
+        await self._writer.fence()
+
+    async def begin(self) -> None:
+        """Begins a transaction."""
+        self._spans.clear()
+        await self._writer.begin()
+
+    async def copy(self, effect: Copy[Payload], source_topic: bytes) -> int:
+        """Queues copies of records of this source incarnation; returns their bytes."""
+        incarnation = Incarnation(self._source, source_topic)
+        stamp = self._stamps.setdefault(incarnation, OriginStamp(incarnation))
+        copies, size_bytes = _copies(effect.records, stamp)
+        span = self._spans.setdefault((effect.data, effect.chunk), Span())
+        await self._writer.copy(effect.data, copies, span)
+        return size_bytes
+
+    async def finish(self, effect: Finish) -> dict[TopicPartition, list[Interval | None]]:
+        """Waits for every copy; within which offsets those of each chunk lie."""
+        await self._writer.flush()
+        return {
+            data: [_interval(self._spans.get((data, chunk))) for chunk in range(chunk_count)]
+            for data, chunk_count in effect.partitions.items()
+        }
+
+    async def commit(self, effect: Commit) -> None:
+        """Writes buckets and markers, and commits."""
+        await self._writer.commit([*self._buckets(effect.buckets), *self._markers(effect.markers)])
+
+    async def close(self) -> None:
+        """Aborts what is open, and releases the connection."""
+        await self._writer.close()
+
+    def _buckets(self, buckets: Mapping[TopicPartition, Sequence[BucketChange]]) -> list[NewRecord]:
+        return [
+            NewRecord(
+                self._target.system(REPLICATION_POSITIONS, data),
+                encode_key(BucketKey(self._source, self._target.name, data, number)),
+                None if bucket is None else encode_bucket(bucket),
+            )
+            for data, changes in buckets.items()
+            for number, bucket in changes
+        ]
+
+    def _markers(self, markers: Sequence[CopiedMarker]) -> list[NewRecord]:
+        return [
+            NewRecord(
+                self._target.system(REPLICATION_MARKERS, key.data),
+                replication_markers.encode_key(key),
+                replication_markers.encode_value(value),
+            )
+            for key, value in markers
+        ]
+
+
+def _copies(
+    records: Sequence[SourceRecord[Payload]], stamp: OriginStamp
+) -> tuple[list[NewCopy], int]:
+    """Copies as the writer takes them, and the bytes of their keys and values."""
+    offsets, _, payloads = zip(*records, strict=True)
+    headers, keys, values, timestamps_ms = zip(*payloads, strict=True)
+    stamped = stamp.stamped(headers, offsets)
+    size_bytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+    return list(zip(keys, values, timestamps_ms, stamped, strict=True)), size_bytes
+
+
+def _interval(span: Span | None) -> Interval | None:
+    if span is None or span.first is None or span.end is None:
+        return None
+    return Interval(span.first, span.end)

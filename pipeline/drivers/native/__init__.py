@@ -1,0 +1,1 @@
+"""Indexes and shows Kafka's own transactions (F)."""

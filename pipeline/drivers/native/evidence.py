@@ -1,0 +1,279 @@
+"""What aborted-index knows of the aborted native transactions of topics, gathered for batch jobs.
+
+*Source*: protocols.md F3, F4, E8.
+*Invariants*:
+- An end is a last stable offset, and the index is read after it: an indexer that follows has
+  mostly covered it by then. Starts are read last, since an index gives up what retention took.
+- What the index does not cover is a problem of its partition (F4), never an empty list of ranges.
+
+Refuses: topics that do not exist, records that are not what aborted-index holds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
+from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.errors import AbortedIndexError
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import ABORTED_INDEX
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+ATTEMPTS_MAX = 10
+"""Of reading the index: compaction may run ahead of what was read of it."""
+
+
+@dataclass(frozen=True)
+class NativeEvidence:
+    """Bounds of partitions, and which of their records are aborted.
+
+    Attributes:
+        data: `[log start, last stable offset)` of each partition, or the part of it that was asked
+            for; ordered by topic and partition.
+        topic_ids: Kafka's 16-byte id of each topic.
+        aborted: of each partition from whose start on something is indexed: where nothing is
+            visible, up to `covered_to`.
+        covered_to: of the same partitions: up to where the index goes.
+        problems: of each partition of which not all is covered: why.
+    """
+
+    data: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, bytes]
+    aborted: Mapping[TopicPartition, AbortedRanges]
+    covered_to: Mapping[TopicPartition, EndOffset]
+    problems: Mapping[TopicPartition, AbortedIndexError]
+
+    def covered(self) -> list[OffsetRange]:
+        """The parts of `data` that are covered, without the empty ones."""
+        parts = [
+            read._replace(end=min(read.end, self.covered_to.get(read.data, EndOffset(0))))
+            for read in self.data
+        ]
+        return [part for part in parts if part.start < part.end]
+
+    def check(self) -> None:
+        """Passes when every range is covered.
+
+        Raises:
+            AbortedIndexError: of the first that is not.
+        """
+        for problem in self.problems.values():
+            raise problem
+
+
+async def gather_native(
+    connector: Connector,
+    topics: Sequence[str],
+    within: Sequence[OffsetRange] | None = None,
+) -> NativeEvidence:
+    """The bounds of `topics` as of now, and what is indexed of them.
+
+    Args:
+        connector: the cluster.
+        topics: at least one.
+        within: ask about these ranges instead; each of a partition of `topics`.
+
+    Raises:
+        FatalError: a topic or partition does not exist, a range ends above its last stable offset.
+        DecodeError: a record of aborted-index is none of it, or of a later version.
+        RetriableError: the broker is away, or a topic was created anew meanwhile.
+    """
+    admin = connector.admin()
+    try:
+        described = await _describe(admin, topics)
+        data = _partitions(described) if within is None else [one.data for one in within]
+        ends = await admin.end_offsets(data, committed=True)
+        index = await _Index.opened(connector, admin, data)
+        try:
+            return await _gather(admin, described, index, (data, ends), within)
+        finally:
+            await index.close()
+    finally:
+        await admin.close()
+
+
+async def _gather(
+    admin: LogAdmin,
+    described: Mapping[str, TopicDescription],
+    index: "_Index",
+    bounds: tuple[Sequence[TopicPartition], Mapping[TopicPartition, EndOffset]],
+    within: Sequence[OffsetRange] | None,
+) -> NativeEvidence:
+    """Reads the index, and again as long as it is short of something and there is news of it."""
+    data, ends = bounds
+    attempts = 0
+    while True:
+        attempts += 1
+        news = await index.read_on()
+        starts = await admin.start_offsets(data)
+        if await _describe(admin, list(described)) != described:
+            raise RetriableError("a topic changed while it was looked at", hint="try again")
+        reads = _reads(data, starts, ends) if within is None else _stable(within, starts, ends)
+        found = _judged(reads, described, index)
+        if not found.problems or not news or attempts == ATTEMPTS_MAX:
+            return found
+
+
+def _reads(
+    data: Sequence[TopicPartition],
+    starts: Mapping[TopicPartition, Offset],
+    ends: Mapping[TopicPartition, EndOffset],
+) -> list[OffsetRange]:
+    _check_there(data, starts, ends)
+    return [OffsetRange(one, starts[one], EndOffset(max(starts[one], ends[one]))) for one in data]
+
+
+def _stable(
+    within: Sequence[OffsetRange],
+    starts: Mapping[TopicPartition, Offset],
+    ends: Mapping[TopicPartition, EndOffset],
+) -> list[OffsetRange]:
+    _check_there([read.data for read in within], starts, ends)
+    for read in within:
+        if read.end > ends[read.data]:
+            raise FatalError(
+                f"the range ends at {read.end}, above the last stable offset {ends[read.data]}",
+                hint="a transaction is open there, or nothing was written yet; end it lower",
+                topic=read.data.topic,
+                partition=read.data.partition,
+                offset=read.end,
+            )
+        if read.start < starts[read.data]:
+            raise OffsetOutOfRangeError(
+                f"the range begins at {read.start}, below the log start {starts[read.data]}",
+                hint="retention has deleted these records; begin it at the log start",
+                topic=read.data.topic,
+                partition=read.data.partition,
+                offset=read.start,
+            )
+    return list(within)
+
+
+def _judged(
+    reads: Sequence[OffsetRange], described: Mapping[str, TopicDescription], indexes: "_Index"
+) -> NativeEvidence:
+    aborted: dict[TopicPartition, AbortedRanges] = {}
+    covered_to: dict[TopicPartition, EndOffset] = {}
+    problems: dict[TopicPartition, AbortedIndexError] = {}
+    for read in sorted(reads):
+        try:
+            index = indexes.of(read.data, described[read.data.topic].topic_id)
+        except AbortedIndexError as problem:
+            problems[read.data] = problem
+            continue
+        if index is not None and index.covers(read.start, EndOffset(read.start)):
+            aborted[read.data] = index.ranges
+            covered_to[read.data] = index.coverage.covered_to
+        if read.start < read.end and (index is None or not index.covers(read.start, read.end)):
+            problems[read.data] = _uncovered(read, index)
+    topic_ids = {topic.name: topic.topic_id for topic in described.values()}
+    return NativeEvidence(tuple(sorted(reads)), topic_ids, aborted, covered_to, problems)
+
+
+def _uncovered(read: OffsetRange, index: StoredIndex | None) -> AbortedIndexError:
+    topic, partition = read.data
+    hint = f"bring it up to date: `stilltide index once {topic}`"
+    if index is None:
+        primary, detail = "aborted transactions are not indexed", ""
+    else:
+        known = index.coverage
+        primary = "the index of aborted transactions does not cover what is to be read"
+        detail = f"it covers [{known.covered_from}, {known.covered_to})"
+        detail += f", to be read is [{read.start}, {read.end})"
+    return AbortedIndexError(primary, detail=detail, hint=hint, topic=topic, partition=partition)
+
+
+class _Index:
+    """The partitions of aborted-index that serve some data partitions, read on and on."""
+
+    def __init__(
+        self, connector: Connector, admin: LogAdmin, places: Mapping[TopicPartition, int]
+    ) -> None:
+        self._admin = admin
+        self._places = places
+        self._tables = {number: IndexTable(keep_ranges=True) for number in places.values()}
+        self._reader = connector.reader("aborted-index", fetching=Fetching.SCANNING)
+        self._positions: dict[TopicPartition, Offset] = {}
+
+    @classmethod
+    async def opened(
+        cls, connector: Connector, admin: LogAdmin, data: Sequence[TopicPartition]
+    ) -> "_Index":
+        """A cluster without the topic has an empty index."""
+        there = (await admin.describe_topics([ABORTED_INDEX])).get(ABORTED_INDEX)
+        size = there.partition_count if there is not None else 0
+        places = {one: system_partition(one, size) for one in data} if size else {}
+        return cls(connector, admin, places)
+
+    async def read_on(self) -> bool:
+        """Reads up to the last stable offsets as of now; whether there was anything new."""
+        logs = [TopicPartition(ABORTED_INDEX, number) for number in self._tables]
+        if not logs:
+            return False
+        ends = await self._admin.end_offsets(logs, committed=True)
+        if not self._positions:
+            self._positions = await self._admin.start_offsets(logs)
+        _check_there(logs, self._positions, ends)
+        ranges = [OffsetRange(log, self._positions[log], ends[log]) for log in logs]
+        async for records in scan(self._reader, ranges):
+            for record in records:
+                try:
+                    self._tables[record.partition].record_read(record.key, record.value)
+                except DecodeError as error:
+                    raise error.at(record.topic, record.partition, record.offset) from error
+        self._positions = {log: Offset(max(self._positions[log], ends[log])) for log in logs}
+        return any(read.start < read.end for read in ranges)
+
+    def of(self, data: TopicPartition, topic_id: bytes) -> StoredIndex | None:
+        """The index of a data partition, None when there is none of this topic (E8).
+
+        Raises:
+            AbortedIndexError: it is not whole.
+        """
+        number = self._places.get(data)
+        index = None if number is None else self._tables[number].index(data)
+        return index if index is not None and index.coverage.topic_id == topic_id else None
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+
+async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDescription]:
+    described = await admin.describe_topics(topics)
+    for topic in topics:
+        if topic not in described:
+            raise FatalError(
+                "the topic does not exist",
+                hint="check the name, and that this is the cluster it lives on",
+                topic=topic,
+            )
+    return described
+
+
+def _partitions(described: Mapping[str, TopicDescription]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, number)
+        for topic in described.values()
+        for number in range(topic.partition_count)
+    ]
+
+
+def _check_there(
+    places: Sequence[TopicPartition],
+    starts: Mapping[TopicPartition, Offset],
+    ends: Mapping[TopicPartition, EndOffset],
+) -> None:
+    for place in places:
+        if place not in starts or place not in ends:
+            raise FatalError(
+                "the partition does not exist",
+                hint="check the number, and that the topic is not being deleted or created",
+                topic=place.topic,
+                partition=place.partition,
+            )

@@ -1,0 +1,229 @@
+"""Keeps one partition of aborted-index for the data partitions that belong there.
+
+*Source*: protocols.md F3; the machine is pipeline.core.native.indexer.
+
+*Invariants*: one indexer writes a partition of the index: a native transactional id fences its
+predecessor before what is stored is read, so that an older coverage never lands over a newer one.
+Ranges and coverage land together or not at all.
+
+A fetch at a time, and a write before the next one: memory is bounded by one fetch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.readers import BatchReader
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.pipeline.core.native.index_table import IndexTable
+from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
+from stilltide.pipeline.drivers.native.index_scan import read_index_table
+from stilltide.pipeline.errors import AbortedIndexError
+from stilltide.pipeline.metrics.native import IndexStats
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.topics import ABORTED_INDEX
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class AbortedIndexer:
+    """Indexes data partitions that share one partition of aborted-index: `open`, then `advance`.
+
+    After any error but that of a closed one, `close` it; another one goes on where it stood.
+
+    Args:
+        connector: the cluster.
+        batches: of the same cluster; the caller closes it.
+        clock: for the delay of writes.
+        partition: of aborted-index.
+        limits: when to write.
+        failed: called with what a data partition cannot be indexed for, which then rests until the
+            next `open`; without it such an error is raised.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        batches: BatchReader,
+        clock: Clock,
+        partition: int,
+        limits: IndexLimits,
+        *,
+        failed: Callable[[TopicPartition, StilltideError], None] | None = None,
+    ) -> None:
+        self._failed = failed
+        self._index = TopicPartition(ABORTED_INDEX, partition)
+        self._batches = batches
+        self._clock = clock
+        self._limits = limits
+        self._admin = connector.admin()
+        self._connector = connector
+        self._writer = connector.transactional_writer(f"{ABORTED_INDEX}-{partition}")
+        self._indexers: dict[TopicPartition, PartitionIndexer] = {}
+        self._topic_ids: Mapping[str, bytes] = {}
+
+    async def open(self, data: Sequence[TopicPartition], topic_ids: Mapping[str, bytes]) -> None:
+        """Takes the partition of the index over and reads what it holds.
+
+        Args:
+            data: partitions to be indexed; each belongs to this partition of the index.
+            topic_ids: of their topics.
+
+        Raises:
+            RetriableError: the broker is away.
+            FatalError: no such topic.
+            AbortedIndexError, DecodeError: what is stored is not whole.
+        """
+        table = await self._take_over()
+        self._topic_ids = topic_ids
+        starts = await self._admin.start_offsets(data)
+        for one in data:
+            if one not in starts:
+                absent = FatalError(f"{one} does not exist", hint="name topics that exist")
+                self._give_up(one, absent)
+                continue
+            topic_id = topic_ids[one.topic]
+            try:
+                self._indexers[one] = PartitionIndexer(
+                    one, topic_id, table.index(one), starts[one], self._limits
+                )
+            except AbortedIndexError as error:
+                self._give_up(one, error)
+
+    async def advance(self) -> bool:
+        """One fetch of each partition that has something new; whether any had.
+
+        Raises:
+            FencedError: another indexer has taken over.
+            RetriableError: the broker is away, or a topic was created anew: begin again.
+            FatalError: as of the ports.
+            AbortedIndexError: a log has lost its end.
+        """
+        starts, ends = await self._extents()
+        moved = False
+        for data, indexer in list(self._indexers.items()):
+            if indexer.position == ends[data]:
+                await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
+                continue
+            # Also where the log ends below: its leader is late, or it has lost its end.
+            moved = moved or indexer.position < ends[data]
+            try:
+                effects = await self._fetch(data, indexer)
+            except (AbortedIndexError, FatalError) as error:
+                self._give_up(data, error)
+            else:
+                await self._write(data, effects)
+        return moved
+
+    async def catch_up(self) -> None:
+        """Indexes up to the last stable offsets of the time of the call, and writes all of it.
+
+        Raises:
+            As `advance`.
+        """
+        starts, ends = await self._extents()
+        for data, indexer in self._indexers.items():
+            if indexer.position > ends[data]:
+                await self._write(data, await self._fetch(data, indexer))
+            while indexer.position < ends[data]:
+                await self._write(data, await self._fetch(data, indexer))
+            await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
+            await self._write(data, indexer.flush())
+
+    async def drop(self, data: Sequence[TopicPartition]) -> int:
+        """Deletes what is stored about data partitions, whole or not; how many records that was.
+
+        Raises:
+            RetriableError, FatalError: as of the ports.
+        """
+        table = await self._take_over()
+        keys = [key for one in data for key in table.keys(one)]
+        await self._writer.write([NewRecord(self._index, key, None) for key in keys])
+        return len(keys)
+
+    def stats(self) -> IndexStats:
+        """Figures of the partition of the index; some us for each data partition."""
+        indexers = self._indexers
+        return IndexStats(
+            data_partitions=len(indexers),
+            range_count=sum(one.range_count for one in indexers.values()),
+            lag=max((one.lag for one in indexers.values()), default=0),
+        )
+
+    def positions(self) -> dict[TopicPartition, EndOffset]:
+        """What is indexed, written or not."""
+        return {data: EndOffset(one.position) for data, one in self._indexers.items()}
+
+    async def close(self) -> None:
+        """Releases the connections; what was not written is indexed again."""
+        await self._writer.close()
+        await self._admin.close()
+
+    async def _take_over(self) -> IndexTable:
+        """Fences whoever wrote before, then reads what is there."""
+        await self._writer.fence()
+        return await read_index_table(
+            self._connector, self._admin, self._index.partition, keep_ranges=False
+        )
+
+    async def _extents(
+        self,
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, EndOffset]]:
+        """Log starts and last stable offsets of all data partitions."""
+        data = list(self._indexers)
+        starts = await self._admin.start_offsets(data)
+        ends = await self._admin.end_offsets(data, committed=True)
+        for one in data:
+            if one not in starts or one not in ends:
+                self._give_up(
+                    one, FatalError(f"{one} is gone", hint="leave out topics that were deleted")
+                )
+        return starts, ends
+
+    def _give_up(self, data: TopicPartition, error: AbortedIndexError | FatalError) -> None:
+        """Indexes the partition no further, if others are to go on."""
+        if self._failed is None:
+            raise error
+        self._indexers.pop(data, None)
+        self._failed(data, error)
+
+    def _at_rest(
+        self, indexer: PartitionIndexer, log_start: Offset, last_stable_offset: EndOffset
+    ) -> list[WriteIndex]:
+        """Without a fetch: retention goes on in a partition that has nothing new."""
+        return indexer.fetched((), (), log_start, last_stable_offset, self._clock.now_ms())
+
+    async def _fetch(self, data: TopicPartition, indexer: PartitionIndexer) -> list[WriteIndex]:
+        try:
+            found = await self._batches.fetch(data, indexer.position)
+        except OffsetOutOfRangeError:
+            starts = await self._admin.start_offsets([data])
+            ends = await self._admin.end_offsets([data], committed=True)
+            if data not in starts or data not in ends:
+                raise
+            log.info("position_out_of_range", data=str(data), position=indexer.position)
+            return indexer.out_of_range(starts[data], ends[data], self._clock.now_ms())
+        return indexer.fetched(
+            found.batches,
+            found.aborted,
+            found.log_start,
+            found.last_stable_offset,
+            self._clock.now_ms(),
+        )
+
+    async def _write(self, data: TopicPartition, effects: Sequence[WriteIndex]) -> None:
+        for effect in effects:
+            await self._check_topic(data.topic)
+            await self._writer.write(
+                [NewRecord(self._index, key, value) for key, value in effect.records]
+            )
+
+    async def _check_topic(self, topic: str) -> None:
+        """What was fetched by name may come from another topic of that name (E8)."""
+        found = (await self._admin.describe_topics([topic])).get(topic)
+        if found is None or found.topic_id != self._topic_ids[topic]:
+            raise RetriableError(f"topic {topic} was deleted or created anew", hint="begin again")

@@ -1,0 +1,176 @@
+"""Keeps one partition of aborted-index for as long as it is assigned to this worker.
+
+*Source*: protocols.md F3, F4, B4 (begins again after a random delay).
+
+*Invariants*: what fails here fails nobody else: a data partition that cannot be indexed rests, and
+so does a partition of the index that cannot be read. Its coverage then stands still, and whoever
+asks beyond gets *unknown* (F4). Both are tried again.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import structlog
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import FatalError, FencedError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.readers import BatchReader
+from stilltide.pipeline.core.native.indexer import IndexLimits
+from stilltide.pipeline.drivers.native.indexer import AbortedIndexer
+from stilltide.pipeline.drivers.native.indexing import IDLE_S, placed_partitions
+from stilltide.pipeline.errors import AbortedIndexError
+from stilltide.pipeline.metrics.native import IndexMetrics, IndexStats
+from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.values import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+RESTART_DELAY_S_MAX = 1.0
+
+LOOK_S = 5.0
+"""Between two looks at the topics: what they gain is indexed by then."""
+
+REST_S = 30.0
+"""What cannot be indexed is tried again after so long."""
+
+
+class IndexParts(NamedTuple):
+    """What the indexers of a worker share.
+
+    Attributes:
+        connector: the cluster.
+        admin: of it.
+        batches: likewise.
+        clock: for the delay of writes.
+        topics: to be indexed; those that do not exist yet are waited for.
+        partition_count: of aborted-index.
+        limits: when to write.
+    """
+
+    connector: Connector
+    admin: LogAdmin
+    batches: BatchReader
+    clock: Clock
+    topics: Sequence[str]
+    partition_count: int
+    limits: IndexLimits
+
+
+class IndexOwner:
+    """The indexer of one partition of aborted-index.
+
+    Args:
+        partition: of aborted-index.
+        parts: shared with others.
+        metrics: where it counts.
+    """
+
+    def __init__(self, partition: int, parts: IndexParts, *, metrics: IndexMetrics) -> None:
+        self.assigned = True
+        self.partition = partition
+        self._parts = parts
+        self._metrics = metrics
+        self._indexer: AbortedIndexer | None = None
+        self._resting: dict[TopicPartition, StilltideError] = {}
+        self._missing: set[str] = set()
+        self._idle = False
+
+    @property
+    def serving(self) -> bool:
+        """Whether it has taken its partition over and read what is there, or has nothing to do."""
+        return self._indexer is not None or self._idle
+
+    async def run(self) -> None:
+        """Indexes until cancelled, or fenced and not assigned any more."""
+        while True:
+            delay_s = random.uniform(0, RESTART_DELAY_S_MAX)  # noqa: S311 - B4
+            try:
+                await self._own()
+                delay_s = 0
+            except FencedError as error:
+                self._metrics.fenced.inc()
+                log.warning("aborted_indexer_fenced", partition=self.partition, why=str(error))
+            except RetriableError as error:
+                self._metrics.failed.inc()
+                log.warning("aborted_indexing_failed", partition=self.partition, why=str(error))
+            except (AbortedIndexError, DecodeError, FatalError) as error:
+                self._metrics.failed.inc()
+                log.error(  # noqa: TRY400 - the error says what is to be done
+                    "aborted_indexing_stopped",
+                    partition=self.partition,
+                    why=str(error),
+                    hint=error.hint,
+                    again_in_s=REST_S,
+                )
+                delay_s = REST_S
+            if self.assigned:
+                await asyncio.sleep(delay_s)
+            if not self.assigned:
+                return
+
+    def stats(self) -> IndexStats:
+        """Its figures, only while it serves."""
+        found = self._indexer.stats() if self._indexer else IndexStats()
+        return found._replace(resting=len(self._resting))
+
+    async def _own(self) -> None:
+        """One ownership; returns when the topics are others, or what rests is due again."""
+        parts = self._parts
+        topics = await self._look()
+        data = placed_partitions(topics.values(), parts.partition_count).get(self.partition)
+        self._resting = {}
+        if not data:
+            self._idle = True
+            await asyncio.sleep(LOOK_S)
+            return
+        self._idle = False
+        indexer = AbortedIndexer(
+            parts.connector,
+            parts.batches,
+            parts.clock,
+            self.partition,
+            parts.limits,
+            failed=self._rest,
+        )
+        try:
+            await indexer.open(data, {name: one.topic_id for name, one in topics.items()})
+            self._indexer = indexer
+            log.info("aborted_indexer_serving", partition=self.partition, data=len(data))
+            await self._follow(indexer, topics)
+        finally:
+            self._indexer = None
+            await indexer.close()
+
+    async def _follow(self, indexer: AbortedIndexer, topics: dict[str, TopicDescription]) -> None:
+        now_s = asyncio.get_running_loop().time
+        looked_s = began_s = now_s()
+        while not (self._resting and now_s() - began_s > REST_S):
+            if not await indexer.advance():
+                await asyncio.sleep(IDLE_S)
+            if now_s() - looked_s > LOOK_S:
+                if await self._look() != topics:
+                    return
+                looked_s = now_s()
+
+    async def _look(self) -> dict[str, TopicDescription]:
+        """The topics that exist; those that do not are said once."""
+        found = await self._parts.admin.describe_topics(self._parts.topics)
+        missing = {name for name in self._parts.topics if name not in found}
+        for name in sorted(missing - self._missing):
+            log.warning("topic_to_index_missing", topic=name, partition=self.partition)
+        self._missing = missing
+        return found
+
+    def _rest(self, data: TopicPartition, error: StilltideError) -> None:
+        self._resting[data] = error
+        log.error(
+            "aborted_indexing_rests",
+            data=str(data),
+            why=str(error),
+            hint=error.hint,
+            again_in_s=REST_S,
+        )

@@ -1,0 +1,1 @@
+"""Runs the stores of pending acknowledgements, and a member's side of them (G)."""

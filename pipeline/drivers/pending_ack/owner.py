@@ -1,0 +1,99 @@
+"""Runs one pending-ack store: requests in, log and answers out.
+
+*Source*: protocols.md G.
+"""
+
+from collections.abc import Sequence
+
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.core.buffered_log.bases import Trim
+from stilltide.pipeline.core.pending_ack.machine import (
+    PendingAckEffect,
+    PendingAckStore,
+    Reply,
+    WriteBase,
+)
+from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
+from stilltide.pipeline.drivers.pending_ack.stats import store_stats, with_subscriptions
+from stilltide.pipeline.drivers.service.owner import OwnerDriver, OwnerParts
+from stilltide.pipeline.metrics.worker import OwnerMetrics
+from stilltide.schemas import topics
+from stilltide.schemas.framing import encode_request_record
+from stilltide.schemas.pending_ack import codec as pending_ack
+from stilltide.schemas.pending_ack.acknowledgements import (
+    AckAnswer,
+    AckRequest,
+    AckResponse,
+    DescribeAcks,
+    DescribeStore,
+    PendingAckRecord,
+    StoreStats,
+)
+from stilltide.schemas.pending_ack.log_base import encode_state
+from stilltide.schemas.values import Offset, TopicPartition
+
+
+class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
+    """One pending-ack store, for as long as its partition is assigned to this worker.
+
+    Args:
+        partition: of pending-ack-log and ack-requests.
+        parts: shared with other owners.
+        limits: of the buffered writer.
+        metrics: where it counts.
+    """
+
+    def __init__(
+        self, partition: int, parts: OwnerParts, *, limits: BatchLimits, metrics: OwnerMetrics
+    ) -> None:
+        self.partition = partition
+        log_partition = TopicPartition(topics.PENDING_ACK_LOG, partition)
+        super().__init__(log_partition, CODEC, parts, limits=limits, metrics=metrics)
+
+    def stats(self) -> StoreStats:
+        """Its figures without those of subscriptions, only while it serves."""
+        assert self._log is not None
+        return store_stats(self._machine, self._log, self._limits, self._ownership)
+
+    def _new_machine(self, log_start: Offset) -> PendingAckStore:
+        return PendingAckStore(self.partition, log_start)
+
+    def _decode_request(self, data: bytes) -> AckRequest:
+        return pending_ack.decode_request(data)
+
+    def _own(self, body: pending_ack.OwnAckBody) -> bytes:
+        return pending_ack.encode_own(body, self._parts.clock.now_ms())
+
+    def _take(self, received: Sequence[tuple[bytes, AckRequest]]) -> None:
+        for data, request in received:
+            if isinstance(request.body, DescribeAcks | DescribeStore):
+                self._answer_after_noop(request)
+            else:
+                at_ms = self._parts.clock.now_ms()
+                logged = PendingAckRecord(request, at_ms)
+                self._append(encode_request_record(data, at_ms), decoded=logged)
+
+    def _answer_after_noop(self, request: AckRequest) -> None:
+        self._after_noop(lambda: self._reply(request, self._answer(request)))
+
+    def _answer(self, request: AckRequest) -> AckAnswer:
+        if isinstance(request.body, DescribeStore):
+            return with_subscriptions(self.stats(), self._machine, request.body)
+        return self._machine.asked(request)
+
+    def _carry_out(self, effect: PendingAckEffect) -> None:
+        match effect:
+            case Reply(request, answer):
+                self._reply(request, answer)
+            case WriteBase(as_of, state):
+                self._write_base(as_of, encode_state(state))
+            case Trim(offset):
+                self._trim(offset)
+
+    def _reply(self, request: AckRequest, answer: AckAnswer) -> None:
+        response = AckResponse(request.number, self.partition, answer)
+        data = pending_ack.encode_response(response)
+        self._respond(request.client_id, request.reply_partition, data)
+
+
+CODEC = log_codec(pending_ack.encode_own, pending_ack.decode)

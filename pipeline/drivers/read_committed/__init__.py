@@ -1,0 +1,1 @@
+"""Gathers what decides records: markers, snapshots, decided logs (D)."""

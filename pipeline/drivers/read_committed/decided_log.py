@@ -1,0 +1,277 @@
+"""How far data partitions are decided, and which of their records are visible.
+
+*Source*: protocols.md H (decided end), D; I7 (what a controller reads of the log).
+*Invariants*: whatever is told lies below the last stable offset and below the first undecided
+record; what was asked for is told only while all of it is in the log.
+
+Tails each partition, from where everything below is decided, and keeps what was read last: about
+2 us for each record.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from stilltide.connectors.errors import OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
+from stilltide.pipeline.core.read_committed.effects import Deliver, Effect
+from stilltide.pipeline.core.read_committed.machine import PartitionFilter
+from stilltide.pipeline.drivers.read_committed.evidence import Evidence
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.txn_headers import txns_of
+from stilltide.schemas.replication.origins import origin_of
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+T = TypeVar("T")
+
+WAITING_MAX = 10_000
+"""Records of a partition held behind an undecided one before its reading pauses."""
+
+KEPT_MAX = 20_000
+"""Visible records of a partition that are kept, in two halves."""
+
+
+@dataclass(slots=True)
+class _Tail:
+    """One partition."""
+
+    machine: PartitionFilter[VisibleRecord]
+    read_to: Offset
+    kept_from: Offset
+    kept: list[VisibleRecord] = field(default_factory=list[VisibleRecord])
+
+    def keep(self, records: Sequence[VisibleRecord]) -> None:
+        self.kept += records
+        if len(self.kept) > KEPT_MAX:
+            del self.kept[: len(self.kept) - KEPT_MAX // 2]
+            self.kept_from = self.kept[0].offset
+
+    def answer(self, wanted: ReadLog, end: EndOffset) -> LogRead:
+        low = bisect_left(self.kept, wanted.first, key=lambda one: one.offset)
+        high = bisect_left(self.kept, end, lo=low, key=lambda one: one.offset)
+        return LogRead(self.kept[low:high], end)
+
+
+class DecidedLog:
+    """Feeds on data, markers and snapshots in `run`.
+
+    Args:
+        connector: the cluster.
+        admin: of the same cluster; the caller's to close.
+        outages: how long the cluster may be away.
+        client_id: prefix of the names its clients bear at the brokers.
+        marker_partitions: of txn-markers.
+        snapshot_partitions: of txn-snapshots.
+        first: where the tail of a partition may begin: everything below is decided.
+        moved: called when more of a partition is decided.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        admin: LogAdmin,
+        outages: OutageGuard,
+        *,
+        client_id: str,
+        marker_partitions: int,
+        snapshot_partitions: int,
+        first: Callable[[TopicPartition], Awaitable[Offset]],
+        moved: Callable[[TopicPartition], None] = lambda _data: None,
+    ) -> None:
+        self._connector = connector
+        self._admin = admin
+        self._outages = outages
+        self._client_id = client_id
+        self._first = first
+        self._moved = moved
+        self._tails: dict[TopicPartition, _Tail] = {}
+        self._added = asyncio.Event()
+        self._batch = asyncio.Event()
+        self._standing: set[TopicPartition] = set()
+        self._scanner = connector.reader(f"{client_id}-scan", fetching=Fetching.SCANNING)
+        self._scanning = asyncio.Lock()
+        self._evidence = Evidence(
+            connector,
+            admin,
+            outages,
+            client_id=client_id,
+            marker_partitions=marker_partitions,
+            snapshot_partitions=snapshot_partitions,
+            machine_of=self._machine_of,
+            decided=self._decided,
+            batch_read=self._batch.set,
+        )
+
+    async def add(self, data: TopicPartition) -> None:
+        """Has a partition be read from now on; it exists. Raises what `first` raises."""
+        if data in self._tails:
+            return
+        first = await self._first(data)
+        machine = PartitionFilter[VisibleRecord](position=first, waiting_max=WAITING_MAX)
+        self._tails[data] = _Tail(machine, first, first)
+        self._evidence.add([data])
+        self._added.set()
+
+    async def run(self) -> None:
+        """Reads until cancelled.
+
+        Raises:
+            UnavailableError: the cluster stayed away.
+            FatalError: a topic is gone; OffsetOutOfRangeError: retention has overtaken the tail.
+            What reading markers and snapshots raises.
+        """
+        while True:
+            self._added.clear()
+            works = [self._added.wait()]
+            if self._tails:
+                works += [self._read(), self._evidence.run()]
+            tasks = [asyncio.ensure_future(work) for work in works]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ended = [task for task in tasks if task.done()]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            for task in ended:
+                task.result()
+
+    async def close(self) -> None:
+        """Releases connections."""
+        await self._scanner.close()
+
+    def decided_end(self, data: TopicPartition) -> EndOffset:
+        """Everything below it is decided; may lag."""
+        return self._tails[data].machine.position
+
+    async def decided_end_now(self, data: TopicPartition) -> EndOffset:
+        """The decided end, computed from last stable offset, markers and snapshots as of now (H).
+
+        Raises:
+            RetriableError: the cluster is away, or the topic is gone.
+        """
+        tail = self._tails[data]
+        stable = await self._end(data, committed=True)
+        markers, snapshots = self._evidence.sources(data)
+        markers_end = await self._end(markers, committed=False)
+        # A marker that was trimmed before it was read is told by a snapshot only.
+        snapshots_end = await self._end(snapshots, committed=True)
+        while tail.read_to < stable or not self._evidence.was_read(
+            data, markers_end, snapshots_end
+        ):
+            self._batch.clear()
+            await self._batch.wait()
+        return tail.machine.position
+
+    async def visible(self, data: TopicPartition, wanted: ReadLog) -> LogRead:
+        """The visible records of a stretch, as far as they are decided.
+
+        Nothing when part of the stretch has left the log.
+        """
+        tail = self._tails[data]
+        nothing = LogRead([], EndOffset(wanted.first))
+        end = EndOffset(min(wanted.end, tail.machine.position))
+        if end <= wanted.first:
+            return nothing
+        if wanted.first >= tail.kept_from:
+            found = tail.answer(wanted, end)
+        else:
+            try:
+                found = await self._scan(tail, OffsetRange(data, wanted.first, end))
+            except OffsetOutOfRangeError:
+                return nothing
+        starts = await self._outages.call(lambda: self._admin.start_offsets([data]))
+        if data not in starts or starts[data] > wanted.first:
+            return nothing
+        return found
+
+    async def _end(self, data: TopicPartition, *, committed: bool) -> EndOffset:
+        ends = await self._admin.end_offsets([data], committed=committed)
+        if data not in ends:
+            raise RetriableError(f"{data} does not exist")
+        return ends[data]
+
+    async def _scan(self, tail: _Tail, read: OffsetRange) -> LogRead:
+        found: list[VisibleRecord] = []
+        async with self._scanning:
+            async for records in scan(self._scanner, [read]):
+                visible, undecided = tail.machine.read_again(_fed(records))
+                found += visible
+                if undecided is not None:
+                    return LogRead(found, undecided)
+        return LogRead(found, read.end)
+
+    async def _read(self) -> None:
+        reader = self._connector.reader(f"{self._client_id}-data")
+        try:
+            await reader.assign({data: tail.read_to for data, tail in self._tails.items()})
+            self._standing.clear()
+            while True:
+                by_partition: dict[TopicPartition, list[Record | EndReached]] = {}
+                for item in await self._outages.call(reader.read, may_rest=True):
+                    data = item.data
+                    by_partition.setdefault(data, []).append(item)
+                for data, items in by_partition.items():
+                    self._items_read(data, items)
+                self._pause(reader)
+                self._batch.set()
+                await asyncio.sleep(0)  # others have their turn in a long backlog
+        finally:
+            await reader.close()
+
+    def _items_read(self, data: TopicPartition, items: Sequence[Record | EndReached]) -> None:
+        tail = self._tails[data]
+        records = [it for it in items if isinstance(it, Record)]
+        if records:
+            tail.read_to = Offset(records[-1].offset + 1)
+            self._decided(data, tail.machine.records_read(*zip(*_fed(records), strict=True)))
+        for item in items:
+            if isinstance(item, EndReached) and item.end_offset > tail.read_to:
+                tail.read_to = Offset(item.end_offset)
+                self._decided(data, tail.machine.end_reached(item.end_offset))
+
+    def _pause(self, reader: LogReader) -> None:
+        """Stops reading where too much waits behind an undecided record."""
+        counts = {data: tail.machine.statistics.waiting for data, tail in self._tails.items()}
+        full = {data for data, count in counts.items() if count >= WAITING_MAX}
+        if full != self._standing:
+            reader.pause(full - self._standing)
+            reader.resume(self._standing - full)
+            self._standing = full
+
+    def _machine_of(self, data: TopicPartition) -> PartitionFilter[VisibleRecord] | None:
+        tail = self._tails.get(data)
+        return None if tail is None else tail.machine
+
+    def _decided(self, data: TopicPartition, effects: list[Effect[VisibleRecord]]) -> None:
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._tails[data].keep(effect.payloads)
+                self._moved(data)
+
+
+async def answered(
+    reading: Generator[ReadLog, LogRead, T], read: Callable[[ReadLog], Awaitable[LogRead]]
+) -> T:
+    """Carries out what it wants to read; raises what `read` raises."""
+    try:
+        wanted = next(reading)
+        while True:
+            wanted = reading.send(await read(wanted))
+    except StopIteration as done:
+        return done.value
+
+
+def _fed(records: Sequence[Record]) -> Iterable[tuple[int, bytes | None, VisibleRecord]]:
+    return (
+        (record.offset, txn, VisibleRecord(record.offset, origin_of(record.headers)))
+        for record, txn in zip(records, txns_of(records), strict=True)
+    )

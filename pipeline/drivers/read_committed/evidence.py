@@ -1,0 +1,169 @@
+"""What decides the records of a subscription: markers and snapshots, read side by side.
+
+*Source*: protocols.md D2, D4, D5.
+
+*Invariants*: both are read from their beginning after a data partition was added, in any order; a
+record is given up as lost only once every marker that was there when the snapshot was read has
+been read too.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.core.read_committed.effects import Effect
+from stilltide.pipeline.core.read_committed.machine import PartitionFilter
+from stilltide.pipeline.core.snapshots.recovery import Snapshot
+from stilltide.pipeline.drivers.read_committed.marker_tail import MarkerTail
+from stilltide.pipeline.drivers.read_committed.snapshot_tail import SnapshotTail
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.errors import MarkerConflictError
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.snapshots.snapshots import SnapshotEnd
+from stilltide.schemas.values import EndOffset, TopicPartition
+
+Decided = Callable[[TopicPartition, list[Effect[Any]]], None]
+
+
+class Evidence:
+    """Feeds machines in `run`, which is to be cancelled and called anew after `add` and `remove`.
+
+    Args:
+        marker_partitions: of txn-markers.
+        snapshot_partitions: of txn-snapshots.
+        machine_of: the machine of a data partition; None: not assigned any more.
+        decided: called with what a machine answers.
+        batch_read: called after each batch of markers or snapshots.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        admin: LogAdmin,
+        outages: OutageGuard,
+        *,
+        client_id: str,
+        marker_partitions: int,
+        snapshot_partitions: int,
+        machine_of: Callable[[TopicPartition], PartitionFilter[Any] | None],
+        decided: Decided,
+        batch_read: Callable[[], None],
+    ) -> None:
+        self._admin = admin
+        self._outages = outages
+        self._machine_of = machine_of
+        self._decided = decided
+        self._batch_read = batch_read
+        self._marker_ends: dict[TopicPartition, EndOffset] = {}
+        self._markers = MarkerTail(
+            connector,
+            admin,
+            outages,
+            client_id=f"{client_id}-markers",
+            partition_count=marker_partitions,
+            marker_read=self._marker_read,
+            batch_read=self._marker_batch_read,
+        )
+        self._snapshots = SnapshotTail(
+            connector,
+            admin,
+            outages,
+            client_id=f"{client_id}-snapshots",
+            partition_count=snapshot_partitions,
+            last=self._last,
+            snapshot_read=self._snapshot_read,
+            batch_read=batch_read,
+        )
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Has what decides these data partitions read from its beginning."""
+        partitions = list(partitions)
+        self._markers.add(partitions)
+        self._snapshots.add(partitions)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads nothing more for these data partitions."""
+        partitions = list(partitions)
+        self._markers.remove(partitions)
+        self._snapshots.remove(partitions)
+        for data in partitions:
+            self._marker_ends.pop(data, None)
+
+    def caught_up_at(self, data: TopicPartition) -> float | None:
+        """Loop time at which all that was there at first had been read, None: not yet."""
+        markers, snapshots = self._markers.caught_up_at(data), self._snapshots.caught_up_at(data)
+        return None if markers is None or snapshots is None else max(markers, snapshots)
+
+    def sources(self, data: TopicPartition) -> tuple[TopicPartition, TopicPartition]:
+        """The partitions that have the markers and the snapshots of a data partition."""
+        return self._markers.source(data), self._snapshots.source(data)
+
+    def was_read(
+        self, data: TopicPartition, markers_end: EndOffset, snapshots_end: EndOffset
+    ) -> bool:
+        """Whether what decides a data partition was read up to these end offsets."""
+        markers, snapshots = self._markers.position(data), self._snapshots.position(data)
+        if markers is None or snapshots is None:
+            return False
+        return markers >= markers_end and snapshots >= snapshots_end
+
+    async def run(self) -> None:
+        """Reads until cancelled; raises what the two tails raise."""
+        tails = [asyncio.create_task(it.run()) for it in (self._markers, self._snapshots)]
+        try:
+            await asyncio.gather(*tails)
+        finally:
+            for tail in tails:
+                tail.cancel()
+            await asyncio.gather(*tails, return_exceptions=True)
+
+    def _marker_read(self, marker: Marker) -> None:
+        machine = self._machine_of(marker.data)
+        if machine is None:
+            return
+        try:
+            effects = machine.marker_read(
+                marker.txn.to_bytes(), committed=marker.committed, end_offset=marker.end_offset
+            )
+        except MarkerConflictError as error:
+            error.detail = f"on {marker.data}: {error.detail}"
+            raise
+        if effects:
+            self._decided(marker.data, effects)
+
+    def _marker_batch_read(self) -> None:
+        for data in list(self._marker_ends):
+            self._give_up(data)
+        self._batch_read()
+
+    def _last(self, data: TopicPartition, end: SnapshotEnd) -> Snapshot | None:
+        """The snapshot in use, if the next one takes its place at once: it takes over its ids."""
+        machine = self._machine_of(data)
+        if machine is None or end.floors_valid_from > machine.position:
+            return None
+        last = machine.snapshot
+        assert last is None or isinstance(last, Snapshot)
+        return last
+
+    async def _snapshot_read(self, data: TopicPartition, snapshot: Snapshot) -> None:
+        machine = self._machine_of(data)
+        if machine is None:
+            return
+        self._decided(data, machine.snapshot_read(snapshot))
+        if machine.newer_snapshot is None:
+            self._marker_ends.pop(data, None)
+            return
+        source = self._markers.source(data)
+        ends = await self._outages.call(lambda: self._admin.end_offsets([source]))
+        if source in ends and self._machine_of(data) is machine:
+            self._marker_ends[data] = ends[source]
+            self._give_up(data)
+
+    def _give_up(self, data: TopicPartition) -> None:
+        """Has records that left the log undecided reported, once the markers were read (D4)."""
+        position, machine = self._markers.position(data), self._machine_of(data)
+        if machine is not None and position is not None and position >= self._marker_ends[data]:
+            del self._marker_ends[data]
+            self._decided(data, machine.markers_read_to_end())

@@ -1,0 +1,153 @@
+"""Tails the marker partitions that serve the assigned data partitions.
+
+*Source*: protocols.md D5 and C4; system.md: an undecodable record of a system topic stops its
+reader.
+
+*Invariants*: a data partition's markers are read from their log start after it was added; repeats
+that this causes for others are harmless (C4), and so are markers that were trimmed before they were
+read: a snapshot has absorbed them, or the reader waits for one (D5).
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.schemas.coordinator.markers import Marker, decode
+from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import TXN_MARKERS
+from stilltide.schemas.values import Offset, TopicPartition
+
+
+class MarkerTail:
+    """Reads markers in `run`, which is to be cancelled and called anew after `add` and `remove`.
+
+    Args:
+        marker_read: called with each marker; what it raises stops the reading.
+        batch_read: called after each batch of markers.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        admin: LogAdmin,
+        outages: OutageGuard,
+        *,
+        client_id: str,
+        partition_count: int,
+        marker_read: Callable[[Marker], None],
+        batch_read: Callable[[], None],
+    ) -> None:
+        self._connector = connector
+        self._admin = admin
+        self._outages = outages
+        self._client_id = client_id
+        self._partition_count = partition_count
+        self._marker_read = marker_read
+        self._batch_read = batch_read
+        self._served_by: dict[TopicPartition, TopicPartition] = {}
+        self._positions: dict[TopicPartition, Offset] = {}
+        self._caught_up_at: dict[TopicPartition, float] = {}
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Has the markers of these data partitions read from their log start."""
+        for data in partitions:
+            source = self._served_by[data] = self.source(data)
+            self._positions.pop(source, None)
+            self._caught_up_at.pop(source, None)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads no more markers for these data partitions."""
+        for data in partitions:
+            self._served_by.pop(data, None)
+        needed = set(self._served_by.values())
+        for source in set(self._positions) - needed:
+            del self._positions[source]
+        for source in set(self._caught_up_at) - needed:
+            del self._caught_up_at[source]
+
+    def source(self, data: TopicPartition) -> TopicPartition:
+        """The marker partition that serves a data partition."""
+        return TopicPartition(TXN_MARKERS, system_partition(data, self._partition_count))
+
+    def position(self, data: TopicPartition) -> Offset | None:
+        """Every marker of a data partition below it was read or trimmed; None: not begun."""
+        return self._positions.get(self.source(data))
+
+    def caught_up_at(self, data: TopicPartition) -> float | None:
+        """Loop time at which all markers of a data partition had been read once, None: not yet."""
+        source = self._served_by.get(data)
+        return None if source is None else self._caught_up_at.get(source)
+
+    async def run(self) -> None:
+        """Reads until cancelled.
+
+        Raises:
+            DecodeError: a record is not a marker; names its topic, partition and offset.
+            MarkerConflictError: two markers contradict each other; names the later one's place.
+            UnavailableError: the cluster stayed away.
+        """
+        sources = set(self._served_by.values())
+        if not sources:
+            return
+        await self._begin([source for source in sources if source not in self._positions])
+        reader = self._connector.reader(self._client_id)
+        try:
+            await reader.assign({source: self._positions[source] for source in sources})
+            while True:
+                for item in await self._read(reader, sources):
+                    self._item_read(item)
+                self._batch_read()
+        finally:
+            await reader.close()
+
+    async def _read(
+        self, reader: LogReader, sources: Collection[TopicPartition]
+    ) -> Sequence[Record | EndReached]:
+        """The next items; begins again at the log starts when they have passed a position."""
+        while True:
+            try:
+                return await self._outages.call(reader.read, may_rest=True)
+            except OffsetOutOfRangeError:
+                before = dict(self._positions)
+                await self._begin(sources)
+                if before == self._positions:
+                    raise
+                await reader.assign({source: self._positions[source] for source in sources})
+
+    async def _begin(self, sources: Collection[TopicPartition]) -> None:
+        """Moves positions to the log starts, never back."""
+        starts = await self._outages.call(lambda: self._admin.start_offsets(list(sources)))
+        for source in sources:
+            if source not in starts:
+                raise FatalError(
+                    "a partition of the marker topic does not exist",
+                    hint="was the topic deleted? without it no outcome is known",
+                    topic=source.topic,
+                    partition=source.partition,
+                )
+            start = starts[source]
+            self._positions[source] = max(start, self._positions.get(source, start))
+
+    def _item_read(self, item: Record | EndReached) -> None:
+        source = item.data
+        if isinstance(item, EndReached):
+            if source not in self._caught_up_at:
+                self._caught_up_at[source] = asyncio.get_running_loop().time()
+            self._positions[source] = Offset(item.end_offset)
+            return
+        try:
+            marker = decode(item.key, item.value)
+            if isinstance(marker, Marker):  # barriers are for snapshot writers
+                if marker.committed and marker.end_offset is None:
+                    raise DecodeError("a commit marker without end offset")
+                self._marker_read(marker)
+        except StilltideError as error:
+            error.at(source.topic, source.partition, item.offset)
+            raise
+        self._positions[source] = Offset(item.offset + 1)

@@ -1,0 +1,116 @@
+"""Asks for a snapshot where a subscription stands at an undecided record.
+
+*Source*: protocols.md D2, E7: a record that belongs to no registered transaction is decided only by
+a snapshot whose M passes it.
+
+*Invariants*: at most one question for each data partition at a time; the same record is asked about
+less and less often; what goes wrong with a question never disturbs the reading.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.values import Offset, TopicPartition, TxnId
+
+_AGAIN_TIMES_MAX = 12
+"""The longest time between two questions about one record, in units of the first."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Blocked(NamedTuple):
+    """An undecided record that a partition stands at (D2).
+
+    `waited_s` counts from when all markers and snapshots written before were read; 0 until then.
+    """
+
+    data: TopicPartition
+    offset: Offset
+    txn: TxnId
+    waited_s: float
+
+
+@dataclass(slots=True)
+class _Asked:
+    offset: Offset
+    again_at_s: float
+    delay_s: float
+
+
+class SnapshotAsker:
+    """Looks again and again at what is blocked, in `run`, which is to be cancelled.
+
+    Args:
+        client_id: of the line to the snapshot writers, open only while there is a question.
+        after_s: how long a record is undecided before the first question, > 0; also what is waited
+            for an answer, and the first delay before the next question about the same record.
+        blocked: where the subscription stands.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        client_id: str,
+        after_s: float,
+        blocked: Callable[[], Mapping[TopicPartition, Blocked]],
+    ) -> None:
+        self._connector = connector
+        self._client_id = client_id
+        self._after_s = after_s
+        self._blocked = blocked
+        self._asked: dict[TopicPartition, _Asked] = {}
+
+    async def run(self) -> None:
+        """Asks until cancelled."""
+        while True:
+            await asyncio.sleep(self._after_s / 4)
+            due = self.due(asyncio.get_running_loop().time())
+            if not due:
+                continue
+            try:
+                async with connect_snapshots(
+                    self._connector, self._client_id, timeout_s=self._after_s
+                ) as line:
+                    await asyncio.gather(*(self._ask(line, data) for data in due))
+            except StilltideError as error:
+                self._report(due, error)
+
+    def due(self, now_s: float) -> list[TopicPartition]:
+        """What is to be asked at this loop time; counts as asked then."""
+        blocked = self._blocked()
+        for data in self._asked.keys() - blocked.keys():
+            del self._asked[data]
+        due: list[TopicPartition] = []
+        for data, there in blocked.items():
+            asked = self._asked.get(data)
+            if asked is None or asked.offset != there.offset:
+                if there.waited_s >= self._after_s:
+                    first_s = self._after_s
+                    self._asked[data] = _Asked(there.offset, now_s + first_s, first_s)
+                    due.append(data)
+            elif now_s >= asked.again_at_s:
+                asked.delay_s = min(2 * asked.delay_s, _AGAIN_TIMES_MAX * self._after_s)
+                asked.again_at_s = now_s + asked.delay_s
+                due.append(data)
+        return due
+
+    async def _ask(self, line: SnapshotLine, data: TopicPartition) -> None:
+        try:
+            await line.take(data)
+        except StilltideError as error:
+            self._report([data], error)
+
+    def _report(self, partitions: Collection[TopicPartition], error: StilltideError) -> None:
+        _log.warning(
+            "no snapshot for an undecided record; asking again later",
+            partitions=[str(data) for data in partitions],
+            error=str(error),
+        )

@@ -1,0 +1,164 @@
+"""Tails the partitions of txn-snapshots that serve the assigned data partitions.
+
+*Source*: protocols.md D4, D5, E4, E8.
+
+*Invariants*: a snapshot is handed on only when it is whole, as of a last stable offset; its topic
+is the one that was there after the data partition was assigned.
+
+Refuses: a snapshot with a gap that reading on does not fill, and one of a former topic.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.errors import SnapshotPartError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.snapshots.snapshots import SnapshotEnd
+from stilltide.schemas.topics import TXN_SNAPSHOTS
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+
+class _Source:
+    """A partition of txn-snapshots, and which data partitions it is read for."""
+
+    def __init__(self, place: TopicPartition, served: set[TopicPartition]) -> None:
+        self.place = place
+        self.served = served
+        self.table = SnapshotTable(place.partition, only=served)
+        self.told: dict[TopicPartition, SnapshotEnd | None] = {}
+
+    def unread(self) -> list[TopicPartition]:
+        """Whose end has changed since it was told."""
+        ends = self.table.ends
+        return [data for data in self.served if ends.get(data) is not self.told.get(data)]
+
+
+class SnapshotTail:
+    """Reads snapshots in `run`, which is to be cancelled and called anew after `add` and `remove`.
+
+    Args:
+        last: the snapshot of a data partition that a new one may take its ids over from.
+        snapshot_read: called with each new one, once more after each run begins; what it raises
+            stops the reading.
+        batch_read: called after each batch of records.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        admin: LogAdmin,
+        outages: OutageGuard,
+        *,
+        client_id: str,
+        partition_count: int,
+        last: Callable[[TopicPartition, SnapshotEnd], Snapshot | None],
+        snapshot_read: Callable[[TopicPartition, Snapshot], Awaitable[None]],
+        batch_read: Callable[[], None],
+    ) -> None:
+        self._connector = connector
+        self._admin = admin
+        self._outages = outages
+        self._client_id = client_id
+        self._partition_count = partition_count
+        self._last = last
+        self._snapshot_read = snapshot_read
+        self._batch_read = batch_read
+        self._assigned: set[TopicPartition] = set()
+        self._caught_up_at: dict[TopicPartition, float] = {}
+        self._read_to: dict[TopicPartition, EndOffset] = {}
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Has the snapshots of these data partitions read."""
+        self._assigned.update(partitions)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads no more snapshots of these data partitions."""
+        self._assigned.difference_update(partitions)
+
+    def caught_up_at(self, data: TopicPartition) -> float | None:
+        """Loop time at which this run had read the snapshot of a data partition; None: not yet."""
+        return self._caught_up_at.get(data)
+
+    def source(self, data: TopicPartition) -> TopicPartition:
+        """The partition that has the snapshots of a data partition."""
+        return TopicPartition(TXN_SNAPSHOTS, system_partition(data, self._partition_count))
+
+    def position(self, data: TopicPartition) -> EndOffset | None:
+        """What was there below it has been taken up; None: not in this run."""
+        return self._read_to.get(self.source(data))
+
+    async def run(self) -> None:
+        """Reads until cancelled.
+
+        Raises:
+            DecodeError: a record is not of a snapshot; names its topic, partition and offset.
+            SnapshotPartError: a part is missing, or not the one that is named.
+            TopicRecreatedError: a snapshot is of a former topic of that name.
+            UnavailableError: the cluster stayed away.
+        """
+        self._caught_up_at.clear()
+        self._read_to.clear()
+        if not self._assigned:
+            return
+        served: defaultdict[TopicPartition, set[TopicPartition]] = defaultdict(set)
+        for data in self._assigned:
+            served[self.source(data)].add(data)
+        sources = {place: _Source(place, data) for place, data in served.items()}
+        names = sorted({data.topic for data in self._assigned})
+        found = await self._outages.call(lambda: self._admin.describe_topics(names))
+        ids = {name: description.topic_id for name, description in found.items()}
+        reader = self._connector.reader(self._client_id)
+        try:
+            await reader.assign(dict.fromkeys(sources, Offset(0)))
+            while True:
+                for item in await self._outages.call(reader.read, may_rest=True):
+                    await self._item_read(sources, item, ids)
+                self._batch_read()
+        finally:
+            await reader.close()
+
+    async def _item_read(
+        self,
+        sources: dict[TopicPartition, _Source],
+        item: Record | EndReached,
+        ids: dict[str, bytes],
+    ) -> None:
+        source = sources[item.data]
+        if isinstance(item, Record):
+            source.table.record_read(item.offset, item.key, item.value)
+            return
+        for data in source.unread():
+            if not await self._take(source, data, ids, item):
+                return
+        self._read_to[source.place] = item.end_offset
+        for data in source.served:
+            self._caught_up_at.setdefault(data, asyncio.get_running_loop().time())
+
+    async def _take(
+        self, source: _Source, data: TopicPartition, ids: dict[str, bytes], reached: EndReached
+    ) -> bool:
+        """Hands a snapshot on; False: there is more to read before it is whole (E4)."""
+        end = source.table.ends.get(data)
+        if end is not None and data.topic in ids:
+            try:
+                last = self._last(data, end)
+                snapshot = source.table.snapshot(data, ids[data.topic], last)
+            except SnapshotPartError:
+                if await self._grown(source.place, reached):
+                    return False
+                raise
+            assert snapshot is not None
+            await self._snapshot_read(data, snapshot)
+        source.told[data] = end
+        return True
+
+    async def _grown(self, place: TopicPartition, reached: EndReached) -> bool:
+        """Whether there is a newer last stable offset: compaction runs ahead of no more than it."""
+        ends = await self._outages.call(lambda: self._admin.end_offsets([place], committed=True))
+        return ends.get(place, reached.end_offset) > reached.end_offset

@@ -1,0 +1,327 @@
+"""Runs the owner of one log: what coordinators and pending-ack stores have in common.
+
+*Source*: protocols.md B4, C1, C8. Requests are appended as they arrived and answered from the
+entry read back, so no request is held in memory on its way through the log.
+"""
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import ConnectorError, FencedError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec, OwnedLog
+from stilltide.pipeline.drivers.service.log_bases import LogBases
+from stilltide.pipeline.drivers.service.ownership import Ownership
+from stilltide.pipeline.drivers.service.passed_over import PassedOver
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.metrics.worker import OwnerMetrics
+from stilltide.schemas.bases import Base
+from stilltide.schemas.coordinator.transactions import Noop
+from stilltide.schemas.framing import decode_value
+from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+HELD_BATCHES_MAX = 1000
+"""Batches of requests kept while the log is replayed; clients repeat what is dropped."""
+
+FENCED_DELAY_S_MAX = 1.0
+
+NOBODYS = "neither a fence nor an entry of the owner at that time"
+
+
+@dataclass(frozen=True)
+class OwnerParts:
+    """What the owners of one worker use together.
+
+    Attributes:
+        connector: the cluster.
+        writer: appends entries.
+        replies: takes answers.
+        admin: trims the logs.
+        submit: hands log entries to the buffered-writer agent.
+        foreign: counts and logs entries of the logs that are passed over (B6).
+        clock: wall clock.
+        broker_away_s_max: how long the broker may be away before `run` gives up.
+    """
+
+    connector: Connector
+    writer: LogWriter
+    replies: Replies
+    admin: LogAdmin
+    submit: Callable[[OwnedLog, WriteEntry], None]
+    foreign: PassedOver
+    clock: Clock
+    broker_away_s_max: float = 60.0
+
+
+class OwnerMachine(Protocol):
+    """One ownership's machine, as far as any driver knows it; records and effects are its own."""
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is due next."""
+        ...
+
+    def applied(
+        self, offset: Offset, records: Sequence[Any], *, own: bool, now_ms: int
+    ) -> Sequence[Any]:
+        """The records of the next effective entry."""
+        ...
+
+    def serve(self, epoch: Offset, now_ms: int) -> Sequence[Any]:
+        """Replay is over."""
+        ...
+
+    def tick(self, now_ms: int) -> Sequence[Any]:
+        """What is due."""
+        ...
+
+    def base_lost(self, as_of: EndOffset, now_ms: int) -> None:
+        """A piece of a base will never be effective."""
+        ...
+
+    def trimmed(self, offset: Offset) -> None:
+        """The log begins at `offset` now."""
+        ...
+
+    def trim_failed(self, offset: Offset, now_ms: int) -> None:
+        """Whether the log was trimmed is unknown."""
+        ...
+
+
+M = TypeVar("M", bound=OwnerMachine)
+R = TypeVar("R")
+
+
+class OwnerDriver(ABC, Generic[M, R]):
+    """One owner, for as long as its partition is assigned to this worker.
+
+    Args:
+        owned: the log.
+        codec: its fence and no-op records.
+        parts: shared with other owners.
+        limits: of the buffered writer.
+        metrics: where it counts.
+    """
+
+    def __init__(
+        self,
+        owned: TopicPartition,
+        codec: LogCodec,
+        parts: OwnerParts,
+        *,
+        limits: BatchLimits,
+        metrics: OwnerMetrics,
+    ) -> None:
+        self.assigned = True
+        self._owned = owned
+        self._codec = codec
+        self._parts = parts
+        self._limits = limits
+        self._metrics = metrics
+        self._held: deque[list[tuple[bytes, R]]] = deque(maxlen=HELD_BATCHES_MAX)
+        self._machine = self._new_machine(Offset(0))
+        self._log: OwnedLog | None = None
+        self._bases: LogBases | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._ownership = Ownership(0)
+
+    @abstractmethod
+    def _new_machine(self, log_start: Offset) -> M:
+        """The machine of a replay that begins at `log_start`."""
+
+    @abstractmethod
+    def _decode_request(self, data: bytes) -> R:
+        """One request; raises `DecodeError`."""
+
+    @abstractmethod
+    def _take(self, received: Sequence[tuple[bytes, R]]) -> None:
+        """Requests with their bytes, only while it serves."""
+
+    @abstractmethod
+    def _own(self, body: Base | Noop) -> bytes:
+        """Bytes of a record that it makes itself."""
+
+    @abstractmethod
+    def _carry_out(self, effect: Any) -> None:
+        """One effect of the machine."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether it owns its log just now; what arrives before is held, for a while."""
+        return self._log is not None and self._log.epoch is not None
+
+    def limits_changed(self, limits: BatchLimits) -> None:
+        """Other thresholds from now on; what is buffered leaves under the old ones (A7)."""
+        if limits == self._limits:
+            return
+        self._limits = limits
+        if self._log is not None:
+            self._log.limits_changed(limits)
+
+    async def run(self) -> None:
+        """Owns the log until cancelled, or fenced and not assigned any more.
+
+        Fenced while still assigned, it begins again after a random delay: the fence may be the
+        late one of a dead process (B4).
+        """
+        while True:
+            self._ownership = Ownership(asyncio.get_running_loop().time())
+            self._log, self._bases = self._begin()
+            try:
+                await self._log.run()
+            except FencedError as error:
+                self._metrics.fenced.inc()
+                log.warning("owner_fenced", log=str(self._owned), why=error.detail)
+            finally:
+                self._stop_serving()
+            if self.assigned:
+                await asyncio.sleep(random.uniform(0, FENCED_DELAY_S_MAX))  # noqa: S311 - B4
+            if not self.assigned:
+                return
+
+    def requests_received(self, value: bytes | None) -> None:
+        """One value of the requests topic: a framed batch of requests, or a bare one.
+
+        Raises:
+            DecodeError: not requests; nothing of the value was appended.
+        """
+        received = [(data, self._decode_request(data)) for data in decode_value(value)]
+        self._metrics.requests.inc(len(received))
+        if self.serving:
+            self._take(received)
+        else:
+            self._held.append(received)
+
+    def _begin(self) -> tuple[OwnedLog, LogBases]:
+        owned = OwnedLog(
+            self._parts.connector,
+            self._owned,
+            self._codec,
+            self._limits,
+            writer=self._parts.writer,
+            submit=self._parts.submit,
+            replaying=self._replaying,
+            applied=self._applied,
+            serving=self._serve,
+            wrote=self._metrics.log.entry_written,
+            foreign=self._foreign_read,
+            patience_s=self._parts.broker_away_s_max,
+        )
+        bases = LogBases(
+            owned,
+            self._parts.admin,
+            encode=self._own,
+            lost=self._base_lost,
+            trimmed=self._trimmed,
+        )
+        return owned, bases
+
+    def _append(
+        self,
+        record: bytes,
+        settled: Callable[[BatchPosition | ConnectorError], None] | None = None,
+        decoded: Any = None,
+    ) -> None:
+        assert self._log is not None
+        self._log.append(record, settled, decoded)
+
+    def _after_noop(self, call: Callable[[], None]) -> None:
+        """Calls once what was appended up to now has been read back (C1); never if it is lost."""
+
+        def settled(result: BatchPosition | ConnectorError) -> None:
+            if not isinstance(result, ConnectorError):
+                call()
+
+        self._append(self._own(Noop()), settled)
+
+    def _respond(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
+        self._metrics.answers.inc()
+        self._parts.replies.add(client_id, reply_partition, answer)
+
+    def _write_base(self, as_of: EndOffset, state: Iterable[bytes]) -> None:
+        assert self._bases is not None
+        self._bases.write(as_of, state)
+
+    def _trim(self, offset: Offset) -> None:
+        assert self._bases is not None
+        self._bases.trim(offset)
+
+    def _run(self, effects: Sequence[Any]) -> None:
+        for effect in effects:
+            self._carry_out(effect)
+        self._arm()
+
+    def _replaying(self, log_start: Offset) -> None:
+        self._machine = self._new_machine(log_start)
+
+    def _applied(self, offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+        if own:
+            self._ownership.wrote(records)
+        now_ms = self._parts.clock.now_ms()
+        self._run(self._machine.applied(offset, records, own=own, now_ms=now_ms))
+
+    def _foreign_read(self, entry: Record) -> None:
+        self._parts.foreign.add(entry.data, entry.offset, entry.value, NOBODYS)
+
+    def _serve(self) -> None:
+        assert self._log is not None
+        assert self._log.epoch is not None
+        effects = self._machine.serve(self._log.epoch, self._parts.clock.now_ms())
+        replayed_ms = round((asyncio.get_running_loop().time() - self._ownership.began_s) * 1000)
+        self._ownership.recovery_ms = replayed_ms
+        log.info("owner_serving", log=str(self._owned), replayed_ms=replayed_ms)
+        self._run(effects)
+        while self._held:
+            self._take(self._held.popleft())
+
+    def _stop_serving(self) -> None:
+        assert self._bases is not None
+        self._bases.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _base_lost(self, as_of: EndOffset) -> None:
+        if self.serving:
+            self._machine.base_lost(as_of, self._parts.clock.now_ms())
+            self._arm()
+
+    def _trimmed(self, offset: Offset, done: bool) -> None:  # noqa: FBT001 - LogBases' call
+        if done:
+            self._machine.trimmed(offset)
+        else:
+            self._machine.trim_failed(offset, self._parts.clock.now_ms())
+            self._arm()
+
+    def _arm(self) -> None:
+        """Sees to a tick at the machine's deadline; one that comes too early does no harm."""
+        deadline_ms = self._machine.deadline_ms
+        if deadline_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
+                return
+            self._timer.cancel()
+        delay_s = max(0, deadline_ms - self._parts.clock.now_ms()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._ticked)
+        self._timer_ms = deadline_ms
+
+    def _ticked(self) -> None:
+        self._timer = None
+        if self.serving:
+            self._run(self._machine.tick(self._parts.clock.now_ms()))

@@ -1,0 +1,342 @@
+"""Carries requests to the owners of logs and their answers back.
+
+*Source*: protocols.md A (requests are batched by the same accumulator as log entries), C1b. Who is
+asked is a `Service`: the coordinators, the owners of pending acknowledgements (G), or the snapshot
+writers (E7).
+"""
+
+import asyncio
+import secrets
+import zlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, NoReturn, Protocol, TypeVar
+
+import structlog
+
+from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.records import EndReached
+from stilltide.connectors.ports.writers import Delivered, LogWriter
+from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbered, Send
+from stilltide.pipeline.drivers.service.request_batches import RequestBatches
+from stilltide.pipeline.errors import RequestTimeoutError, client_failed
+from stilltide.schemas import topics
+from stilltide.schemas.coordinator import requests
+from stilltide.schemas.coordinator.transactions import Answer, Request, RequestBody
+from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.framing import decode_value
+from stilltide.schemas.pending_ack import codec as pending_ack
+from stilltide.schemas.pending_ack.acknowledgements import (
+    AckAnswer,
+    AckQuestion,
+    AckRequest,
+    ack_request,
+)
+from stilltide.schemas.snapshots import requests as snapshot_requests
+from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, snapshot_request
+from stilltide.schemas.values import Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.1
+
+WAKES_PER_TURN = 64
+"""Callers of one batch of answers go on in groups: what the first ones ask is on its way while the
+others still work. Else client and owner would take turns, and one of two cores rest."""
+
+B = TypeVar("B")
+R = TypeVar("R", bound=Numbered)
+A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Service(Generic[B, R, A]):
+    """Who answers requests: where they are sent to, and in what bytes.
+
+    Attributes:
+        topic: of the requests; its partitions have owners, and numbers of their own.
+        owner: what an owner of a partition is called.
+        make: a request from client id, number, acknowledged number, reply partition and body.
+        encode: bytes of a request.
+        decode: request number, partition and answer.
+    """
+
+    topic: str
+    owner: str
+    make: Callable[[bytes, int, int, int, B], R]
+    encode: Callable[[R], bytes]
+    decode: Callable[[bytes], tuple[int, int, A]]
+
+
+COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
+    topics.TXN_REQUESTS,
+    "coordinator",
+    Request,
+    requests.encode_request,
+    requests.decode_response,
+)
+PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
+    topics.ACK_REQUESTS,
+    "pending-ack owner",
+    ack_request,
+    pending_ack.encode_request,
+    pending_ack.decode_response,
+)
+SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Service(
+    topics.SNAPSHOT_REQUESTS,
+    "snapshot writer",
+    snapshot_request,
+    snapshot_requests.encode_request,
+    snapshot_requests.decode_response,
+)
+
+
+class Neighbour(Protocol):
+    """An owner in this process: requests reach it, and its answers come back, without Kafka."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether it owns its log just now."""
+        ...
+
+    def requests_received(self, value: bytes | None) -> None:
+        """One value of the requests topic; raises `DecodeError`."""
+        ...
+
+
+class Requests(Generic[B, R, A]):
+    """Asks the owners of a service; `open` first, `close` last.
+
+    Args:
+        service: who is asked.
+        connector: the cluster.
+        writer: appends requests; shared with the client's data.
+        name: the client's name in ids and logs.
+        request_timeout_s: how long one request may take, repeats included.
+
+    Attributes:
+        neighbours: owners in this process, by partition. One that serves is asked directly: its log
+            makes the request durable and says whose it is (B), and what is lost is repeated (C1b).
+    """
+
+    def __init__(
+        self,
+        service: Service[B, R, A],
+        connector: Connector,
+        writer: LogWriter,
+        *,
+        name: str,
+        request_timeout_s: float,
+        resend_s: float,
+    ) -> None:
+        self.neighbours: Mapping[int, Neighbour] = {}
+        self._service = service
+        self._connector = connector
+        self._writer = writer
+        self._name = name
+        self._timeout_ms = request_timeout_s * 1000
+        self._resend_ms = resend_s * 1000
+        self._loop = asyncio.get_running_loop()
+        self._sessions: list[ClientSession[B, R, A]] = []
+        self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
+        self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
+        self._client_id = b""
+        self._reader = connector.reader(f"{name}-responses", committed=False)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: StilltideError | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def client_id(self) -> bytes:
+        """Whom answers are addressed to; known after `open`."""
+        return self._client_id
+
+    @property
+    def home(self) -> int:
+        """The partition this client keeps to where any will do; known after `open`.
+
+        One for all of them: requests and log records of one client then share entries, while
+        several clients spread over the coordinators.
+        """
+        return zlib.crc32(self._client_id[::-1]) % len(self._sessions)
+
+    async def open(self, *, partition_count: int, response_partition_count: int) -> None:
+        """Listens for answers from now on."""
+        self._client_id = self._name.encode() + secrets.token_bytes(16)
+        partition = zlib.crc32(self._client_id) % response_partition_count
+        data = TopicPartition(topics.TXN_RESPONSES, partition)
+        admin = self._connector.admin()
+        try:
+            ends = await admin.end_offsets([data])
+        finally:
+            await admin.close()
+        await self._reader.assign({data: Offset(ends[data])})
+        for owner in range(partition_count):
+            session: ClientSession[B, R, A] = ClientSession(
+                self._client_id, partition, self._service.make, resend_ms=self._resend_ms
+            )
+            self._sessions.append(session)
+            self._batches.append(RequestBatches(partial(self._send, owner)))
+        self._tasks = [
+            asyncio.create_task(self._guarded(self._listen), name="responses"),
+            asyncio.create_task(self._guarded(self._tick), name="requests-tick"),
+        ]
+
+    async def close(self) -> None:
+        """Gives up what is not answered."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._reader.close()
+        self._fail_all(RequestTimeoutError("the client was closed before the answer came"))
+
+    async def failed(self) -> NoReturn:
+        """Returns never; raises what ended the client: nobody is answered any more."""
+        await self._ended.wait()
+        assert self._failure is not None
+        raise self._failure
+
+    async def ask(self, partition: int, body: B) -> A:
+        """One request and its answer.
+
+        Raises:
+            RequestTimeoutError: no answer in time; whether it took effect is unknown.
+            ClientFailedError, or another StilltideError: what ended the client.
+        """
+        future: asyncio.Future[A] = self._loop.create_future()
+
+        def settle(answer: A | StilltideError) -> None:
+            if not self._waking:
+                self._loop.call_soon(self._wake)
+            self._waking.append((future, answer))
+
+        self.tell(partition, body, settle)
+        return await future
+
+    def tell(self, partition: int, body: B, settle: Callable[[A | StilltideError], None]) -> None:
+        """One request; `settle` is called once, before anybody hears who asks by `ask`."""
+        if self._failure is not None:
+            settle(self._failure)
+            return
+        now_ms = self._loop.time() * 1000
+        send = self._sessions[partition].made(body, now_ms, self._timeout_ms)
+        request = send.request
+        self._batches[partition].append(request.number, self._service.encode(request), settle)
+
+    def answers_received(self, answers: Sequence[bytes]) -> None:
+        """Answers of neighbours; once all is failed they are passed over."""
+        if self._failure is not None:
+            return
+        try:
+            self._answered(answers)
+        except Exception as error:  # noqa: BLE001 - raised from every call of this client
+            self._fail_all(error)
+
+    def _wake(self) -> None:
+        """Wakes callers, some in each turn of the loop."""
+        waking = self._waking
+        for _ in range(min(len(waking), WAKES_PER_TURN)):
+            future, answer = waking.popleft()
+            if future.done():
+                continue
+            if isinstance(answer, StilltideError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+        if waking:
+            self._loop.call_soon(self._wake)
+
+    def _send(self, partition: int, value: bytes, delivered: Delivered) -> None:
+        neighbour = self.neighbours.get(partition)
+        if neighbour is not None and neighbour.serving:
+            self._loop.call_soon(neighbour.requests_received, value)
+            self._loop.call_soon(delivered, None, -1)
+            return
+        data = TopicPartition(self._service.topic, partition)
+        try:
+            self._writer.append(data, value, delivered, key=self._client_id)
+        except ConnectorError as error:
+            self._loop.call_soon(delivered, error, -1)
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs what a client needs to the end of it: without one of them calls would hang."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - raised from every call of this client
+            self._fail_all(error)
+
+    async def _listen(self) -> None:
+        away = False
+        while self._failure is None:
+            try:
+                items = await self._reader.read()
+            except RetriableError as error:
+                if not away:
+                    log.warning("responses_unreadable", why=error.primary)
+                away = True
+                await asyncio.sleep(TICK_S)
+                continue
+            away = False
+            for item in items:
+                if isinstance(item, EndReached) or item.key != self._client_id:
+                    continue
+                if self._failure is not None:
+                    return  # while it was read
+                try:
+                    self._answered(decode_value(item.value))
+                except StilltideError as error:
+                    raise error.at(item.topic, item.partition, item.offset) from None
+
+    def _answered(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            number, partition, answer = self._service.decode(record)
+            if partition >= len(self._sessions):
+                owner = self._service.owner
+                raise DecodeError(f"an answer of {owner} {partition}, which there is not")
+            if self._sessions[partition].answered(number, answer) is not None:
+                self._batches[partition].answered(number)(answer)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._failure is not None:
+                return  # everybody has been told
+            now_ms = self._loop.time() * 1000
+            for partition, session in enumerate(self._sessions):
+                deadline_ms = session.deadline_ms
+                if deadline_ms is not None and deadline_ms <= now_ms:
+                    self._run(partition, session.tick(now_ms))
+
+    def _run(self, partition: int, effects: Sequence[Send[R] | GiveUp]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(request):
+                    encoded = self._service.encode(request)
+                    self._batches[partition].repeat(request.number, encoded)
+                case GiveUp(number):
+                    self._batches[partition].answered(number)(self._timed_out(partition))
+
+    def _timed_out(self, partition: int) -> RequestTimeoutError:
+        return RequestTimeoutError(
+            f"no answer from {self._service.owner} {partition} "
+            f"within {self._timeout_ms / 1000:g} s",
+            detail="whether the request took effect is unknown",
+            hint="is a worker running for this cluster? start one with `stilltide worker`",
+        )
+
+    def _fail_all(self, error: Exception) -> None:
+        """Ends the client: all that is asked, and all that will be, is answered by the error."""
+        failure = error if isinstance(error, StilltideError) else client_failed(error)
+        if self._failure is None:
+            self._failure = failure
+        self._ended.set()
+        for settle in [settle for batches in self._batches for settle in batches.close()]:
+            settle(self._failure)
+
+
+CoordinatorRequests = Requests[RequestBody, Request, Answer]
+AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]
+SnapshotRequests = Requests[TopicPartition, SnapshotRequest, SnapshotAnswer]

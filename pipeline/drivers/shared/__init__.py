@@ -1,0 +1,1 @@
+"""Parts that drivers of several nouns use."""

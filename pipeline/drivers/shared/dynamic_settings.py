@@ -1,0 +1,153 @@
+"""Settings that change while workers run: the settings topic, read from its start and then tailed.
+
+*Source*: system.md, Topics: `settings`; protocols.md A7.
+*Invariants*: the last value of a name counts, wherever compaction stands; nothing is applied before
+the topic has been read to its end. A name this program does not know is passed over with a
+warning, since a newer one may have written it; a value it cannot understand is not.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.system_topics import missing_topic
+from stilltide.schemas import settings
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.topics import SETTINGS
+from stilltide.schemas.values import Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+OUTAGE_RETRY_S = 0.25
+PARTITION = TopicPartition(SETTINGS, 0)
+
+
+class DynamicSettings:
+    """The dynamic settings of one cluster: `open` first, then `run`, `close` last.
+
+    Args:
+        connector: the cluster.
+        changed: called with this after every change that `run` finds.
+        patience_s: how long the broker may be away, each time, before `open` or `run` gives up.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        changed: Callable[["DynamicSettings"], None] = lambda _settings: None,
+        patience_s: float = 60.0,
+    ) -> None:
+        self._changed = changed
+        self._admin = connector.admin()
+        self._reader = connector.reader("settings", committed=False)
+        self._outages = OutageGuard(self._admin, timeout_s=patience_s, retry_delay_s=OUTAGE_RETRY_S)
+        self._values: dict[str, settings.SettingValue] = {}
+        self._unread: dict[bytes | None, Record] = {}
+
+    def flag(self, name: str) -> bool | None:
+        """A switch; None where it was never set, or was reset: the static setting is in force."""
+        value = self._values.get(name)
+        assert value is None or isinstance(value, bool), f"{name} is no switch"
+        return value
+
+    def subscriptions(self) -> list[tuple[str, str, bool]]:
+        """Topics and groups that an operator named, and whether they are replicated."""
+        named = ((settings.subscription_of(name), on) for name, on in self._values.items())
+        return [(*of, bool(on)) for of, on in named if of is not None]
+
+    async def open(self) -> None:
+        """Reads the topic to its end, as of some moment after the call.
+
+        Raises:
+            FatalError: there is no such topic.
+            UnavailableError: the broker was away for longer than `patience_s`.
+            DecodeError: the last value of a setting cannot be understood; names its place.
+        """
+        starts = await self._outages.call(lambda: self._admin.start_offsets([PARTITION]))
+        if PARTITION not in starts:
+            raise missing_topic(SETTINGS)
+        await self._reader.assign({PARTITION: Offset(starts[PARTITION])})
+        while not await self._read():
+            pass
+        self._apply()
+
+    async def run(self) -> None:
+        """Follows the topic until cancelled; raises as `open` does."""
+        while True:
+            await self._read()
+            if self._apply():
+                self._changed(self)
+
+    async def close(self) -> None:
+        """Releases the connections."""
+        await self._reader.close()
+        await self._admin.close()
+
+    async def _read(self) -> bool:
+        """Takes up what comes next; whether the end was met."""
+        ended = False
+        for item in await self._outages.call(self._reader.read, may_rest=True):
+            if isinstance(item, EndReached):
+                ended = True
+            else:
+                self._unread[item.key] = item
+        return ended
+
+    def _apply(self) -> bool:
+        """Puts what was read in force; whether there was anything."""
+        unread, self._unread = self._unread, {}
+        for record in unread.values():
+            try:
+                name, value = settings.decode(record.key, record.value)
+                self._put(name, value)
+            except DecodeError as error:
+                error.hint = (
+                    error.hint or "set it again, for example `stilltide txn-log batching enable`"
+                )
+                raise error.at(record.topic, record.partition, record.offset) from error
+        return bool(unread)
+
+    def _put(self, name: str, value: settings.SettingValue | None) -> None:
+        kind = settings.kind_of(name)
+        if kind is None:
+            log.warning("unknown_dynamic_setting", name=name, value=value)
+        elif value is None:
+            self._values.pop(name, None)
+        elif type(value) is not kind:
+            raise DecodeError(f"dynamic setting {name} is {value!r}, which is no {kind.__name__}")
+        else:
+            self._values[name] = value
+        log.info("dynamic_setting", name=name, value=value)
+
+
+async def write_setting(
+    connector: Connector, name: str, value: settings.SettingValue | None, *, at_ms: int
+) -> None:
+    """Sets `name` for the whole cluster; None restores what each worker was started with.
+
+    Raises:
+        FatalError: there is no such topic.
+        RetriableError: the broker is away; whether it was set is unknown.
+    """
+    assert settings.kind_of(name), f"{name} is no dynamic setting"
+    key, data = settings.encode(name, value, at_ms=at_ms)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def delivered(error: ConnectorError | None, _offset: int) -> None:
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    writer = connector.writer("settings")
+    try:
+        writer.append(PARTITION, data, delivered, key=key)
+        await done
+    finally:
+        await writer.close()

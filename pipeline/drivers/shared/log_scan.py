@@ -1,0 +1,52 @@
+"""Reads ranges of logs once, from their starts to their ends.
+
+*Source*: connectors.ports, `LogReader`.
+*Invariants*: every readable record of a range is returned, each once, in offset order within its
+partition; nothing past a range's end is.
+
+Refuses: to go on where a trim has overtaken it; the caller knows what that means.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.schemas.values import OffsetRange, TopicPartition
+
+
+async def scan(reader: LogReader, ranges: Sequence[OffsetRange]) -> AsyncIterator[list[Record]]:
+    """The records of these ranges, as they come.
+
+    Args:
+        reader: assigned anew; with `committed`, no end may lie above the last stable offset.
+        ranges: each partition once.
+
+    Raises:
+        OffsetOutOfRangeError: records of a range were deleted before they were read.
+        FatalError: a topic is gone.
+        RetriableError: the broker is away.
+    """
+    left = {read.data: read.end for read in ranges if read.start < read.end}
+    await reader.assign({read.data: read.start for read in ranges if read.data in left})
+    while left:
+        found: list[Record] = []
+        ended: set[TopicPartition] = set()
+        for item in await reader.read():
+            data = item.data
+            end = left.get(data)
+            if end is None:
+                continue
+            if isinstance(item, EndReached):
+                after = item.end_offset
+            else:
+                after = item.offset + 1
+                if after <= end:
+                    found.append(item)
+            if after >= end:
+                ended.add(data)
+        if ended:
+            reader.pause(ended)
+        for data in ended:
+            del left[data]
+        if found:
+            yield found

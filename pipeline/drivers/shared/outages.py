@@ -1,0 +1,67 @@
+"""Riding out an outage of the cluster, for so long and no longer.
+
+*Source*: connectors.errors: a `RetriableError` may succeed when tried again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.pipeline.errors import UnavailableError
+from stilltide.schemas.topics import TXN_MARKERS
+
+T = TypeVar("T")
+
+
+class OutageGuard:
+    """Repeats calls while the cluster is away, at most `timeout_s` for each outage.
+
+    Whether it is back is asked with the admin, because a read of a quiet topic does not tell.
+    """
+
+    def __init__(self, admin: LogAdmin, *, timeout_s: float, retry_delay_s: float) -> None:
+        self._admin = admin
+        self._timeout_s = timeout_s
+        self._retry_delay_s = retry_delay_s
+
+    async def call(self, attempt: Callable[[], Awaitable[T]], *, may_rest: bool = False) -> T:
+        """The result of `attempt`, made again after each `RetriableError`.
+
+        Args:
+            attempt: the call.
+            may_rest: it may wait in peace, as a read does: how long it took to fail tells nothing.
+
+        Raises:
+            UnavailableError: the cluster stayed away, or the call kept failing, for too long.
+        """
+        now = asyncio.get_running_loop().time
+        failing_since: float | None = None
+        while True:
+            began = now()
+            try:
+                return await attempt()
+            except RetriableError as error:
+                if failing_since is None or now() - began > self._timeout_s:
+                    failing_since = now() if may_rest else began
+                await self._until_available(failing_since + self._timeout_s, error)
+
+    async def _until_available(self, deadline: float, error: RetriableError) -> None:
+        now = asyncio.get_running_loop().time
+        while now() < deadline:
+            await asyncio.sleep(self._retry_delay_s)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._admin.describe_topics([TXN_MARKERS])
+            except RetriableError as again:
+                error = again
+            except TimeoutError:
+                break
+            else:
+                return
+        raise UnavailableError(
+            f"the cluster was away for {self._timeout_s:g} s",
+            detail=str(error),
+            hint="check that its brokers run and are reachable at that address",
+        ) from error

@@ -1,0 +1,52 @@
+"""Creates topics with the replicas that the settings want, and warns of those that have fewer.
+
+*Invariants*: a topic that exists is served with the replicas it has; nothing is changed on it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.pipeline.core.replicas import WantedReplicas, next_step
+from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, Replicas, TopicSpec
+
+_log = structlog.get_logger(__name__)
+
+
+async def ensure_replicated(
+    admin: LogAdmin, specs: Sequence[TopicSpec], wanted: WantedReplicas
+) -> None:
+    """Creates what is missing and verifies the rest, as `LogAdmin.ensure_topics`.
+
+    Raises:
+        ConfigError: fewer replicas than must be in sync.
+        ConnectorError: as `LogAdmin.ensure_topics`.
+    """
+    replicas = wanted.on(await admin.broker_figures())
+    await admin.ensure_topics([replace(spec, replicas=replicas) for spec in specs])
+    names = [spec.name for spec in specs]
+    described, configs = await admin.describe_topics(names), await admin.topic_configs(names)
+    for name in names:
+        if name in described and name in configs:
+            found = _found(described[name].replica_count, configs[name].get(MIN_INSYNC_REPLICAS))
+            _warn(name, found, replicas)
+
+
+def _found(count: int, min_insync: str | None) -> Replicas:
+    return Replicas(count, int(min_insync or 1))
+
+
+def _warn(topic: str, found: Replicas, wanted: Replicas) -> None:
+    hint = next_step(topic, found, wanted)
+    if hint is not None:
+        _log.warning(
+            "topic_has_few_replicas",
+            topic=topic,
+            replication_factor=found.factor,
+            wanted_replication_factor=wanted.factor,
+            min_insync_replicas=found.min_insync,
+            wanted_min_insync_replicas=wanted.min_insync,
+            hint=hint,
+        )

@@ -1,0 +1,1 @@
+"""Writes, lists, verifies and reads snapshots of aborted transactions (E)."""

@@ -1,0 +1,54 @@
+"""Asks for snapshots of data partitions.
+
+*Source*: protocols.md E7, D2: a reader that stands at an undecided record, an audit, an operator.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.service.client import connect_service
+from stilltide.pipeline.drivers.service.requests import SNAPSHOT_SERVICE, SnapshotRequests
+from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.coordinator.transactions import Refused
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.snapshots.requests import SnapshotSummary
+from stilltide.schemas.values import TopicPartition
+
+
+class SnapshotLine:
+    """Asks the snapshot writers; made by `connect_snapshots`."""
+
+    def __init__(self, requests: SnapshotRequests, partition_count: int) -> None:
+        self._requests = requests
+        self._partition_count = partition_count
+
+    async def take(self, data: TopicPartition) -> SnapshotSummary:
+        """Has a snapshot taken that says what is true from now on; returns once it is durable.
+
+        Whoever asks for one data partition at the same time shares it. Safe to call again.
+
+        Raises:
+            RefusedError: there is no such data partition.
+            RequestTimeoutError: no answer in time; the snapshot may still be taken.
+        """
+        partition = system_partition(data, self._partition_count)
+        answer = await self._requests.ask(partition, data)
+        if isinstance(answer, Refused):
+            raise RefusedError(
+                "no snapshot was taken",
+                detail=answer.reason,
+                topic=data.topic,
+                partition=data.partition,
+            )
+        return answer
+
+
+@asynccontextmanager
+async def connect_snapshots(
+    connector: Connector, name: str, *, timeout_s: float
+) -> AsyncIterator[SnapshotLine]:
+    """A line that is open for the length of the block; see `connect_service`."""
+    line = connect_service(SNAPSHOT_SERVICE, connector, name, timeout_s=timeout_s)
+    async with line as (requests, partition_count):
+        yield SnapshotLine(requests, partition_count)

@@ -1,0 +1,266 @@
+"""What is known of the outcomes on topics, gathered for a batch job in the one order that is sound.
+
+*Source*: protocols.md D2, D4, E4, E8, C6.
+*Invariants*:
+- Snapshots are read before the data's bounds: what lies below an end's F has left the log by then.
+- The markers' ends are read after the data's ends. A marker is written after the last record of its
+  transaction, so whatever outcome was known when the data ended is among them.
+- Markers begin where the snapshots end, or earlier: no outcome lies in between. Where a snapshot
+  was written and markers were trimmed meanwhile, both are read again.
+
+Refuses: topics that do not exist, a gap that remains when nothing newer is left to read, records
+that are not what their topic holds, snapshots of another topic, a log that was cut off.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.pipeline.core.snapshots.recovery import Snapshot
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs, check_policy
+from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError, SnapshotPartError
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+ATTEMPTS_MAX = 10
+"""Each needs a newer snapshot than the last one had; a writer takes seconds between two."""
+
+Progress = Callable[[str], None]
+"""Called with one line each time something begins that takes time."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The partitions of some topics, and all that decides their records.
+
+    Attributes:
+        data: each partition, `[log start, last stable offset)`, ordered by topic and partition.
+        topic_ids: Kafka's 16-byte id of each topic.
+        markers: the latest marker of every (partition, transaction) that is still there.
+        marker_offsets: where each of them lies.
+        absorbed_to: by partition: its snapshot, or K*, stands for every marker below.
+        snapshots: by partition; one that has none is not in it.
+    """
+
+    data: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, bytes]
+    markers: tuple[Marker, ...]
+    marker_offsets: tuple[Offset, ...]
+    absorbed_to: Mapping[TopicPartition, EndOffset]
+    snapshots: Mapping[TopicPartition, Snapshot]
+
+    def undecided_tail(self, read: OffsetRange) -> OffsetRange:
+        """The part of a partition in which a record may be undecided: at and above M."""
+        snapshot = self.snapshots.get(read.data)
+        decided = snapshot.end.max_read_position if snapshot else 0
+        return read._replace(start=Offset(max(read.start, decided)))
+
+
+async def gather_evidence(
+    connector: Connector,
+    topics: Sequence[str],
+    progress: Progress = lambda _: None,
+    *,
+    outcomes_required: bool = True,
+) -> Evidence:
+    """The evidence for `topics`, as of now.
+
+    Args:
+        connector: the cluster.
+        topics: at least one.
+        progress: told what begins.
+        outcomes_required: else a cluster without txn-markers, where no worker ever ran, is one
+            without outcomes.
+
+    Raises:
+        FatalError: a topic, or txn-markers, does not exist; txn-snapshots has another policy.
+        SnapshotPartError: a part is missing; MarkersTrimmedError: markers are, that no snapshot
+            stands for.
+        TopicRecreatedError: a snapshot is of a former topic of that name; SnapshotError: it says
+            more than the log holds.
+        DecodeError: a record of a system topic is none of it, or of a later version.
+        RetriableError: the broker is away.
+    """
+    admin = connector.admin()
+    try:
+        described = await _describe(admin, topics)
+        if outcomes_required and TXN_MARKERS not in described:
+            raise FatalError(
+                "the outcomes of transactions are not on this cluster",
+                hint="a worker creates this topic: start one with `stilltide worker`",
+                topic=TXN_MARKERS,
+            )
+        found = [data for topic in sorted(set(topics)) for data in _partitions(described[topic])]
+        gathering = _Gathering(connector, admin, described, found)
+        try:
+            return await gathering.run(progress)
+        finally:
+            await gathering.close()
+    finally:
+        await admin.close()
+
+
+class _Gathering:
+    def __init__(
+        self,
+        connector: Connector,
+        admin: LogAdmin,
+        described: Mapping[str, TopicDescription],
+        partitions: Sequence[TopicPartition],
+    ) -> None:
+        self._admin = admin
+        self._partitions = partitions
+        self._topic_ids = {data.topic: described[data.topic].topic_id for data in partitions}
+        self._serving: dict[TopicPartition, int] = {}  # of no partition where no worker ever ran
+        if TXN_MARKERS in described:
+            count = described[TXN_MARKERS].partition_count
+            self._serving = {data: system_partition(data, count) for data in partitions}
+        numbers = sorted(set(self._serving.values()))
+        self._marker_logs = [TopicPartition(TXN_MARKERS, number) for number in numbers]
+        self._reader = connector.reader("outcomes", fetching=Fetching.SCANNING)
+        there = TXN_SNAPSHOTS in described  # not on a cluster whose workers wrote none
+        self._logs = SnapshotLogs(connector, admin, numbers if there else (), only=partitions)
+
+    async def close(self) -> None:
+        await self._logs.close()
+        await self._reader.close()
+
+    async def run(self, progress: Progress) -> Evidence:
+        gap: FatalError | SnapshotError | None = None
+        for _ in range(ATTEMPTS_MAX):
+            newer = await self._logs.read_on()
+            if gap is not None and not newer:
+                break
+            try:
+                return await self._attempt(progress)
+            except (SnapshotPartError, MarkersTrimmedError, OffsetOutOfRangeError) as error:
+                gap = error
+        assert gap is not None
+        raise gap
+
+    async def _attempt(self, progress: Progress) -> Evidence:
+        snapshots = self._snapshots()
+        data = await _ranges(self._admin, self._partitions)
+        for read in data:
+            if (snapshot := snapshots.get(read.data)) is not None:
+                _check_within(snapshot, read)
+        marker_ranges = await _ranges(self._admin, self._marker_logs)
+        absorbed_to = self._absorbed_to(snapshots)
+        logs = {read.data.partition: read for read in marker_ranges}
+        for place, number in self._serving.items():
+            _check_reach(place, absorbed_to[place], logs[number])
+        progress(f"reading outcomes from {len(marker_ranges)} partitions")
+        found = await self._markers(marker_ranges)
+        return Evidence(
+            data,
+            self._topic_ids,
+            tuple(marker for _, marker in found),
+            tuple(offset for offset, _ in found),
+            absorbed_to,
+            snapshots,
+        )
+
+    def _snapshots(self) -> dict[TopicPartition, Snapshot]:
+        found: dict[TopicPartition, Snapshot] = {}
+        for data, number in self._serving.items():
+            table = self._logs.tables.get(number)
+            snapshot = table and table.snapshot(data, self._topic_ids[data.topic])
+            if snapshot is not None:
+                found[data] = snapshot
+        return found
+
+    def _absorbed_to(
+        self, snapshots: Mapping[TopicPartition, Snapshot]
+    ) -> dict[TopicPartition, EndOffset]:
+        """The higher of K and K* (E4)."""
+        absorbed: dict[TopicPartition, EndOffset] = {}
+        for data, number in self._serving.items():
+            table, snapshot = self._logs.tables.get(number), snapshots.get(data)
+            star = table.star.markers_covered_to if table else EndOffset(0)
+            absorbed[data] = max(star, snapshot.end.markers_covered_to) if snapshot else star
+        return absorbed
+
+    async def _markers(self, ranges: Sequence[OffsetRange]) -> Collection[tuple[Offset, Marker]]:
+        latest: dict[bytes, tuple[Offset, Marker]] = {}
+        async for records in scan(self._reader, ranges):
+            for record in records:
+                try:
+                    marker = markers.decode(record.key, record.value)
+                except DecodeError as error:
+                    raise error.at(record.topic, record.partition, record.offset) from None
+                assert record.key is not None
+                if marker is None:
+                    latest.pop(record.key, None)
+                elif isinstance(marker, Marker) and marker.data in self._serving:
+                    latest[record.key] = record.offset, marker
+        return latest.values()
+
+
+async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDescription]:
+    described = await admin.describe_topics([*topics, TXN_MARKERS, TXN_SNAPSHOTS])
+    for topic in topics:
+        if topic not in described:
+            raise FatalError(
+                "the topic does not exist",
+                hint="check the name, and that this is the cluster it lives on",
+                topic=topic,
+            )
+    if TXN_MARKERS in described and TXN_SNAPSHOTS in described:
+        await check_policy(admin, described[TXN_MARKERS].partition_count)
+    return described
+
+
+def _partitions(topic: TopicDescription) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for number in range(topic.partition_count)]
+
+
+async def _ranges(admin: LogAdmin, places: Sequence[TopicPartition]) -> tuple[OffsetRange, ...]:
+    starts = await admin.start_offsets(places)
+    ends = await admin.end_offsets(places, committed=True)
+    for place in places:
+        if place not in starts or place not in ends:
+            raise FatalError(
+                "the partition vanished while it was looked at",
+                hint="try again once the topic is no longer being deleted or created",
+                topic=place.topic,
+                partition=place.partition,
+            )
+    return tuple(OffsetRange(place, starts[place], ends[place]) for place in places)
+
+
+def _check_reach(data: TopicPartition, absorbed_to: EndOffset, log: OffsetRange) -> None:
+    """E4: no marker is missing between what snapshots have absorbed and the log."""
+    if log.start <= absorbed_to <= log.end:
+        return
+    raise MarkersTrimmedError(
+        f"markers of {data} are missing that no snapshot has absorbed",
+        detail=f"the log holds [{log.start}, {log.end}), absorbed are those below {absorbed_to}",
+        hint="were records of txn-markers or txn-snapshots deleted by hand, or one of the topics"
+        " created anew? the outcome of some transactions is lost",
+        topic=TXN_MARKERS,
+        partition=log.data.partition,
+        offset=log.start,
+    )
+
+
+def _check_within(snapshot: Snapshot, read: OffsetRange) -> None:
+    """A log holds what its snapshot speaks of, unless it was cut off or read out of turn (D4)."""
+    end = snapshot.end
+    if end.max_read_position > read.end or end.floors_valid_from > read.start:
+        raise SnapshotError(
+            "the snapshot says more than the log holds",
+            detail=f"it decides all below {end.max_read_position}, and that nothing lies below"
+            f" {end.floors_valid_from}; the log holds [{read.start}, {read.end})",
+            hint="did the topic lose records in an unclean leader election? then old positions"
+            " mean nothing: create it anew",
+            topic=read.data.topic,
+            partition=read.data.partition,
+        )

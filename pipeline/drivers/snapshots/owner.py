@@ -1,0 +1,164 @@
+"""Runs the snapshot writer of one marker partition: requests in, snapshots and answers out.
+
+*Source*: protocols.md E, B4 (begins again after a random delay).
+*Invariants*: a request is held until a durable snapshot answers it, whichever ownership writes
+that; one that comes again meanwhile is the same.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import structlog
+
+from stilltide.connectors.errors import FencedError, RetriableError
+from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotParts
+from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
+from stilltide.schemas.coordinator.transactions import Refused
+from stilltide.schemas.framing import decode_value
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.snapshots import requests as snapshot_requests
+from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, SnapshotResponse
+from stilltide.schemas.topics import is_topic_name
+from stilltide.schemas.values import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+REQUESTS_HELD_MAX = 10_000
+"""Requests that wait for their snapshot; clients repeat what is dropped."""
+
+RESTART_DELAY_S_MAX = 1.0
+
+
+class SnapshotDriver:
+    """One snapshot writer, for as long as its partition is assigned to this worker.
+
+    Args:
+        partition: of txn-markers, txn-snapshots and snapshot-requests.
+        parts: shared with other writers.
+        metrics: where it counts.
+    """
+
+    def __init__(self, partition: int, parts: SnapshotParts, *, metrics: SnapshotMetrics) -> None:
+        self.assigned = True
+        self.partition = partition
+        self._parts = parts
+        self._metrics = metrics
+        self._owned: OwnedSnapshots | None = None
+        self._requests = 0
+        self._held: dict[int, SnapshotRequest] = {}
+        self._numbers: dict[SnapshotRequest, int] = {}
+        self._began_s = 0.0
+        self._recovery_ms = 0
+
+    @property
+    def serving(self) -> bool:
+        """Whether it writes snapshots just now; what is asked for before is held."""
+        return self._owned is not None and self._owned.machine is not None
+
+    async def run(self) -> None:
+        """Writes snapshots until cancelled, or fenced and not assigned any more.
+
+        Raises:
+            UnavailableError: the broker stayed away.
+            MarkersTrimmedError, SnapshotPartError: what is known has a gap; nothing is written.
+            MarkerConflictError, DecodeError: a record that no coordinator or snapshot writer
+                writes; names its place.
+            FatalError: a topic cannot be read or written.
+        """
+        while True:
+            self._began_s = asyncio.get_running_loop().time()
+            self._owned = OwnedSnapshots(
+                self.partition,
+                self._parts,
+                metrics=self._metrics,
+                serving=self._serve,
+                taken=self._taken,
+            )
+            try:
+                await self._owned.run()
+            except FencedError as error:
+                self._metrics.fenced.inc()
+                log.warning("snapshot_writer_fenced", partition=self.partition, why=str(error))
+            except RetriableError as error:
+                self._metrics.failed.inc()
+                log.warning("snapshot_write_failed", partition=self.partition, why=str(error))
+            if self.assigned:
+                await asyncio.sleep(random.uniform(0, RESTART_DELAY_S_MAX))  # noqa: S311 - B4
+            if not self.assigned:
+                return
+
+    def requests_received(self, value: bytes | None) -> None:
+        """One value of snapshot-requests: a framed batch of requests, or a bare one.
+
+        Raises:
+            DecodeError: not requests; nothing of the value was taken.
+        """
+        received = [snapshot_requests.decode_request(data) for data in decode_value(value)]
+        self._metrics.requests.inc(len(received))
+        for request in received:
+            self._request_received(request)
+
+    def stats(self) -> SnapshotStats:
+        """Its figures, only while it serves; about 1 us for each data partition."""
+        owned = self._owned
+        assert owned is not None
+        machine = owned.machine
+        assert machine is not None
+        return SnapshotStats(
+            len(machine.buffers),
+            sum(len(it.aborted) for it in machine.buffers.values()),
+            owned.lag(),
+            len(self._held),
+            machine.position,
+            owned.trimmed_to,
+            self._recovery_ms,
+        )
+
+    def _request_received(self, request: SnapshotRequest) -> None:
+        count = self._parts.partition_count
+        if system_partition(request.data, count) != self.partition:
+            self._answer(request, Refused(f"another of {count} snapshot writers serves it"))
+            return
+        if not is_topic_name(request.data.topic):  # brokers fail a whole probe for it
+            self._answer(request, Refused("no topic can have this name"))
+            return
+        if request in self._numbers:
+            return
+        if len(self._held) >= REQUESTS_HELD_MAX:
+            log.warning("snapshot_request_dropped", partition=self.partition, held=len(self._held))
+            return
+        self._requests += 1
+        self._numbers[request] = self._requests
+        self._held[self._requests] = request
+        if self.serving:
+            self._ask(self._requests, request.data)
+
+    def _ask(self, number: int, data: TopicPartition) -> None:
+        assert self._owned is not None
+        self._owned.requested(number, data)
+
+    def _serve(self) -> None:
+        replayed_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
+        self._recovery_ms = replayed_ms
+        log.info("snapshot_writer_serving", partition=self.partition, replayed_ms=replayed_ms)
+        for number, request in list(self._held.items()):
+            self._ask(number, request.data)
+
+    def _taken(self, requests: Sequence[int]) -> None:
+        assert self._owned is not None
+        machine = self._owned.machine
+        assert machine is not None
+        for number in requests:
+            request = self._held.pop(number)
+            del self._numbers[request]
+            buffer = machine.buffers.get(request.data)
+            summary = None if buffer is None else buffer.summary
+            self._answer(request, summary or Refused("there is no such topic and partition"))
+
+    def _answer(self, request: SnapshotRequest, answer: SnapshotAnswer) -> None:
+        response = SnapshotResponse(request.number, self.partition, answer)
+        data = snapshot_requests.encode_response(response)
+        self._metrics.answers.inc()
+        self._parts.replies.add(request.client_id, request.reply_partition, data)

@@ -1,0 +1,331 @@
+"""One ownership of one partition of txn-snapshots: fence, recover, tail the markers, write.
+
+*Source*: protocols.md E1-E5.
+*Invariants*: what is written follows from what this ownership has read since its fence; a write
+that failed, or of which nobody knows, ends it, since its machine counts it as durable.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVarTuple
+
+import structlog
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import (
+    FatalError,
+    FencedError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import EndReached, NewRecord, Record
+from stilltide.connectors.ports.writers import TransactionalWriter
+from stilltide.pipeline.core.snapshots.buffer import DataPosition
+from stilltide.pipeline.core.snapshots.effects import (
+    AskBarriers,
+    ReadMarkerEnd,
+    ReadPositions,
+    SnapshotsTaken,
+    TrimMarkers,
+    WriterEffect,
+    WriteSnapshots,
+)
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.snapshots.data_positions import coordinator_log_ends, data_positions
+from stilltide.pipeline.drivers.snapshots.recovery import marker_bounds, recovered_writer
+from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
+from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.barriers import Barrier, Probe
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.transactions import Refused, WriteBarrier
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_SNAPSHOTS
+from stilltide.schemas.values import Offset, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.1
+OUTAGE_RETRY_S = 0.25
+
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(frozen=True)
+class SnapshotParts:
+    """What the snapshot writers of one worker use together.
+
+    Attributes:
+        connector: the cluster.
+        admin: reads positions, and trims txn-markers.
+        replies: takes answers.
+        coordinators: asks for barriers.
+        clock: wall clock.
+        limits: when snapshots are taken, and how large a part becomes.
+        coordinator_count: how many coordinators there are.
+        partition_count: partitions of txn-markers and txn-snapshots.
+        broker_away_s_max: how long the broker may be away before `run` gives up.
+    """
+
+    connector: Connector
+    admin: LogAdmin
+    replies: Replies
+    coordinators: CoordinatorRequests
+    clock: Clock
+    limits: SnapshotLimits
+    coordinator_count: int
+    partition_count: int
+    broker_away_s_max: float = 60.0
+
+
+class OwnedSnapshots:
+    """From the fence to the end of an ownership.
+
+    Args:
+        partition: of txn-markers and txn-snapshots.
+        parts: shared with other writers.
+        metrics: where it counts.
+        serving: called once it has recovered.
+        taken: called with the requests that durable snapshots answer.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        parts: SnapshotParts,
+        *,
+        metrics: SnapshotMetrics,
+        serving: Callable[[], None],
+        taken: Callable[[Sequence[int]], None],
+    ) -> None:
+        self.machine: SnapshotWriter | None = None
+        self.trimmed_to = Offset(0)
+        self.found: dict[TopicPartition, DataPosition] = {}
+        self._partition = partition
+        self._markers = TopicPartition(TXN_MARKERS, partition)
+        self._snapshots = TopicPartition(TXN_SNAPSHOTS, partition)
+        self._parts = parts
+        self._metrics = metrics
+        self._serving = serving
+        self._taken = taken
+        self._writer = parts.connector.transactional_writer(f"snapshots-{partition}")
+        self._tasks = asyncio.TaskGroup()
+        self._busy: set[object] = set()
+
+    async def run(self) -> None:
+        """Fences, recovers, then serves until it cannot; always ends with an exception.
+
+        Raises:
+            FencedError: another writer has taken over.
+            RetriableError: a write failed, or nobody knows whether it did.
+            UnavailableError: the broker was away for longer than `broker_away_s_max`.
+            MarkersTrimmedError, SnapshotPartError: what is known has a gap (E4).
+            MarkerConflictError: two outcomes of one transaction; names the later marker's place.
+            DecodeError: a record cannot be understood; names its place.
+            FatalError: a topic cannot be read or written.
+        """
+        parts = self._parts
+        outages = OutageGuard(
+            parts.admin, timeout_s=parts.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
+        )
+        try:
+            await self._run(self._writer, outages)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self.machine = None
+            await self._writer.close()
+
+    def lag(self) -> int:
+        """The largest distance from a max read position to the end, as of the last probe."""
+        machine = self.machine
+        if machine is None:
+            return 0
+        lags = [0]
+        for data, found in self.found.items():
+            buffer = machine.buffers.get(data)
+            if buffer is not None and buffer.summary is not None:
+                lags.append(found.end_offset - buffer.summary.max_read_position)
+        return max(lags)
+
+    def requested(self, request: int, data: TopicPartition) -> None:
+        """Somebody wants a snapshot; forgotten before `serving` and when `run` ends."""
+        if self.machine is not None:
+            self._carry_out(self.machine.requested(request, data, self._parts.clock.now_ms()))
+
+    async def _run(self, writer: TransactionalWriter, outages: OutageGuard) -> None:
+        parts = self._parts
+        await outages.call(writer.fence)
+        machine = await recovered_writer(
+            parts.connector,
+            parts.admin,
+            outages,
+            self._partition,
+            nonce=secrets.token_bytes(16),
+            limits=parts.limits,
+            now_ms=parts.clock.now_ms,
+        )
+        reader = parts.connector.reader(
+            f"snapshot-markers-{self._partition}", fetching=Fetching.IN_BULK
+        )
+        try:
+            await reader.assign({self._markers: machine.position})
+            async with self._tasks:
+                self.machine = machine
+                self._start("tick", self._tick, machine)
+                self._serving()
+                await self._follow(machine, lambda: outages.call(reader.read, may_rest=True))
+        finally:
+            await reader.close()
+
+    async def _follow(
+        self,
+        machine: SnapshotWriter,
+        read: Callable[[], Awaitable[Sequence[Record | EndReached]]],
+    ) -> None:
+        try:
+            while True:
+                self._read(machine, await read())
+                await asyncio.sleep(0)  # others of this worker have their turn in a long replay
+        except OffsetOutOfRangeError as error:
+            raise FencedError(  # the next recovery tells whether snapshots have absorbed them
+                "the markers to be read next were trimmed", detail=str(error)
+            ) from error
+        finally:
+            self.machine = None
+
+    def _read(self, machine: SnapshotWriter, items: Sequence[Record | EndReached]) -> None:
+        """Takes what was read; about 9 us for each marker, 2 of them in the machine."""
+        batch: list[tuple[Offset, Marker | Barrier | None]] = []
+        now_ms = self._parts.clock.now_ms()
+        for item in items:
+            if isinstance(item, Record):
+                batch.append((item.offset, _decoded(item)))
+                continue
+            self._carry_out(machine.markers_read(batch, now_ms))
+            self._carry_out(machine.end_reached(item.end_offset, now_ms))
+            batch = []
+        if batch:
+            self._carry_out(machine.markers_read(batch, now_ms))
+
+    async def _tick(self, machine: SnapshotWriter) -> None:
+        now_ms = self._parts.clock.now_ms
+        while True:
+            await asyncio.sleep(TICK_S)
+            if machine.deadline_ms <= now_ms():
+                self._carry_out(machine.tick(now_ms()))
+
+    def _carry_out(self, effects: Sequence[WriterEffect]) -> None:
+        machine = self.machine
+        if machine is None:
+            return  # this ownership is ending
+        for effect in effects:
+            match effect:
+                case ReadPositions(counter):
+                    self._start(("positions", counter), self._read_positions, machine, effect)
+                case AskBarriers(probe, coordinators):
+                    for coordinator in coordinators:
+                        self._start((coordinator, probe), self._ask, coordinator, probe)
+                case ReadMarkerEnd(counter):
+                    self._start(("end", counter), self._read_end, machine, counter)
+                case WriteSnapshots(counter):
+                    self._start(("write", counter), self._write, machine, effect)
+                case TrimMarkers(before):
+                    self._start(("trim", before), self._trim, before)
+                case SnapshotsTaken(requests):
+                    self._taken(requests)
+
+    def _start(self, key: object, work: Callable[[*Ts], Awaitable[None]], *given: *Ts) -> None:
+        """Does it beside, unless that is being done already: a step is taken again if it is slow.
+
+        A step that the broker's absence prevents is left; its machine takes it again (E1).
+        """
+        if key in self._busy:
+            return
+        self._busy.add(key)
+
+        async def done() -> None:
+            try:
+                await work(*given)
+            except BaseException:
+                self.machine = None
+                raise
+            self._busy.discard(key)
+
+        self._tasks.create_task(done())
+
+    async def _read_positions(self, machine: SnapshotWriter, asked: ReadPositions) -> None:
+        admin = self._parts.admin
+        try:
+            found = await data_positions(admin, asked.partitions)
+            log_ends = await coordinator_log_ends(admin)
+        except RetriableError as error:
+            self._left("reading positions", error)
+            return
+        if len(log_ends) != self._parts.coordinator_count:
+            raise FatalError(
+                f"there are {len(log_ends)} coordinators now, not {self._parts.coordinator_count}",
+                hint="the number of partitions must not change; it is a setting",
+                topic=TXN_LOG,
+            )
+        self.found = found
+        now_ms = self._parts.clock.now_ms()
+        self._carry_out(machine.positions_read(asked.counter, found, log_ends, now_ms))
+
+    async def _ask(self, coordinator: int, probe: Probe) -> None:
+        body = WriteBarrier(self._partition, probe)
+        try:
+            answer = await self._parts.coordinators.ask(coordinator, body)
+        except RequestTimeoutError as error:
+            self._left(f"asking coordinator {coordinator} for a barrier", error)
+            return
+        if isinstance(answer, Refused):
+            raise RefusedError(
+                f"coordinator {coordinator} refused to write a barrier",
+                detail=answer.reason,
+                hint="do all workers of the cluster have the same settings?",
+            )
+
+    async def _read_end(self, machine: SnapshotWriter, counter: int) -> None:
+        try:
+            _, end = await marker_bounds(self._parts.admin, self._markers)
+        except RetriableError as error:
+            self._left("reading the end of the markers", error)
+            return
+        self._carry_out(machine.marker_end_read(counter, end, self._parts.clock.now_ms()))
+
+    async def _write(self, machine: SnapshotWriter, snapshots: WriteSnapshots) -> None:
+        began_s = asyncio.get_running_loop().time()
+        records = [NewRecord(self._snapshots, key, value) for key, value in snapshots.records]
+        await self._writer.write(records)
+        seconds = asyncio.get_running_loop().time() - began_s
+        self._metrics.written(snapshots.records, seconds)
+        log.debug("snapshots_written", partition=self._partition, records=len(records))
+        now_ms = self._parts.clock.now_ms()
+        self._carry_out(machine.snapshots_written(snapshots.counter, now_ms))
+
+    async def _trim(self, before: Offset) -> None:
+        try:
+            await self._parts.admin.delete_records({self._markers: before})
+        except RetriableError as error:  # the next one goes further
+            self._left("trimming the markers", error)
+        else:
+            self.trimmed_to = max(self.trimmed_to, before)
+
+    def _left(self, step: str, error: Exception) -> None:
+        log.warning("snapshot_step_failed", partition=self._partition, step=step, why=str(error))
+
+
+def _decoded(record: Record) -> Marker | Barrier | None:
+    try:
+        return markers.decode(record.key, record.value)
+    except DecodeError as error:
+        raise error.at(record.topic, record.partition, record.offset) from None

@@ -1,0 +1,109 @@
+"""What a snapshot writer begins with, read after it has fenced the one before.
+
+*Source*: protocols.md E4.
+*Invariants*: txn-snapshots is read to the last stable offset it has after the fence, the start of
+the markers after that; a gap is an error only when no other writer has written meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from stilltide.connectors.errors import FencedError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.system_topics import missing_topic
+from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError
+from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+
+async def marker_bounds(admin: LogAdmin, markers: TopicPartition) -> tuple[Offset, EndOffset]:
+    """Start and end of a marker partition; raises `RetriableError`, `FatalError`."""
+    starts = await admin.start_offsets([markers])
+    ends = await admin.end_offsets([markers])
+    if markers not in starts or markers not in ends:
+        raise missing_topic(TXN_MARKERS)
+    return starts[markers], ends[markers]
+
+
+async def recovered_writer(
+    connector: Connector,
+    admin: LogAdmin,
+    outages: OutageGuard,
+    partition: int,
+    *,
+    nonce: bytes,
+    limits: SnapshotLimits,
+    now_ms: Callable[[], int],
+) -> SnapshotWriter:
+    """The machine of a writer that holds the transactional id; markers come from its `position`.
+
+    Raises:
+        FencedError: another writer has written meanwhile.
+        SnapshotError: a part is missing, or markers that no snapshot has absorbed.
+        DecodeError: a record cannot be understood; names its place.
+        UnavailableError: the broker stayed away.
+    """
+    snapshots = TopicPartition(TXN_SNAPSHOTS, partition)
+    markers = TopicPartition(TXN_MARKERS, partition)
+    end = await outages.call(lambda: _stable_end(admin, snapshots))
+    start = (await outages.call(lambda: admin.start_offsets([snapshots])))[snapshots]
+    reader = connector.reader(f"snapshots-{partition}", fetching=Fetching.SCANNING)
+    try:
+        await reader.assign({snapshots: start})
+        table = await _read(reader, outages, partition, end)
+    finally:
+        await reader.close()
+    try:
+        marker_start, marker_end = await outages.call(lambda: marker_bounds(admin, markers))
+        machine = await asyncio.to_thread(  # a million aborted ids take a second
+            SnapshotWriter,
+            partition,
+            table,
+            marker_start,
+            nonce=nonce,
+            limits=limits,
+            now_ms=now_ms(),
+        )
+        if machine.position > marker_end:
+            raise MarkersTrimmedError(
+                "the marker topic ends before what snapshots have absorbed",
+                detail=f"it ends at {marker_end}, absorbed are markers below {machine.position}",
+                hint="was txn-markers deleted and created anew? delete txn-snapshots likewise only"
+                " if no outcome of a transaction matters any more",
+                topic=TXN_MARKERS,
+                partition=partition,
+                offset=marker_end,
+            )
+    except SnapshotError as error:
+        # Another writer may have dropped parts and trimmed markers since: it has fenced this one.
+        if await outages.call(lambda: _stable_end(admin, snapshots)) > end:
+            raise FencedError("another snapshot writer has taken over", detail=str(error)) from None
+        raise
+    return machine
+
+
+async def _stable_end(admin: LogAdmin, snapshots: TopicPartition) -> EndOffset:
+    ends = await admin.end_offsets([snapshots], committed=True)
+    if snapshots not in ends:
+        raise missing_topic(TXN_SNAPSHOTS)
+    return ends[snapshots]
+
+
+async def _read(
+    reader: LogReader, outages: OutageGuard, partition: int, end: EndOffset
+) -> SnapshotTable:
+    """The table of what lies below `end`; what lies beyond may come along."""
+    table = SnapshotTable(partition)
+    while True:
+        for item in await outages.call(reader.read, may_rest=True):
+            if isinstance(item, Record):
+                table.record_read(item.offset, item.key, item.value)
+            elif item.end_offset >= end:
+                return table

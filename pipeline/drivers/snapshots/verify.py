@@ -1,0 +1,129 @@
+"""Verifies snapshots against the data and the markers that are still there.
+
+*Source*: protocols.md D4, E4. Plain Python: it reads headers at the rate of the client library and
+keeps nothing of a record, so that an operator need not wait for a JVM.
+
+*Invariants*: as `SnapshotCheck`; a snapshot that cannot be used is a difference, and the other
+topics are verified all the same.
+"""
+
+from typing import NamedTuple
+
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.pipeline.core.snapshots.verify import Difference, DifferenceKind, SnapshotCheck
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.snapshots.outcomes import Evidence, Progress, gather_evidence
+from stilltide.pipeline.errors import SnapshotError
+from stilltide.schemas.errors import MalformedHeaderError
+from stilltide.schemas.headers import txn_header
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+PROGRESS_RECORDS = 500_000
+
+
+class CheckedSnapshot(NamedTuple):
+    """What was compared of one snapshot.
+
+    Attributes:
+        data: the data partition.
+        max_read_position: M; records below it were compared.
+        markers: markers compared with the aborted set.
+        records_checked: coordinated records below M whose outcome a marker tells.
+        records_unchecked: those whose marker is not there any more.
+        ids_unchecked: ids of the aborted set whose marker is not there any more.
+        difference_count: how many differences were found.
+    """
+
+    data: TopicPartition
+    max_read_position: EndOffset
+    markers: int
+    records_checked: int
+    records_unchecked: int
+    ids_unchecked: int
+    difference_count: int
+
+
+class VerifiedTopic(NamedTuple):
+    """What was compared of a topic's snapshots, and the first differences of each kind."""
+
+    checked: list[CheckedSnapshot]
+    differences: list[Difference]
+
+
+async def verify_topic(
+    connector: Connector, topic: str, *, evidence_max: int, progress: Progress = lambda _: None
+) -> VerifiedTopic:
+    """Compares every snapshot of a topic with what can still be recomputed, as of now.
+
+    Raises:
+        FatalError: the topic does not exist, or records were deleted during the read.
+        DecodeError: a record of a system topic is none of it, or of a later version.
+        RetriableError: the broker is away.
+    """
+    try:
+        evidence = await gather_evidence(connector, [topic], progress)
+    except SnapshotError as error:
+        place = TopicPartition(error.topic or topic, error.partition or 0)
+        detail = f"{error.primary}; {error.detail}"
+        return VerifiedTopic([], [Difference(DifferenceKind.UNUSABLE, place, None, None, detail)])
+    checks = {
+        data: SnapshotCheck(data, found, evidence.absorbed_to[data], evidence_max=evidence_max)
+        for data, found in evidence.snapshots.items()
+    }
+    for offset, marker in zip(evidence.marker_offsets, evidence.markers, strict=True):
+        if (check := checks.get(marker.data)) is not None:
+            check.marker_read(offset, marker)
+    await _read_data(connector, evidence, checks, progress)
+    return VerifiedTopic(
+        [_checked(data, evidence, check) for data, check in sorted(checks.items())],
+        [difference for _, check in sorted(checks.items()) for difference in check.differences],
+    )
+
+
+async def _read_data(
+    connector: Connector,
+    evidence: Evidence,
+    checks: dict[TopicPartition, SnapshotCheck],
+    progress: Progress,
+) -> None:
+    ranges = [_decided(evidence, read) for read in evidence.data if read.data in checks]
+    total = sum(max(0, read.end - read.start) for read in ranges)
+    progress(f"reading {total} offsets of {len(ranges)} partitions")
+    reader = connector.reader("snapshot-check", fetching=Fetching.SCANNING)
+    seen, told = 0, PROGRESS_RECORDS
+    try:
+        async for records in scan(reader, ranges):
+            found: dict[TopicPartition, list[tuple[Offset, bytes]]] = {}
+            for record in records:
+                try:
+                    txn = txn_header(record.headers)
+                except MalformedHeaderError:  # withheld by every reader, whatever snapshots say
+                    continue
+                if txn is not None:
+                    place = TopicPartition(record.topic, record.partition)
+                    found.setdefault(place, []).append((record.offset, txn))
+            for place, batch in found.items():
+                checks[place].records_read(batch)
+            seen += len(records)
+            if seen >= told:
+                progress(f"{seen} records of {total} offsets")
+                told += PROGRESS_RECORDS
+    finally:
+        await reader.close()
+
+
+def _decided(evidence: Evidence, read: OffsetRange) -> OffsetRange:
+    return read._replace(end=evidence.snapshots[read.data].end.max_read_position)
+
+
+def _checked(data: TopicPartition, evidence: Evidence, check: SnapshotCheck) -> CheckedSnapshot:
+    return CheckedSnapshot(
+        data,
+        evidence.snapshots[data].end.max_read_position,
+        check.markers,
+        check.records_checked,
+        check.records_unchecked,
+        check.ids_unchecked,
+        check.counts.total(),
+    )

@@ -1,0 +1,1 @@
+"""Runs a subscription of an application (D, I11)."""

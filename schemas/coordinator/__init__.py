@@ -1,0 +1,1 @@
+"""Codecs of txn-requests, txn-responses, txn-log and txn-markers."""

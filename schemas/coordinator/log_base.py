@@ -1,0 +1,106 @@
+"""Codec of a coordinator's whole state, which a base holds.
+
+*Source*: protocols.md C8. A state may be large, so it is encoded item by item, for a caller that
+has other things to do in between: joining the bytes of messages joins their repeated fields.
+"""
+
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from stilltide.schemas.coordinator.requests import (
+    answer_of,
+    registered_of,
+    registered_pb,
+    response_pb,
+    subscription_of,
+    subscription_pb,
+    written_of,
+    written_pb,
+)
+from stilltide.schemas.coordinator.transactions import (
+    BaseClient,
+    BaseState,
+    BaseTransaction,
+    Response,
+)
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1 import txn_log_pb2 as pb
+
+_STATES = {
+    "OPEN": pb.TRANSACTION_STATE_OPEN,
+    "COMMITTING": pb.TRANSACTION_STATE_COMMITTING,
+    "ABORTING": pb.TRANSACTION_STATE_ABORTING,
+}
+_STATE_NAMES = {number: name for name, number in _STATES.items()}
+
+
+def encode_state(state: BaseState) -> Iterator[bytes]:
+    """The bytes of a state, in parts to be joined; one part costs microseconds."""
+    yield pb.BaseState(next_sequence=state.next_sequence).SerializeToString()
+    for txn in state.transactions:
+        yield pb.BaseState(transactions=(_transaction_pb(txn),)).SerializeToString()
+    for client in state.clients:
+        yield pb.BaseState(clients=(_client_pb(client),)).SerializeToString()
+
+
+def decode_state(data: bytes) -> BaseState:
+    """The state that joined pieces hold; raises `DecodeError` when it is none."""
+    try:
+        message = pb.BaseState.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a coordinator's state", detail=str(error)) from error
+    return BaseState(
+        message.next_sequence,
+        tuple(map(_transaction, message.transactions)),
+        tuple(map(_client, message.clients)),
+    )
+
+
+def _transaction_pb(txn: BaseTransaction) -> pb.BaseTransaction:
+    return pb.BaseTransaction(
+        sequence=txn.sequence,
+        state=_STATES[txn.state],
+        opened_at_ms=txn.opened_at_ms,
+        timeout_ms=txn.timeout_ms,
+        partitions=map(registered_pb, txn.partitions),
+        subscriptions=map(subscription_pb, txn.subscriptions),
+        written=map(written_pb, txn.written),
+    )
+
+
+def _transaction(one: pb.BaseTransaction) -> BaseTransaction:
+    if one.state not in _STATE_NAMES:
+        raise DecodeError(
+            f"transaction {one.sequence} is in state {one.state}, which this program does not know",
+            hint="a newer Stilltide wrote it: upgrade this one",
+        )
+    return BaseTransaction(
+        one.sequence,
+        _STATE_NAMES[one.state],
+        one.opened_at_ms,
+        one.timeout_ms,
+        tuple(map(registered_of, one.partitions)),
+        tuple(map(subscription_of, one.subscriptions)),
+        tuple(map(written_of, one.written)),
+    )
+
+
+def _client_pb(client: BaseClient) -> pb.BaseClient:
+    return pb.BaseClient(
+        client_id=client.client_id,
+        last_seen_ms=client.last_seen_ms,
+        acked_through=client.acked_through,
+        unknown_through=client.unknown_through,
+        answers=[response_pb(Response(number, 0, answer)) for number, answer in client.answers],
+    )
+
+
+def _client(one: pb.BaseClient) -> BaseClient:
+    return BaseClient(
+        one.client_id,
+        one.last_seen_ms,
+        one.acked_through,
+        one.unknown_through,
+        tuple((answer.number, answer_of(answer)) for answer in one.answers),
+    )

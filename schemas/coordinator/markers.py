@@ -1,0 +1,91 @@
+"""Codec of txn-markers: the outcome of one transaction on one data partition; and barriers.
+
+*Source*: protocols.md D, E1. The key's bytes decide compaction, so they are laid out here and not
+left to protobuf, whose serialisation is not canonical: kind `m`, partition u32 big-endian,
+transaction 16 bytes, topic in UTF-8.
+"""
+
+import struct
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from stilltide.schemas.coordinator import barriers
+from stilltide.schemas.coordinator.barriers import Barrier
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1.markers_pb2 import OutcomeMarker
+from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
+from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
+
+_KIND = b"m"
+_KEY = struct.Struct(">cIQQ")
+
+
+class Marker(NamedTuple):
+    """Outcome of `txn` on `data`.
+
+    Attributes:
+        data: the data partition.
+        txn: the transaction.
+        committed: commit or abort.
+        start_offset: no record of the transaction lies below it (C2).
+        end_offset: no record of a committed one lies at or past it (C3); None: topic deleted.
+        record_count: on commit, how many records were delivered (C6).
+        topic_id: Kafka topic id the offsets belong to, 16 bytes (E8).
+    """
+
+    data: TopicPartition
+    txn: TxnId
+    committed: bool
+    start_offset: EndOffset
+    end_offset: EndOffset | None
+    record_count: int
+    topic_id: bytes
+
+
+def encode_key(data: TopicPartition, txn: TxnId) -> bytes:
+    """Key of the marker of (topic, partition, transaction)."""
+    return _KEY.pack(_KIND, data.partition, *txn) + data.topic.encode()
+
+
+def encode_value(marker: Marker) -> bytes:
+    """Value of a marker."""
+    return OutcomeMarker(
+        outcome=OUTCOME_COMMIT if marker.committed else OUTCOME_ABORT,
+        start_offset=marker.start_offset,
+        end_offset=marker.end_offset,
+        record_count=marker.record_count,
+        topic_id=marker.topic_id,
+    ).SerializeToString()
+
+
+def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
+    """The marker or barrier of a record; None for a tombstone.
+
+    Raises:
+        DecodeError: neither.
+    """
+    if key is not None and key[:1] == barriers.KIND:
+        return barriers.decode(key, value)
+    if key is None or len(key) <= _KEY.size or key[:1] != _KIND:
+        raise DecodeError(f"key {key!r} is not that of an outcome marker")
+    _, partition, coordinator, sequence = _KEY.unpack_from(key)
+    if value is None:
+        return None
+    try:
+        body = OutcomeMarker.FromString(value)
+        topic = key[_KEY.size :].decode()
+    except (ProtobufDecodeError, UnicodeDecodeError) as error:
+        raise DecodeError("not an outcome marker", detail=str(error)) from error
+    outcome = body.outcome
+    if outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
+        raise DecodeError(f"outcome {outcome} is neither commit nor abort")
+    return Marker(
+        TopicPartition(topic, partition),
+        TxnId(coordinator, sequence),
+        outcome == OUTCOME_COMMIT,
+        EndOffset(body.start_offset),
+        EndOffset(body.end_offset) if body.HasField("end_offset") else None,
+        body.record_count,
+        body.topic_id,
+    )

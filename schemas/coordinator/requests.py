@@ -1,0 +1,295 @@
+"""Codec of txn-requests and txn-responses.
+
+*Source*: protocols.md C. Values are framed batches (A); the key is the client id.
+"""
+
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.coordinator.stats import stats_message, stats_of
+from stilltide.schemas.coordinator.transactions import (
+    AddPartitions,
+    AddSubscriptions,
+    Answer,
+    CoordinatorStats,
+    Describe,
+    DescribeCoordinator,
+    Description,
+    Done,
+    End,
+    Listed,
+    ListTransactions,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Release,
+    Request,
+    RequestBody,
+    Response,
+    Unknown,
+    WriteBarrier,
+    Written,
+)
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1 import requests_pb2 as pb
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+
+
+def encode_request(request: Request) -> bytes:
+    """Bytes of one request, to be framed with others."""
+    message = pb.Request(
+        client_id=request.client_id,
+        number=request.number,
+        acked_through=request.acked_through,
+        reply_partition=request.reply_partition,
+    )
+    match request.body:
+        case Open():
+            message.open.CopyFrom(_open_pb(request.body))
+        case AddPartitions(sequence, partitions):
+            message.add_partitions.sequence = sequence
+            message.add_partitions.partitions.extend(map(registered_pb, partitions))
+        case AddSubscriptions(sequence, subscriptions):
+            message.add_subscriptions.sequence = sequence
+            message.add_subscriptions.subscriptions.extend(map(subscription_pb, subscriptions))
+        case End():
+            message.end.CopyFrom(_end_pb(request.body))
+        case Release(sequences):
+            message.release.sequences.extend(sequences)
+        case Describe(sequence):
+            message.describe.sequence = sequence
+        case ListTransactions():
+            message.list.SetInParent()
+        case DescribeCoordinator():
+            message.describe_coordinator.SetInParent()
+        case WriteBarrier(marker_partition, probe):
+            message.write_barrier.marker_partition = marker_partition
+            message.write_barrier.nonce, message.write_barrier.counter = probe
+    return message.SerializeToString()
+
+
+def decode_request(data: bytes) -> Request:
+    """One request; raises `DecodeError` when it is none."""
+    try:
+        return request_of(pb.Request.FromString(data))
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a request to a coordinator", detail=str(error)) from error
+
+
+def request_of(message: pb.Request) -> Request:
+    """The request a parsed message holds; raises `DecodeError` when it is incomplete."""
+    if not message.client_id or not message.number:
+        raise DecodeError("a request without client id or number")
+    return Request(
+        message.client_id,
+        message.number,
+        message.acked_through,
+        message.reply_partition,
+        _body_of(message),
+    )
+
+
+def _body_of(message: pb.Request) -> RequestBody:
+    reader = _BODIES.get(message.WhichOneof("body") or "")
+    if reader is None:
+        raise DecodeError("a request that this program does not know")
+    return reader(message)
+
+
+def _open_pb(body: Open) -> pb.Open:
+    return pb.Open(
+        timeout_ms=body.timeout_ms,
+        count=body.transaction_count,
+        partitions=map(registered_pb, body.partitions),
+        subscriptions=map(subscription_pb, body.subscriptions),
+    )
+
+
+def _open(body: pb.Open) -> Open:
+    return Open(
+        body.timeout_ms,
+        body.count or 1,
+        tuple(map(registered_of, body.partitions)),
+        tuple(map(subscription_of, body.subscriptions)),
+    )
+
+
+def subscription_pb(one: SubscriptionId) -> pb.RegisteredSubscription:
+    """The message for a registered subscription."""
+    (topic, partition), group = one
+    return pb.RegisteredSubscription(topic=topic, partition=partition, group=group)
+
+
+def subscription_of(one: pb.RegisteredSubscription) -> SubscriptionId:
+    """What such a message says."""
+    return SubscriptionId(TopicPartition(one.topic, one.partition), one.group)
+
+
+def registered_pb(one: Registered) -> pb.RegisteredPartition:
+    """The message for a registered partition."""
+    (topic, partition), start_offset, topic_id = one
+    return pb.RegisteredPartition(
+        topic=topic, partition=partition, start_offset=start_offset, topic_id=topic_id
+    )
+
+
+def registered_of(one: pb.RegisteredPartition) -> Registered:
+    """What such a message says."""
+    return Registered(
+        TopicPartition(one.topic, one.partition), EndOffset(one.start_offset), one.topic_id
+    )
+
+
+def _end_pb(end: End) -> pb.End:
+    message = pb.End(
+        sequence=end.sequence,
+        outcome=pb.OUTCOME_COMMIT if end.committed else pb.OUTCOME_ABORT,
+        wait_visible=end.wait_visible,
+        written=map(written_pb, end.written),
+    )
+    if end.acknowledged_in is not None:
+        message.acknowledged_in.SetInParent()
+        message.acknowledged_in.subscriptions.extend(map(subscription_pb, end.acknowledged_in))
+    return message
+
+
+def _end(end: pb.End) -> End:
+    if end.outcome not in (pb.OUTCOME_COMMIT, pb.OUTCOME_ABORT):
+        raise DecodeError(f"outcome {end.outcome} is neither commit nor abort")
+    written = tuple(map(written_of, end.written))
+    used = None
+    if end.HasField("acknowledged_in"):
+        used = tuple(map(subscription_of, end.acknowledged_in.subscriptions))
+    return End(end.sequence, end.outcome == pb.OUTCOME_COMMIT, written, end.wait_visible, used)
+
+
+def _add_partitions(added: pb.AddPartitions) -> AddPartitions:
+    return AddPartitions(added.sequence, tuple(map(registered_of, added.partitions)))
+
+
+def _add_subscriptions(added: pb.AddSubscriptions) -> AddSubscriptions:
+    return AddSubscriptions(added.sequence, tuple(map(subscription_of, added.subscriptions)))
+
+
+def _write_barrier(asked: pb.WriteBarrier) -> WriteBarrier:
+    if not asked.nonce or not asked.counter:
+        raise DecodeError("a request for a barrier without probe")
+    return WriteBarrier(asked.marker_partition, Probe(asked.nonce, asked.counter))
+
+
+_BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
+    "open": lambda message: _open(message.open),
+    "add_partitions": lambda message: _add_partitions(message.add_partitions),
+    "end": lambda message: _end(message.end),
+    "describe": lambda message: Describe(message.describe.sequence),
+    "list": lambda _: ListTransactions(),
+    "add_subscriptions": lambda message: _add_subscriptions(message.add_subscriptions),
+    "release": lambda message: Release(tuple(message.release.sequences)),
+    "describe_coordinator": lambda _: DescribeCoordinator(),
+    "write_barrier": lambda message: _write_barrier(message.write_barrier),
+}
+
+
+def written_pb(one: Written) -> pb.WrittenPartition:
+    """The message for what was written to a partition."""
+    (topic, partition), first_offset, end_offset, record_count = one
+    return pb.WrittenPartition(
+        topic=topic,
+        partition=partition,
+        first_offset=first_offset,
+        end_offset=end_offset,
+        record_count=record_count,
+    )
+
+
+def written_of(one: pb.WrittenPartition) -> Written:
+    """What such a message says."""
+    return Written(
+        TopicPartition(one.topic, one.partition),
+        Offset(one.first_offset),
+        EndOffset(one.end_offset),
+        one.record_count,
+    )
+
+
+def encode_response(response: Response) -> bytes:
+    """Bytes of one answer, to be framed with others for the same client."""
+    return response_pb(response).SerializeToString()
+
+
+def response_pb(response: Response) -> pb.Response:
+    """The message for one answer."""
+    message = pb.Response(number=response.number, coordinator=response.coordinator)
+    match response.answer:
+        case Opened(first_sequence, count):
+            message.opened.first_sequence = first_sequence
+            message.opened.count = count
+        case Done():
+            message.done.SetInParent()
+        case Refused(reason):
+            message.refused.reason = reason
+        case Unknown():
+            message.unknown.SetInParent()
+        case Description():
+            message.described.CopyFrom(_description_pb(response.answer))
+        case Listed(transactions, low_watermark):
+            message.listed.low_watermark = low_watermark
+            message.listed.transactions.extend(map(_description_pb, transactions))
+        case CoordinatorStats():
+            message.coordinator_stats.CopyFrom(stats_message(response.answer))
+    return message
+
+
+def decode_response(data: bytes) -> Response:
+    """One answer; raises `DecodeError` when it is none."""
+    try:
+        message = pb.Response.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not an answer of a coordinator", detail=str(error)) from error
+    if not message.number:
+        raise DecodeError("an answer without a request's number")
+    return Response(message.number, message.coordinator, answer_of(message))
+
+
+def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each kind
+    """The answer a parsed message holds; raises `DecodeError` when it is none."""
+    match message.WhichOneof("body"):
+        case "opened":
+            return Opened(message.opened.first_sequence, message.opened.count)
+        case "done":
+            return Done()
+        case "refused":
+            return Refused(message.refused.reason)
+        case "unknown":
+            return Unknown()
+        case "described":
+            return _description(message.described)
+        case "listed":
+            listed = message.listed
+            return Listed(tuple(map(_description, listed.transactions)), listed.low_watermark)
+        case "coordinator_stats":
+            return stats_of(message.coordinator_stats)
+        case _:
+            raise DecodeError("an answer that this program does not know")
+
+
+def _description_pb(one: Description) -> pb.TransactionDescription:
+    return pb.TransactionDescription(
+        sequence=one.sequence,
+        state=one.state,
+        opened_at_ms=one.opened_at_ms,
+        timeout_ms=one.timeout_ms,
+        partitions=map(registered_pb, one.partitions),
+        subscriptions=map(subscription_pb, one.subscriptions),
+    )
+
+
+def _description(one: pb.TransactionDescription) -> Description:
+    partitions = tuple(map(registered_of, one.partitions))
+    subscriptions = tuple(map(subscription_of, one.subscriptions))
+    return Description(
+        one.sequence, one.state, one.opened_at_ms, one.timeout_ms, partitions, subscriptions
+    )

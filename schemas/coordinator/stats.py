@@ -1,0 +1,47 @@
+"""The part of the answers' codec that carries a coordinator's figures.
+
+*Source*: protocols.md B1, C1, C7; PIP-160 (seed 003): batch index of live records.
+"""
+
+from stilltide.schemas.coordinator.transactions import CoordinatorStats, LiveEntry, LogLiveness
+from stilltide.schemas.v1 import requests_pb2 as pb
+from stilltide.schemas.values import Offset
+
+
+def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
+    """The message that holds the figures."""
+    fields = stats._asdict()
+    liveness: LogLiveness | None = fields.pop("liveness")
+    message = pb.CoordinatorStats(**fields)
+    if liveness is not None:
+        message.liveness.CopyFrom(_liveness_message(liveness))
+    return message
+
+
+def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
+    """The figures a message holds."""
+    fields = {
+        name: getattr(message, name) for name in CoordinatorStats._fields if name != "liveness"
+    }
+    liveness = _liveness_of(message.liveness) if message.HasField("liveness") else None
+    return CoordinatorStats(**fields, liveness=liveness)
+
+
+def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:
+    return pb.LogLiveness(
+        first_live_offset=liveness.first_live_offset,
+        live_records=liveness.live_records,
+        dead_records=liveness.dead_records,
+        entries=[
+            pb.LiveEntry(offset=offset, live=live.to_bytes((live.bit_length() + 7) // 8, "little"))
+            for offset, live in liveness.entries
+        ],
+    )
+
+
+def _liveness_of(message: pb.LogLiveness) -> LogLiveness:
+    first = Offset(message.first_live_offset) if message.HasField("first_live_offset") else None
+    entries = tuple(
+        LiveEntry(Offset(one.offset), int.from_bytes(one.live, "little")) for one in message.entries
+    )
+    return LogLiveness(first, message.live_records, message.dead_records, entries)

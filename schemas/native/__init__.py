@@ -1,0 +1,1 @@
+"""Batches and transactions of Kafka itself; codec of aborted-index."""

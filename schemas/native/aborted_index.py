@@ -1,0 +1,183 @@
+"""Codec of aborted-index: ranges of aborted native batches of a data partition, and their coverage.
+
+*Source*: protocols.md F3, F4, E8. As in txn-markers the key's bytes decide compaction, so they are
+laid out here: kind `r` (a run of ranges), partition u32, first offset u64, topic in UTF-8; kind `c`
+(coverage), partition u32, topic. Numbers are big-endian.
+
+*Invariants*: a run holds ranges `[first, end)` that ascend and do not overlap; the coverage says
+how many runs and ranges there are, so that a missing one is found.
+
+Refuses: versions that it does not know, ranges that no writer makes.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1 import aborted_index_pb2 as pb
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.versioned import VERSION, parsed
+
+OFFSET_MAX = 2**63 - 1
+
+_RUN = struct.Struct(">cIQ")
+_COVERAGE = struct.Struct(">cI")
+_RUN_KIND = b"r"
+_COVERAGE_KIND = b"c"
+
+
+class AbortedRange(NamedTuple):
+    """Every record in `[first, end)` is aborted."""
+
+    first: Offset
+    end: EndOffset
+
+
+class RunKey(NamedTuple):
+    """Key of a run of ranges; `first` is that of its first range."""
+
+    data: TopicPartition
+    first: Offset
+
+
+class CoverageKey(NamedTuple):
+    """Key of a data partition's coverage."""
+
+    data: TopicPartition
+
+
+IndexKey = RunKey | CoverageKey
+
+
+class Run(NamedTuple):
+    """Consecutive ranges, at least one.
+
+    Attributes:
+        topic_id: Kafka topic id that the offsets belong to.
+        ranges: ascending, disjoint.
+    """
+
+    topic_id: bytes
+    ranges: tuple[AbortedRange, ...]
+
+
+class Coverage(NamedTuple):
+    """How far the index of a data partition goes (F4).
+
+    Attributes:
+        topic_id: Kafka topic id that the offsets belong to.
+        covered_from: ranges below it may be missing; it was the log start.
+        covered_to: every aborted batch from `covered_from` to here is in a range.
+        last_stable_offset: of the moment when that was known.
+        run_count: how many runs there are.
+        range_count: how many ranges they hold.
+    """
+
+    topic_id: bytes
+    covered_from: Offset
+    covered_to: EndOffset
+    last_stable_offset: EndOffset
+    run_count: int
+    range_count: int
+
+
+def run_key(data: TopicPartition, first: Offset) -> bytes:
+    """Key of the run that begins at an offset."""
+    return _RUN.pack(_RUN_KIND, data.partition, first) + data.topic.encode()
+
+
+def coverage_key(data: TopicPartition) -> bytes:
+    """Key of a data partition's coverage."""
+    return _COVERAGE.pack(_COVERAGE_KIND, data.partition) + data.topic.encode()
+
+
+def decode_key(key: bytes | None) -> IndexKey:
+    """What a key names.
+
+    Raises:
+        DecodeError: nothing that is in this topic.
+    """
+    try:
+        if key is not None and key[:1] == _RUN_KIND and len(key) > _RUN.size:
+            _, partition, first = _RUN.unpack_from(key)
+            return RunKey(TopicPartition(key[_RUN.size :].decode(), partition), Offset(first))
+        if key is not None and key[:1] == _COVERAGE_KIND and len(key) > _COVERAGE.size:
+            partition = _COVERAGE.unpack_from(key)[1]
+            return CoverageKey(TopicPartition(key[_COVERAGE.size :].decode(), partition))
+    except UnicodeDecodeError as error:
+        raise DecodeError("an index of a topic not in UTF-8", detail=str(error)) from error
+    raise DecodeError(f"key {key!r} is neither that of aborted ranges nor that of their coverage")
+
+
+def encode_run(topic_id: bytes, ranges: Sequence[AbortedRange]) -> bytes:
+    """Value of a run of ranges; its key is that of the first one's first offset."""
+    assert ranges
+    gaps: list[int] = []
+    end = int(ranges[0].first)
+    for one in ranges:
+        assert end <= one.first < one.end, "ranges ascend, and none is empty"
+        gaps.append(one.first - end)
+        end = one.end
+    lengths = [one.end - one.first for one in ranges]
+    return pb.AbortedRanges(
+        version=VERSION, topic_id=topic_id, gaps=gaps, lengths=lengths
+    ).SerializeToString()
+
+
+def decode_run(first: Offset, value: bytes) -> Run:
+    """A run of ranges.
+
+    Args:
+        first: offset in its key.
+        value: the record's.
+
+    Raises:
+        UnknownVersionError: a later version wrote it.
+        DecodeError: not a run.
+    """
+    body = parsed(pb.AbortedRanges, value, "a run of aborted ranges")
+    if not body.gaps or len(body.gaps) != len(body.lengths) or body.gaps[0] or 0 in body.lengths:
+        raise DecodeError("a run of aborted ranges without ranges, or with empty ones")
+    ranges: list[AbortedRange] = []
+    end = int(first)
+    for gap, length in zip(body.gaps, body.lengths, strict=True):
+        begin = end + gap
+        end = begin + length
+        ranges.append(AbortedRange(Offset(begin), EndOffset(end)))
+    if end > OFFSET_MAX:
+        raise DecodeError(f"an aborted range ends at {end}, beyond every offset")
+    return Run(body.topic_id, tuple(ranges))
+
+
+def encode_coverage(coverage: Coverage) -> bytes:
+    """Value of a data partition's coverage."""
+    return pb.Coverage(
+        version=VERSION,
+        topic_id=coverage.topic_id,
+        covered_from=coverage.covered_from,
+        covered_to=coverage.covered_to,
+        last_stable_offset=coverage.last_stable_offset,
+        run_count=coverage.run_count,
+        range_count=coverage.range_count,
+    ).SerializeToString()
+
+
+def decode_coverage(value: bytes) -> Coverage:
+    """A data partition's coverage.
+
+    Raises:
+        UnknownVersionError: a later version wrote it.
+        DecodeError: something else, or one that ends before it begins.
+    """
+    body = parsed(pb.Coverage, value, "the coverage of an index")
+    if not body.covered_from <= body.covered_to <= OFFSET_MAX:
+        raise DecodeError(f"coverage from {body.covered_from} to {body.covered_to}")
+    return Coverage(
+        body.topic_id,
+        Offset(body.covered_from),
+        EndOffset(body.covered_to),
+        EndOffset(body.last_stable_offset),
+        body.run_count,
+        body.range_count,
+    )

@@ -1,0 +1,1 @@
+"""Codecs of ack-requests and pending-ack-log."""

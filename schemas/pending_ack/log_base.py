@@ -1,0 +1,77 @@
+"""Codec of a pending-ack log's whole state, which a base holds.
+
+*Source*: protocols.md C8. A state may be large, so it is encoded item by item, for a caller that
+has other things to do in between: joining the bytes of messages joins their repeated fields.
+"""
+
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.pending_ack.acknowledgements import (
+    AckState,
+    BaseCoordinator,
+    BaseSubscription,
+)
+from stilltide.schemas.pending_ack.codec import acks_of, acks_pb
+from stilltide.schemas.v1 import pending_ack_pb2 as pb
+from stilltide.schemas.v1.requests_pb2 import RegisteredSubscription
+from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
+
+
+def encode_state(state: AckState) -> Iterator[bytes]:
+    """The bytes of a state, in parts to be joined: one for each subscription and coordinator."""
+    yield pb.PendingAckState(now_ms=state.now_ms).SerializeToString()
+    for one in state.subscriptions:
+        yield pb.PendingAckState(subscriptions=(_subscription_pb(one),)).SerializeToString()
+    for one in state.coordinators:
+        yield pb.PendingAckState(coordinators=(_coordinator_pb(one),)).SerializeToString()
+
+
+def decode_state(data: bytes) -> AckState:
+    """The state that joined parts hold; raises `DecodeError` when it is none."""
+    try:
+        message = pb.PendingAckState.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a pending-ack log's state", detail=str(error)) from error
+    return AckState(
+        message.now_ms,
+        tuple(map(_subscription, message.subscriptions)),
+        tuple(map(_coordinator, message.coordinators)),
+    )
+
+
+def _subscription_pb(one: BaseSubscription) -> pb.SubscriptionState:
+    (topic, partition), group = one.subscription
+    return pb.SubscriptionState(
+        subscription=RegisteredSubscription(topic=topic, partition=partition, group=group),
+        acks=acks_pb(one.acks),
+        committed=one.committed,
+        replaced=[pb.ReplacedMember(member=member, at_ms=at_ms) for member, at_ms in one.replaced],
+        last_seen_ms=one.last_seen_ms,
+    )
+
+
+def _subscription(one: pb.SubscriptionState) -> BaseSubscription:
+    named = one.subscription
+    return BaseSubscription(
+        SubscriptionId(TopicPartition(named.topic, named.partition), named.group),
+        acks_of(one.acks),
+        EndOffset(one.committed),
+        tuple((replaced.member, replaced.at_ms) for replaced in one.replaced),
+        one.last_seen_ms,
+    )
+
+
+def _coordinator_pb(one: BaseCoordinator) -> pb.CoordinatorState:
+    return pb.CoordinatorState(
+        coordinator=one.coordinator,
+        low_watermark=one.low_watermark,
+        settled=[pb.SequenceRange(first=first, end=end) for first, end in one.settled],
+    )
+
+
+def _coordinator(one: pb.CoordinatorState) -> BaseCoordinator:
+    settled = tuple((run.first, run.end) for run in one.settled)
+    return BaseCoordinator(one.coordinator, one.low_watermark, settled)

@@ -1,0 +1,40 @@
+"""The part of the acknowledgements' codec that carries the figures of a store.
+
+*Source*: protocols.md G, B1, C8; PIP-160 (seed 003): what an operator asks of pending-ack stores.
+"""
+
+from typing import Any
+
+from stilltide.schemas.coordinator.requests import subscription_of, subscription_pb
+from stilltide.schemas.pending_ack.acknowledgements import StoreStats, SubscriptionStats
+from stilltide.schemas.v1 import pending_ack_pb2 as pb
+
+
+def stats_message(stats: StoreStats) -> pb.StoreStats:
+    """The message that holds the figures."""
+    fields = stats._asdict()
+    fields["subscriptions"] = map(_subscription_message, stats.subscriptions)
+    return pb.StoreStats(**fields)
+
+
+def stats_of(message: pb.StoreStats) -> StoreStats:
+    """The figures a message holds."""
+    fields: dict[str, Any] = {name: getattr(message, name) for name in StoreStats._fields}
+    fields["subscriptions"] = tuple(map(_subscription_of, message.subscriptions))
+    if not message.HasField("base_as_of"):
+        fields["base_as_of"] = None
+    return StoreStats(**fields)
+
+
+def _subscription_message(stats: SubscriptionStats) -> pb.SubscriptionStats:
+    fields = stats._asdict()
+    fields["subscription"] = subscription_pb(stats.subscription)
+    return pb.SubscriptionStats(**fields)
+
+
+def _subscription_of(message: pb.SubscriptionStats) -> SubscriptionStats:
+    fields: dict[str, Any] = {name: getattr(message, name) for name in SubscriptionStats._fields}
+    fields["subscription"] = subscription_of(message.subscription)
+    if not message.HasField("pending_cumulative_offset"):
+        fields["pending_cumulative_offset"] = None
+    return SubscriptionStats(**fields)

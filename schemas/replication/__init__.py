@@ -1,0 +1,1 @@
+"""Codecs of replication-markers and replication-positions; origins of copied records."""

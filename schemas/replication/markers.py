@@ -1,0 +1,397 @@
+"""Codec of replication-markers: what the replication controllers tell each other.
+
+*Source*: protocols.md I, Layout. The key's bytes decide compaction: kind (one byte), partition u32,
+lengths u16 of source, target and topic, big-endian; then source, target, topic and group in UTF-8.
+Target and group may be empty. `request` (q), `response` (a) and `update` (u) are copied by links;
+`snapshots` (s) and `applied` (d) stay on their cluster.
+
+Refuses: versions that it does not know.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.replication.origins import Claims, Incarnation
+from stilltide.schemas.replication.positions import (
+    checked_incarnation,
+    decode_claims,
+    encode_claims,
+)
+from stilltide.schemas.v1 import replication_pb2 as pb
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+from stilltide.schemas.versioned import VERSION, parsed
+
+_KEY = struct.Struct(">cIHHH")
+_ID_BYTES = 16
+
+
+class RequestKey(NamedTuple):
+    """The one request of a cluster for a data partition."""
+
+    data: TopicPartition
+    source: ClusterName
+
+
+class ResponseKey(NamedTuple):
+    """The one answer of a cluster, `source`, to an asker, `target`."""
+
+    data: TopicPartition
+    source: ClusterName
+    target: ClusterName
+
+
+class SnapshotsKey(NamedTuple):
+    """All snapshots of a cluster."""
+
+    data: TopicPartition
+    source: ClusterName
+
+
+class UpdateKey(NamedTuple):
+    """What a cluster says of a group."""
+
+    data: TopicPartition
+    source: ClusterName
+    group: str
+
+
+class AppliedKey(NamedTuple):
+    """What a cluster did with a group."""
+
+    data: TopicPartition
+    source: ClusterName
+    group: str
+
+
+MarkerKey = RequestKey | ResponseKey | SnapshotsKey | UpdateKey | AppliedKey
+
+
+class Request(NamedTuple):
+    """A request of an attempt at a snapshot (I1).
+
+    Attributes:
+        id: 16 random bytes of the attempt.
+        round: from 1.
+        incarnation: of the topic on the asker's cluster.
+        decided_end: it takes effect once a link has passed this.
+    """
+
+    id: bytes
+    round: int
+    incarnation: bytes
+    decided_end: EndOffset
+
+
+class Response(NamedTuple):
+    """The answer to a request; the decided end is of the cluster that answers (I2)."""
+
+    id: bytes
+    round: int
+    incarnation: bytes
+    decided_end: EndOffset
+
+
+class Position(NamedTuple):
+    """An end offset of an incarnation."""
+
+    incarnation: Incarnation
+    end_offset: EndOffset
+
+
+class Snapshot(NamedTuple):
+    """Who has read below `local_end` has read below `positions` elsewhere (I3).
+
+    Attributes:
+        id: of the attempt.
+        local_end: end offset here.
+        positions: one for each other cluster.
+        started_ms: wall clock at the first request.
+        completed_ms: at the last answer.
+    """
+
+    id: bytes
+    local_end: EndOffset
+    positions: tuple[Position, ...]
+    started_ms: int
+    completed_ms: int
+
+
+class Snapshots(NamedTuple):
+    """All cached snapshots of a data partition (I5).
+
+    Attributes:
+        incarnation: of the topic here.
+        started_at: decided end when the newest attempt started.
+        snapshots: by ascending local end.
+    """
+
+    incarnation: bytes
+    started_at: EndOffset
+    snapshots: tuple[Snapshot, ...]
+
+
+class Update(NamedTuple):
+    """What a group has read (I6).
+
+    Attributes:
+        generation: of the last replicated reset (I10).
+        incarnation: of the topic on the cluster that writes.
+        offset: the committed offset there; None: the group had none.
+        claims: what it has read, as far as known there.
+        positions: in mode `snapshot`, instead of claims (I12).
+        snapshot_id: what they come from, else empty.
+    """
+
+    generation: int
+    incarnation: bytes
+    offset: Offset | None
+    claims: Claims
+    positions: tuple[Position, ...] = ()
+    snapshot_id: bytes = b""
+
+
+class Applied(NamedTuple):
+    """What was done with a group here (I7, I9, I10).
+
+    Attributes:
+        generation: that was applied.
+        incarnation: of the topic here.
+        offset: the committed offset that was seen or applied; None: there was none.
+        applied_offset: the committed offset comes from here, and is this; else None.
+        until: after a reset by hand, the offset that the group must pass first.
+        lost: records that left the log before the group could read them.
+    """
+
+    generation: int
+    incarnation: bytes
+    offset: Offset | None
+    applied_offset: Offset | None
+    until: Offset | None
+    lost: Claims
+
+
+MarkerValue = Request | Response | Snapshots | Update | Applied
+
+_REQUEST, _RESPONSE, _SNAPSHOTS, _UPDATE, _APPLIED = b"q", b"a", b"s", b"u", b"d"
+_CODES: dict[type[MarkerKey], bytes] = {
+    RequestKey: _REQUEST,
+    ResponseKey: _RESPONSE,
+    SnapshotsKey: _SNAPSHOTS,
+    UpdateKey: _UPDATE,
+    AppliedKey: _APPLIED,
+}
+
+
+def encode_key(key: MarkerKey) -> bytes:
+    """Key of a marker."""
+    target = key.target if isinstance(key, ResponseKey) else ""
+    group = key.group if isinstance(key, UpdateKey | AppliedKey) else ""
+    names = [name.encode() for name in (key.source, target, key.data.topic)]
+    fixed = _KEY.pack(_CODES[type(key)], key.data.partition, *map(len, names))
+    return fixed + b"".join(names) + group.encode()
+
+
+def decode_key(key: bytes | None) -> MarkerKey:
+    """The marker that a key names.
+
+    Raises:
+        DecodeError: nothing that is in this topic.
+    """
+    if key is not None and len(key) > _KEY.size and key[:1] in _CODES.values():
+        code, partition, *lengths = _KEY.unpack_from(key)
+        try:
+            source, target, topic, group = _names(key[_KEY.size :], lengths)
+        except UnicodeDecodeError as error:
+            raise DecodeError("a marker of names not in UTF-8", detail=str(error)) from error
+        found = _key(code, TopicPartition(topic, partition), ClusterName(source), target, group)
+        if found is not None and encode_key(found) == key:
+            return found
+    raise DecodeError(f"key {key!r} is not that of a replication marker")
+
+
+def _key(
+    code: bytes, data: TopicPartition, source: ClusterName, target: str, group: str
+) -> MarkerKey | None:
+    if not data.topic or not source:
+        return None
+    if code == _RESPONSE:
+        return ResponseKey(data, source, ClusterName(target)) if target else None
+    if code == _UPDATE:
+        return UpdateKey(data, source, group)
+    if code == _APPLIED:
+        return AppliedKey(data, source, group)
+    return RequestKey(data, source) if code == _REQUEST else SnapshotsKey(data, source)
+
+
+def _names(data: bytes, lengths: Iterable[int]) -> list[str]:
+    names: list[str] = []
+    at = 0
+    for length in lengths:
+        names.append(data[at : at + length].decode())
+        at += length
+    return [*names, data[at:].decode()]
+
+
+def encode_value(value: MarkerValue) -> bytes:
+    """Value of a marker; equal ones have equal bytes."""
+    return _message(value).SerializeToString()
+
+
+def decode(key: bytes | None, value: bytes | None) -> tuple[MarkerKey, MarkerValue | None]:
+    """A record of replication-markers; the value is None for a tombstone.
+
+    Raises:
+        UnknownVersionError: a later version wrote it.
+        DecodeError: not a marker.
+    """
+    found = decode_key(key)
+    if value is None:
+        return found, None
+    match found:
+        case RequestKey():
+            return found, _request(_parsed(pb.ReplicationSnapshotRequest, value))
+        case ResponseKey():
+            return found, _response(_parsed(pb.ReplicationSnapshotResponse, value))
+        case SnapshotsKey():
+            return found, _snapshots(_parsed(pb.ReplicationSnapshots, value))
+        case UpdateKey():
+            return found, _update(_parsed(pb.SubscriptionUpdate, value))
+        case AppliedKey():
+            return found, _applied(_parsed(pb.SubscriptionApplied, value))
+
+
+M = TypeVar(
+    "M",
+    pb.ReplicationSnapshotRequest,
+    pb.ReplicationSnapshotResponse,
+    pb.ReplicationSnapshots,
+    pb.SubscriptionUpdate,
+    pb.SubscriptionApplied,
+)
+
+
+def _parsed(kind: type[M], value: bytes) -> M:
+    body = parsed(kind, value, "a replication marker")
+    checked_incarnation(body.incarnation)
+    return body
+
+
+def _message(
+    value: MarkerValue,
+) -> (
+    pb.ReplicationSnapshotRequest
+    | pb.ReplicationSnapshotResponse
+    | pb.ReplicationSnapshots
+    | pb.SubscriptionUpdate
+    | pb.SubscriptionApplied
+):
+    match value:
+        case Request():
+            return pb.ReplicationSnapshotRequest(version=VERSION, **value._asdict())
+        case Response():
+            return pb.ReplicationSnapshotResponse(version=VERSION, **value._asdict())
+        case Snapshots():
+            return pb.ReplicationSnapshots(
+                version=VERSION,
+                incarnation=value.incarnation,
+                started_at=value.started_at,
+                snapshots=map(_snapshot_message, value.snapshots),
+            )
+        case Update():
+            return pb.SubscriptionUpdate(
+                version=VERSION,
+                generation=value.generation,
+                incarnation=value.incarnation,
+                offset=value.offset,
+                claims=encode_claims(value.claims),
+                positions=map(_position_message, value.positions),
+                snapshot_id=value.snapshot_id,
+            )
+        case Applied():
+            return pb.SubscriptionApplied(
+                version=VERSION,
+                generation=value.generation,
+                incarnation=value.incarnation,
+                offset=value.offset,
+                applied_offset=value.applied_offset,
+                until=value.until,
+                lost=encode_claims(value.lost),
+            )
+
+
+def _snapshot_message(snapshot: Snapshot) -> pb.ReplicationSnapshot:
+    return pb.ReplicationSnapshot(
+        id=snapshot.id,
+        local_end=snapshot.local_end,
+        positions=map(_position_message, snapshot.positions),
+        started_ms=snapshot.started_ms,
+        completed_ms=snapshot.completed_ms,
+    )
+
+
+def _position_message(position: Position) -> pb.ClusterPosition:
+    return pb.ClusterPosition(
+        cluster=position.incarnation.cluster,
+        incarnation=position.incarnation.topic,
+        end_offset=position.end_offset,
+    )
+
+
+def _request(body: pb.ReplicationSnapshotRequest) -> Request:
+    return Request(_checked_id(body.id), body.round, body.incarnation, EndOffset(body.decided_end))
+
+
+def _response(body: pb.ReplicationSnapshotResponse) -> Response:
+    return Response(_checked_id(body.id), body.round, body.incarnation, EndOffset(body.decided_end))
+
+
+def _snapshots(body: pb.ReplicationSnapshots) -> Snapshots:
+    return Snapshots(
+        body.incarnation,
+        EndOffset(body.started_at),
+        tuple(
+            Snapshot(
+                _checked_id(one.id),
+                EndOffset(one.local_end),
+                tuple(map(_position, one.positions)),
+                one.started_ms,
+                one.completed_ms,
+            )
+            for one in body.snapshots
+        ),
+    )
+
+
+def _update(body: pb.SubscriptionUpdate) -> Update:
+    return Update(
+        body.generation,
+        body.incarnation,
+        Offset(body.offset) if body.HasField("offset") else None,
+        decode_claims(body.claims),
+        tuple(map(_position, body.positions)),
+        body.snapshot_id,
+    )
+
+
+def _applied(body: pb.SubscriptionApplied) -> Applied:
+    return Applied(
+        body.generation,
+        body.incarnation,
+        Offset(body.offset) if body.HasField("offset") else None,
+        Offset(body.applied_offset) if body.HasField("applied_offset") else None,
+        Offset(body.until) if body.HasField("until") else None,
+        decode_claims(body.lost),
+    )
+
+
+def _position(body: pb.ClusterPosition) -> Position:
+    incarnation = Incarnation(ClusterName(body.cluster), checked_incarnation(body.incarnation))
+    return Position(incarnation, EndOffset(body.end_offset))
+
+
+def _checked_id(attempt: bytes) -> bytes:
+    if len(attempt) != _ID_BYTES:
+        raise DecodeError(f"the id of a snapshot has {_ID_BYTES} bytes, not {len(attempt)}")
+    return attempt

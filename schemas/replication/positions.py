@@ -1,0 +1,161 @@
+"""Codec of replication-positions: how far a link has copied a data partition, and to where.
+
+*Source*: protocols.md H3, H5. As in txn-markers the key's bytes decide compaction: bucket number
+u64, partition u32, lengths u16 of source and target, big-endian; then source, target and topic in
+UTF-8.
+
+Refuses: versions that it does not know, stretches that end before they begin.
+"""
+
+import struct
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.replication.origins import (
+    INCARNATION_BYTES,
+    Claims,
+    Incarnation,
+    Interval,
+    Intervals,
+)
+from stilltide.schemas.v1 import replication_pb2 as pb
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+from stilltide.schemas.versioned import VERSION, parsed
+
+_KEY = struct.Struct(">QIHH")
+
+
+class BucketKey(NamedTuple):
+    """Key of a bucket; numbers are 0, 1, ... and never used again."""
+
+    source: ClusterName
+    target: ClusterName
+    data: TopicPartition
+    number: int
+
+
+class Bucket(NamedTuple):
+    """The local records of `[source_from, source_to)` lie in `[target_from, target_to)`, in order.
+
+    Attributes:
+        source_incarnation: of the topic on the source, 8 bytes.
+        target_incarnation: on the target.
+        source_from: first offset of the stretch on the source.
+        source_to: its end.
+        target_from: no copy of it lies below on the target.
+        target_to: none lies at or past it.
+        holes: what was never copied since it had left the source's log, also below `source_from`.
+    """
+
+    source_incarnation: bytes
+    target_incarnation: bytes
+    source_from: Offset
+    source_to: EndOffset
+    target_from: Offset
+    target_to: EndOffset
+    holes: Claims
+
+
+def encode_key(key: BucketKey) -> bytes:
+    """Key of a bucket."""
+    source, target = key.source.encode(), key.target.encode()
+    fixed = _KEY.pack(key.number, key.data.partition, len(source), len(target))
+    return fixed + source + target + key.data.topic.encode()
+
+
+def decode_key(key: bytes | None) -> BucketKey:
+    """The bucket that a key names.
+
+    Raises:
+        DecodeError: nothing that is in this topic.
+    """
+    if key is not None and len(key) > _KEY.size:
+        number, partition, source, target = _KEY.unpack_from(key)
+        names = key[_KEY.size :]
+        if len(names) > source + target and source and target:
+            try:
+                return BucketKey(
+                    ClusterName(names[:source].decode()),
+                    ClusterName(names[source : source + target].decode()),
+                    TopicPartition(names[source + target :].decode(), partition),
+                    number,
+                )
+            except UnicodeDecodeError as error:
+                raise DecodeError("a bucket of names not in UTF-8", detail=str(error)) from error
+    raise DecodeError(f"key {key!r} is not that of a bucket")
+
+
+def encode_bucket(bucket: Bucket) -> bytes:
+    """Value of a bucket."""
+    return pb.OffsetBucket(
+        version=VERSION,
+        source_incarnation=bucket.source_incarnation,
+        target_incarnation=bucket.target_incarnation,
+        source_from=bucket.source_from,
+        source_to=bucket.source_to,
+        target_from=bucket.target_from,
+        target_to=bucket.target_to,
+        holes=encode_claims(bucket.holes),
+    ).SerializeToString()
+
+
+def decode_bucket(value: bytes) -> Bucket:
+    """A bucket.
+
+    Raises:
+        UnknownVersionError: a later version wrote it.
+        DecodeError: not a bucket.
+    """
+    body = parsed(pb.OffsetBucket, value, "a bucket of the offset index")
+    if body.source_from > body.source_to or body.target_from > body.target_to:
+        raise DecodeError("a bucket that ends before it begins")
+    return Bucket(
+        checked_incarnation(body.source_incarnation),
+        checked_incarnation(body.target_incarnation),
+        Offset(body.source_from),
+        EndOffset(body.source_to),
+        Offset(body.target_from),
+        EndOffset(body.target_to),
+        decode_claims(body.holes),
+    )
+
+
+def checked_incarnation(incarnation: bytes) -> bytes:
+    """The same bytes; raises `DecodeError` when they are not an incarnation's."""
+    if len(incarnation) != INCARNATION_BYTES:
+        raise DecodeError(f"an incarnation has {INCARNATION_BYTES} bytes, not {len(incarnation)}")
+    return incarnation
+
+
+def encode_claims(claims: Claims) -> list[pb.IncarnationOffsets]:
+    """Claims, in the order of clusters and incarnations: equal ones have equal bytes."""
+    return [
+        pb.IncarnationOffsets(
+            cluster=one.cluster,
+            incarnation=one.topic,
+            bounds=[bound for interval in intervals for bound in interval],
+        )
+        for one, intervals in sorted(claims.items())
+    ]
+
+
+def decode_claims(found: Iterable[pb.IncarnationOffsets]) -> dict[Incarnation, Intervals]:
+    """Claims.
+
+    Raises:
+        DecodeError: intervals that do not ascend, or an incarnation twice.
+    """
+    claims: dict[Incarnation, Intervals] = {}
+    for one in found:
+        incarnation = Incarnation(ClusterName(one.cluster), checked_incarnation(one.incarnation))
+        bounds = list(one.bounds)
+        ascending = all(low < high for low, high in pairwise(bounds))
+        if incarnation in claims or not bounds or len(bounds) % 2 or not ascending:
+            raise DecodeError(f"offsets {bounds} of {incarnation} are not intervals")
+        claims[incarnation] = tuple(
+            Interval(Offset(first), EndOffset(end))
+            for first, end in zip(bounds[::2], bounds[1::2], strict=True)
+        )
+    return claims

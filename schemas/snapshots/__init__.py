@@ -1,0 +1,1 @@
+"""Codecs of txn-snapshots and of requests for snapshots."""

@@ -1,0 +1,115 @@
+"""Requests for a snapshot and their answers: values and codec.
+
+*Source*: protocols.md E7, A. Values of snapshot-requests and txn-responses are framed batches; the
+key is the client id. A request changes nothing but what is written when, so one that comes again
+is served again.
+"""
+
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from stilltide.schemas.coordinator.transactions import Refused
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1 import snapshot_requests_pb2 as pb
+from stilltide.schemas.values import EndOffset, TopicPartition
+
+
+class SnapshotRequest(NamedTuple):
+    """Asks for a snapshot of `data` that says what is true after the request arrived."""
+
+    client_id: bytes
+    number: int
+    reply_partition: int
+    data: TopicPartition
+
+
+class SnapshotSummary(NamedTuple):
+    """Answer: what the durable snapshot of the data partition says.
+
+    Attributes:
+        topic_id: Kafka topic id that the offsets belong to (E8).
+        max_read_position: every transaction with a record below it has ended (M).
+        aborted_count: aborted transactions in its parts and its end.
+    """
+
+    topic_id: bytes
+    max_read_position: EndOffset
+    aborted_count: int
+
+
+SnapshotAnswer = SnapshotSummary | Refused
+
+
+class SnapshotResponse(NamedTuple):
+    """One answer to one request; `partition` of snapshot-requests."""
+
+    number: int
+    partition: int
+    answer: SnapshotAnswer
+
+
+def snapshot_request(
+    client_id: bytes, number: int, _acked_through: int, reply_partition: int, data: TopicPartition
+) -> SnapshotRequest:
+    """A client's request; snapshot writers remember no answers, so none is acknowledged."""
+    return SnapshotRequest(client_id, number, reply_partition, data)
+
+
+def encode_request(request: SnapshotRequest) -> bytes:
+    """Bytes of one request, to be framed with others."""
+    return pb.SnapshotRequest(
+        client_id=request.client_id,
+        number=request.number,
+        reply_partition=request.reply_partition,
+        topic=request.data.topic,
+        partition=request.data.partition,
+    ).SerializeToString()
+
+
+def decode_request(data: bytes) -> SnapshotRequest:
+    """One request; raises `DecodeError` when it is none."""
+    try:
+        body = pb.SnapshotRequest.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a request for a snapshot", detail=str(error)) from error
+    if not body.client_id or not body.number or not body.topic:
+        raise DecodeError("a request for a snapshot without client id, number or topic")
+    about = TopicPartition(body.topic, body.partition)
+    return SnapshotRequest(body.client_id, body.number, body.reply_partition, about)
+
+
+def encode_response(response: SnapshotResponse) -> bytes:
+    """Bytes of one answer, to be framed with others for the same client."""
+    message = pb.SnapshotResponse(number=response.number, partition=response.partition)
+    match response.answer:
+        case SnapshotSummary(topic_id, max_read_position, aborted_count):
+            message.summary.topic_id = topic_id
+            message.summary.max_read_position = max_read_position
+            message.summary.aborted_count = aborted_count
+        case Refused(reason):
+            message.refused.reason = reason
+    return message.SerializeToString()
+
+
+def decode_response(data: bytes) -> SnapshotResponse:
+    """One answer; raises `DecodeError` when it is none."""
+    try:
+        message = pb.SnapshotResponse.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not an answer of a snapshot writer", detail=str(error)) from error
+    if not message.number:
+        raise DecodeError("an answer without a request's number")
+    return SnapshotResponse(message.number, message.partition, _answer_of(message))
+
+
+def _answer_of(message: pb.SnapshotResponse) -> SnapshotAnswer:
+    match message.WhichOneof("body"):
+        case "summary":
+            body = message.summary
+            position = EndOffset(body.max_read_position)
+            return SnapshotSummary(body.topic_id, position, body.aborted_count)
+        case "refused":
+            return Refused(message.refused.reason)
+        case _:
+            raise DecodeError("an answer that this program does not know")

@@ -1,0 +1,253 @@
+"""Codec of txn-snapshots: the aborted transactions of a data partition, in parts and an end.
+
+*Source*: protocols.md E2, E3, E5, E8. As in txn-markers the key's bytes decide compaction, so they
+are laid out here: kind `p` (part), partition u32, number u64, topic in UTF-8; kind `e` (end),
+partition u32, topic; `*` alone. Numbers are big-endian.
+
+*Invariants*: an end names its sealed parts with a checksum over key and value, so that a part that
+was cut off, exchanged, or belongs to another topic is never taken for one of them.
+
+Refuses: versions that it does not know, sequences that no coordinator gives.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
+
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1 import snapshots_pb2 as pb
+from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.versioned import VERSION, parsed
+
+SEQUENCE_MAX = 2**63 - 1
+"""The greatest sequence of an aborted transaction that can be stored."""
+
+_PART = struct.Struct(">cIQ")
+_END = struct.Struct(">cI")
+_PART_KIND = b"p"
+_END_KIND = b"e"
+STAR_KEY = b"*"
+
+AbortedIds = Mapping[int, Sequence[int]]
+"""Aborted transactions: coordinator to sequences, in the order of their markers."""
+
+Floors = Mapping[int, int]
+"""By coordinator: a sequence, exclusive."""
+
+
+class PartKey(NamedTuple):
+    """Key of a sealed part; numbers are 1, 2, ... and never used again (E2)."""
+
+    data: TopicPartition
+    number: int
+
+
+class EndKey(NamedTuple):
+    """Key of what holds a snapshot together."""
+
+    data: TopicPartition
+
+
+class StarKey(NamedTuple):
+    """Key of what concerns all data partitions (E3)."""
+
+
+SnapshotKey = PartKey | EndKey | StarKey
+
+
+class TrimPair(NamedTuple):
+    """Once the log start reaches `end_offset`, no record below `floors` is left (E5)."""
+
+    end_offset: EndOffset
+    floors: Floors
+
+
+class SnapshotEnd(NamedTuple):
+    """Everything of a snapshot but its sealed parts; the only record with positions (E2).
+
+    Attributes:
+        topic_id: Kafka topic id that the offsets belong to (E8).
+        max_read_position: every transaction with a record below it has ended (M).
+        markers_covered_to: offset of the first marker that is not absorbed (K).
+        first_part: number of the first sealed part; that of the next one if there is none.
+        part_checksums: of the sealed parts, from the first on.
+        unsealed: aborted transactions that no sealed part holds.
+        floors: no record of sequences below them is left, aborted or not.
+        floors_valid_from: no record below it is left (F).
+        pairs: floors to come, by end offset.
+    """
+
+    topic_id: bytes
+    max_read_position: EndOffset
+    markers_covered_to: EndOffset
+    first_part: int
+    part_checksums: tuple[int, ...]
+    unsealed: AbortedIds
+    floors: Floors
+    floors_valid_from: EndOffset
+    pairs: tuple[TrimPair, ...]
+
+
+class SnapshotStar(NamedTuple):
+    """What a snapshot writer keeps for all of its data partitions.
+
+    Attributes:
+        markers_covered_to: offset of the first marker that is not absorbed by the snapshot of its
+            data partition (K*).
+        floors: those of data partitions without a snapshot (E8).
+    """
+
+    markers_covered_to: EndOffset
+    floors: Floors
+
+
+def part_key(data: TopicPartition, number: int) -> bytes:
+    """Key of a sealed part."""
+    return _PART.pack(_PART_KIND, data.partition, number) + data.topic.encode()
+
+
+def end_key(data: TopicPartition) -> bytes:
+    """Key of a snapshot's end."""
+    return _END.pack(_END_KIND, data.partition) + data.topic.encode()
+
+
+def decode_key(key: bytes | None) -> SnapshotKey:
+    """What a key names.
+
+    Raises:
+        DecodeError: nothing that is in this topic.
+    """
+    if key == STAR_KEY:
+        return StarKey()
+    try:
+        if key is not None and key[:1] == _PART_KIND and len(key) > _PART.size:
+            _, partition, number = _PART.unpack_from(key)
+            return PartKey(TopicPartition(key[_PART.size :].decode(), partition), number)
+        if key is not None and key[:1] == _END_KIND and len(key) > _END.size:
+            partition = _END.unpack_from(key)[1]
+            return EndKey(TopicPartition(key[_END.size :].decode(), partition))
+    except UnicodeDecodeError as error:
+        raise DecodeError("a snapshot of a topic not in UTF-8", detail=str(error)) from error
+    raise DecodeError(f"key {key!r} is not that of a part, an end, or `*`")
+
+
+def checksum(key: bytes, value: bytes) -> int:
+    """CRC-32 of a sealed part, key and value, as its end names it."""
+    return zlib.crc32(value, zlib.crc32(key))
+
+
+def id_bytes(sequence: int, before: int) -> int:
+    """How many bytes a sequence takes behind another one of its coordinator, `before`."""
+    delta = sequence - before
+    zigzag = 2 * delta if delta >= 0 else -2 * delta - 1
+    return max(1, (zigzag.bit_length() + 6) // 7)
+
+
+COORDINATOR_BYTES_MAX = 1 + 5 + 1 + 10 + 1 + 5
+"""What a coordinator's ids take beyond themselves: two fields within one, lengths below 4 GiB."""
+
+
+def encode_part(aborted: AbortedIds) -> bytes:
+    """Value of a sealed part."""
+    return pb.SnapshotPart(version=VERSION, aborted=_aborted_pb(aborted)).SerializeToString()
+
+
+def decode_part(value: bytes) -> dict[int, list[int]]:
+    """The aborted transactions of a sealed part; 0.1 us for each.
+
+    Raises:
+        UnknownVersionError: a later version wrote it.
+        DecodeError: not a part.
+    """
+    return _aborted(parsed(pb.SnapshotPart, value, "the part of a snapshot").aborted)
+
+
+def encode_end(end: SnapshotEnd) -> bytes:
+    """Value of a snapshot's end."""
+    return pb.SnapshotEnd(
+        version=VERSION,
+        topic_id=end.topic_id,
+        max_read_position=end.max_read_position,
+        markers_covered_to=end.markers_covered_to,
+        first_part=end.first_part,
+        part_checksums=end.part_checksums,
+        unsealed=_aborted_pb(end.unsealed),
+        floors=_floors_pb(end.floors),
+        floors_valid_from=end.floors_valid_from,
+        pairs=[
+            pb.TrimPair(end_offset=pair.end_offset, floors=_floors_pb(pair.floors))
+            for pair in end.pairs
+        ],
+    ).SerializeToString()
+
+
+def decode_end(value: bytes) -> SnapshotEnd:
+    """A snapshot's end.
+
+    Raises:
+        UnknownVersionError: a later version wrote it.
+        DecodeError: not an end.
+    """
+    body = parsed(pb.SnapshotEnd, value, "the end of a snapshot")
+    return SnapshotEnd(
+        body.topic_id,
+        EndOffset(body.max_read_position),
+        EndOffset(body.markers_covered_to),
+        body.first_part,
+        tuple(body.part_checksums),
+        _aborted(body.unsealed),
+        _floors(body.floors),
+        EndOffset(body.floors_valid_from),
+        tuple(TrimPair(EndOffset(one.end_offset), _floors(one.floors)) for one in body.pairs),
+    )
+
+
+def encode_star(star: SnapshotStar) -> bytes:
+    """Value of the record under `*`."""
+    return pb.SnapshotStar(
+        version=VERSION,
+        markers_covered_to=star.markers_covered_to,
+        floors=_floors_pb(star.floors),
+    ).SerializeToString()
+
+
+def decode_star(value: bytes) -> SnapshotStar:
+    """The record under `*`.
+
+    Raises:
+        UnknownVersionError: a later version wrote it.
+        DecodeError: something else.
+    """
+    body = parsed(pb.SnapshotStar, value, "the star of a snapshot")
+    return SnapshotStar(EndOffset(body.markers_covered_to), _floors(body.floors))
+
+
+def _aborted_pb(aborted: AbortedIds) -> Iterable[pb.AbortedSequences]:
+    for coordinator, sequences in aborted.items():
+        assert max(sequences, default=0) <= SEQUENCE_MAX
+        deltas = (after - before for before, after in pairwise(chain((0,), sequences)))
+        yield pb.AbortedSequences(coordinator=coordinator, sequence_deltas=deltas)
+
+
+def _aborted(found: Iterable[pb.AbortedSequences]) -> dict[int, list[int]]:
+    """No object for each id: a packed field, summed up."""
+    aborted: dict[int, list[int]] = {}
+    for one in found:
+        sequences = list(accumulate(one.sequence_deltas))
+        if one.coordinator in aborted or not sequences:
+            raise DecodeError(f"coordinator {one.coordinator} is there twice, or without ids")
+        if min(sequences) < 0 or max(sequences) > SEQUENCE_MAX:
+            raise DecodeError(f"a sequence of coordinator {one.coordinator} is out of range")
+        aborted[one.coordinator] = sequences
+    return aborted
+
+
+def _floors_pb(floors: Floors) -> Iterable[pb.SequenceFloor]:
+    for coordinator, sequence in sorted(floors.items()):
+        yield pb.SequenceFloor(coordinator=coordinator, sequence=sequence)
+
+
+def _floors(found: Iterable[pb.SequenceFloor]) -> dict[int, int]:
+    return {one.coordinator: one.sequence for one in found}

@@ -1,0 +1,113 @@
+"""Transactions and read-committed subscriptions for plain Kafka topics: what applications import.
+
+Each public name is loaded when a program first asks for it, so that `import stilltide` costs
+nothing and a program that only reads never loads what writes.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stilltide.connectors.errors import (
+        ConnectorError,
+        FatalError,
+        FencedError,
+        OffsetOutOfRangeError,
+        RetriableError,
+    )
+    from stilltide.connectors.kafka.config import KafkaConfig
+    from stilltide.pipeline.client.subscription import Message, Subscription
+    from stilltide.pipeline.client.transaction import Transaction
+    from stilltide.pipeline.client.transaction_client import TransactionClient
+    from stilltide.pipeline.config.settings import Settings, load_settings
+    from stilltide.pipeline.errors import (
+        AcknowledgementError,
+        AlreadyAcknowledgedError,
+        ClientFailedError,
+        ConfigError,
+        NotAssignedError,
+        NotDeliveredError,
+        OutcomeUnknownError,
+        PendingAcknowledgementError,
+        PipelineError,
+        RefusedError,
+        RequestTimeoutError,
+        SystemTopicError,
+        TopicRecreatedError,
+        TransactionStateError,
+        UnavailableError,
+        UndecidedError,
+    )
+    from stilltide.pipeline.interpreter import tune
+    from stilltide.schemas.errors import DecodeError, StilltideError
+    from stilltide.schemas.values import TopicPartition, TxnId
+
+__all__ = [
+    "AcknowledgementError",
+    "AlreadyAcknowledgedError",
+    "ClientFailedError",
+    "ConfigError",
+    "ConnectorError",
+    "DecodeError",
+    "FatalError",
+    "FencedError",
+    "KafkaConfig",
+    "Message",
+    "NotAssignedError",
+    "NotDeliveredError",
+    "OffsetOutOfRangeError",
+    "OutcomeUnknownError",
+    "PendingAcknowledgementError",
+    "PipelineError",
+    "RefusedError",
+    "RequestTimeoutError",
+    "RetriableError",
+    "Settings",
+    "StilltideError",
+    "Subscription",
+    "SystemTopicError",
+    "TopicPartition",
+    "TopicRecreatedError",
+    "Transaction",
+    "TransactionClient",
+    "TransactionStateError",
+    "TxnId",
+    "UnavailableError",
+    "UndecidedError",
+    "load_settings",
+    "tune",
+]
+
+_MODULES = {
+    "connectors.errors": (
+        "ConnectorError",
+        "FatalError",
+        "FencedError",
+        "OffsetOutOfRangeError",
+        "RetriableError",
+    ),
+    "connectors.kafka.config": ("KafkaConfig",),
+    "pipeline.client.subscription": ("Message", "Subscription"),
+    "pipeline.client.transaction": ("Transaction",),
+    "pipeline.client.transaction_client": ("TransactionClient",),
+    "pipeline.config.settings": ("Settings", "load_settings"),
+    "pipeline.interpreter": ("tune",),
+    "schemas.errors": ("DecodeError", "StilltideError"),
+    "schemas.values": ("TopicPartition", "TxnId"),
+}
+"""Where a name is defined; every other name of `__all__` is an error of `pipeline.errors`."""
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name when it is first asked for, and keeps it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = next((module for module, names in _MODULES.items() if name in names), "pipeline.errors")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, for interactive use."""
+    return sorted(__all__)

@@ -1,0 +1,81 @@
+"""One owner of a log under fault: appends without end, each acknowledged position told on stdout.
+
+`python -m tests.chaos.processes.appender BOOTSTRAP TOPIC NAME`. A line says
+`payload offset size index`. The process ends by itself when it is fenced.
+"""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from stilltide.connectors.errors import FencedError, RetriableError
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.agents.apps import writer_app
+from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
+from stilltide.pipeline.logging import configure_logging
+from stilltide.schemas.values import TopicPartition
+from tests.support.buffered_log.owner import BYTES
+
+CALLERS = 64
+
+
+async def run(bootstrap: str, topic: str, name: str) -> None:
+    """Takes the log by a fence and appends until another owner takes it."""
+    connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap))
+    with tempfile.TemporaryDirectory() as directory:
+        app = writer_app(load_settings(), Path(directory))
+        agent = BufferedWriter(app)
+        app.finalize()
+        await app.start()
+        pump = asyncio.create_task(agent.run())
+        writer = connector.writer(name)
+        serving = asyncio.Event()
+        log = OwnedLog(
+            connector,
+            TopicPartition(topic, 0),
+            BYTES,
+            BatchLimits(),
+            writer=writer,
+            submit=agent.submit,
+            applied=lambda *_: None,
+            serving=serving.set,
+        )
+        owning = asyncio.create_task(log.run())
+        await serving.wait()
+        say("serving")
+        numbers = iter(range(10**9))
+        callers = [asyncio.create_task(append(log, name, numbers)) for _ in range(CALLERS)]
+        await asyncio.gather(owning, *callers, return_exceptions=True)
+        pump.cancel()
+        await app.stop()
+        await writer.close()
+
+
+async def append(log: OwnedLog, name: str, numbers: "object") -> None:
+    """Payload after payload, each acknowledged before the next."""
+    for number in numbers:  # type: ignore[attr-defined]
+        payload = f"z-{name}-{number}"  # `z` begins no batch
+        try:
+            partition, offset, size, index = await log.append_and_wait(payload.encode())
+        except RetriableError:
+            continue
+        except FencedError:
+            return
+        assert partition == 0
+        say(f"{payload} {offset} {size} {index}")
+
+
+def say(line: str) -> None:
+    """One line, at once: what was said before a SIGKILL is known."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    configure_logging()
+    asyncio.run(run(*sys.argv[1:]))

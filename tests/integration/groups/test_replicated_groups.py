@@ -1,0 +1,154 @@
+"""Replicated groups between real brokers: workers, links, operators, any client."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from stilltide.connectors.local.cluster import LocalCluster
+from tests.support.links.link_process import Clusters, LinkProcess
+from tests.support.processes.local import run_stilltide
+from tests.support.processes.worker_process import WorkerProcess, read_and_commit
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def clusters(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    """The shared broker, `a`, and another one."""
+    with LocalCluster("b", tmp_path_factory.mktemp("kafka-b"), fast_start=True) as other:
+        yield Clusters([kafka, other])
+
+
+class Operated:
+    """Both clusters as an operator has them."""
+
+    def __init__(self, clusters: Clusters, directory: Path) -> None:
+        self.clusters = clusters
+        self.named = " ".join(f"{name}={at}" for name, at in clusters.addresses.items())
+        self._directory = directory
+
+    async def run(self, *words: str, code: int = 0) -> str:
+        """What a command prints."""
+        command = [*words, "--clusters", self.named]
+        done = await asyncio.to_thread(run_stilltide, *command, cwd=self._directory)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    async def ask(self, *words: str, code: int = 0) -> Any:
+        """What it prints as JSON."""
+        return json.loads(await self.run(*words, "-o", "json", code=code))
+
+
+def produced(address: str, topic: str, first: int, end: int):
+    """Writes the numbers `[first, end)` to partition 0."""
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 5})
+    for number in range(first, end):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+
+
+def committed(address: str, topic: str, group: str) -> int:
+    """Offset of a group; -1001: none."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    try:
+        return consumer.committed([TopicPartition(topic, 0)], 30)[0].offset
+    finally:
+        consumer.close()
+
+
+def commit(address: str, topic: str, group: str, offset: int):
+    """What a foreign consumer does that names its partition itself."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    place = TopicPartition(topic, 0, offset)
+    consumer.assign([place])
+    consumer.commit(offsets=[place], asynchronous=False)
+    consumer.close()
+
+
+async def metrics(worker: WorkerProcess) -> list[str]:
+    """What it shows, line by line."""
+    async with ClientSession() as session, session.get(f"{worker.web}/metrics") as response:
+        return (await response.text()).splitlines()
+
+
+async def shows_nothing_to_read_again(worker: WorkerProcess, topic: str, group: str) -> None:
+    """Returns when the metrics of cluster b's worker say so of partition 0."""
+    labels = f'cluster="b",group="{group}",partition="0",topic="{topic}"'
+    sample = f"stilltide_subscription_read_again_records{{{labels}}} 0.0"
+    async with asyncio.timeout(WAIT_S):
+        while sample not in await metrics(worker):
+            """Each look takes a round trip."""
+
+
+async def refuses_a_group_that_nobody_knows(operated: Operated, topic: str) -> None:
+    """Whatever is asked of it, exit code 1, and nothing on stdout."""
+    for verb, *options in (["describe"], ["sync-status"], ["failover", "--to", "b"]):
+        assert not await operated.run("subscription", verb, topic, "slip", *options, code=1)
+
+
+async def test_groups_fail_over_between_two_brokers(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+):
+    """A foreign group is moved exactly, and one of ours reads nothing twice and misses nothing."""
+    a, b = clusters.addresses["a"], clusters.addresses["b"]
+    operated = Operated(clusters, tmp_path)
+    foreign, ours = f"{topic_name}-foreign", f"{topic_name}-ours"
+    await clusters.create("a", topic_name)
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(
+                WorkerProcess(
+                    clusters.addresses[name],
+                    tmp_path / f"worker-{name}.log",
+                    "--cluster",
+                    name,
+                    clusters=operated.named,
+                )
+            )
+            for name in "ab"
+        ]
+        await asyncio.gather(*(worker.serving() for worker in workers))
+        for ends in ("ab", "ba"):
+            log = tmp_path / f"{ends}.log"
+            options = ("--topics", topic_name, "--merge")
+            link = LinkProcess(clusters.addresses, ends[0], ends[1], log, *options)
+            await stack.enter_async_context(link)
+            await link.serving()
+        for group in (foreign, ours):
+            await operated.run("subscription", "enable", topic_name, group)
+        produced(a, topic_name, 0, 500)
+        first = await read_and_commit(clusters.connector("a"), topic_name, ours, 300)
+        commit(a, topic_name, foreign, 120)
+        produced(b, topic_name, 500, 600)
+
+        for group in (foreign, ours):
+            done = await operated.ask(
+                "subscription", "failover", topic_name, group, "--to", "b", "--timeout-s", "60"
+            )
+            assert [(one["read_again"], one["cluster"]) for one in done] == [(0, "b")]
+        assert committed(b, topic_name, foreign) == 120
+        rest = await read_and_commit(clusters.connector("b"), topic_name, ours, 300)
+        assert sorted(first + rest) == list(range(600))
+
+        listed = await operated.ask("subscription", "list")
+        assert {"topic": topic_name, "group": ours, "cluster": "b", "replicated": True} in listed
+        described = await operated.ask("subscription", "describe", topic_name, foreign)
+        assert [one["cluster"] for one in described] == ["a", "b"]
+        assert described[1]["offset"] == 120
+        await shows_nothing_to_read_again(workers[1], topic_name, foreign)
+        status = await operated.ask("subscription", "sync-status", topic_name, foreign)
+        assert all(one["in_sync"] for one in status)
+        (found,) = await operated.ask(
+            "offset", "translate", topic_name, "0", "77", "--from", "a", "--to", "b"
+        )
+        assert (found["translated"], found["record"]) == (77, 77)
+        await operated.run("subscription", "failover", topic_name, ours, "--to", "c", code=1)
+        await refuses_a_group_that_nobody_knows(operated, topic_name)
+        await operated.run("subscription", "disable", topic_name, foreign)

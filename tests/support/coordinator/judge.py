@@ -1,0 +1,212 @@
+"""An independent reading of a coordinator's log, by which tests judge the real one.
+
+*Source*: protocols.md C0, C1b, C2, C4, C6, C7, said again without looking at `pipeline.core`: one
+list of fates, never shortened, and one answer per request, never forgotten.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stilltide.pipeline.core.coordinator.state import CoordinatorState
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.transactions import (
+    AddPartitions,
+    AddSubscriptions,
+    Answer,
+    Done,
+    End,
+    Ended,
+    ForgetClients,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Release,
+    Request,
+    TimedOut,
+    TxnLogRecord,
+    Unknown,
+    Written,
+)
+from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
+
+HOUR_MS = 60 * 60 * 1000
+
+
+@dataclass
+class Fate:
+    """One transaction; `committed` is None while it is open."""
+
+    registered: dict[TopicPartition, Registered] = field(default_factory=dict)
+    subscriptions: set[SubscriptionId] = field(default_factory=set)
+    committed: bool | None = None
+    written: tuple[Written, ...] = ()
+    ends_when_decided: dict[TopicPartition, int] = field(default_factory=dict)
+    ended: bool = False
+
+
+class Judge:
+    """Reads the effective records in log order beside a fresh `CoordinatorState`.
+
+    Args:
+        ends: end offsets of the data partitions, as they are now.
+        markers: the durable markers, as they are now.
+    """
+
+    def __init__(
+        self, ends: dict[TopicPartition, int], markers: dict[tuple[TopicPartition, TxnId], Marker]
+    ) -> None:
+        self.state = CoordinatorState()
+        self.fates: list[Fate] = []
+        self.answers: dict[tuple[bytes, int], Answer] = {}
+        self._ends = ends
+        self._markers = markers
+        self._heard_ms: dict[bytes, int] = {}
+        self._acked: dict[bytes, int] = {}
+        self._unknown: dict[bytes, int] = {}
+
+    def read(self, record: TxnLogRecord) -> None:
+        """Takes the next effective record, and compares."""
+        body = record.body
+        expected: Answer | None = None
+        if isinstance(body, Request):
+            expected = self._request(body, record.at_ms)
+        elif isinstance(body, TimedOut):
+            self._decide(body.sequence, committed=False)
+        elif isinstance(body, Ended):
+            self._ended(body.sequence)
+        elif isinstance(body, ForgetClients):
+            self._forget(body.client_ids, record.at_ms)
+        given = self.state.apply(record)
+        if isinstance(given, Refused):
+            given = Refused("")
+        assert given == expected, f"C0, C1b: answered {given}, expected {expected} to {body}"
+        self._compare()
+
+    def marked_partitions(self, sequence: int) -> set[TopicPartition]:
+        """Where readers need the outcome: where records may lie (C4, C6)."""
+        fate = self.fates[sequence]
+        if fate.committed is None:  # released, when it has ended
+            return set()
+        return {one.data for one in fate.written} if fate.committed else set(fate.registered)
+
+    def missing_markers(self, sequence: int) -> list[TopicPartition]:
+        """Partitions of a transaction without the marker that its outcome asks for (C4)."""
+        fate = self.fates[sequence]
+        found = {
+            data: self._markers.get((data, TxnId(0, sequence)))
+            for data in self.marked_partitions(sequence)
+        }
+        return [
+            data
+            for data, marker in found.items()
+            if marker is None or marker.committed != fate.committed
+        ]
+
+    def _request(self, request: Request, at_ms: int) -> Answer | None:
+        """C1b: what the request is to be answered; None where it is to be ignored."""
+        client, number = request.client_id, request.number
+        if client not in self._heard_ms:
+            self._unknown[client] = number if request.acked_through else 0
+        self._heard_ms[client] = max(self._heard_ms.get(client, 0), at_ms)
+        self._acked[client] = max(self._acked.get(client, 0), request.acked_through)
+        if number <= self._acked[client]:
+            return None
+        if number <= self._unknown[client]:
+            return Unknown()
+        if (client, number) not in self.answers:
+            self.answers[client, number] = self._effect(request.body)
+        return self.answers[client, number]
+
+    def _effect(self, body: object) -> Answer:
+        """C0: carries a request out, or refuses it and changes nothing."""
+        if isinstance(body, Open):
+            first = len(self.fates)
+            for _ in range(body.transaction_count):
+                self.fates.append(Fate())
+                self._register(len(self.fates) - 1, body.partitions)
+                self.fates[-1].subscriptions |= set(body.subscriptions)
+            return Opened(first, body.transaction_count)
+        if isinstance(body, Release):
+            return self._release(body)
+        assert isinstance(body, AddPartitions | AddSubscriptions | End)
+        if body.sequence >= len(self.fates) or not self._legal(self.fates[body.sequence], body):
+            return Refused("")
+        fate = self.fates[body.sequence]
+        if isinstance(body, AddPartitions):
+            self._register(body.sequence, body.partitions)
+        elif isinstance(body, AddSubscriptions):
+            fate.subscriptions |= set(body.subscriptions)
+        elif fate.committed is None:
+            fate.written = body.written if body.committed else ()
+            if body.acknowledged_in is not None:
+                fate.subscriptions = set(body.acknowledged_in)
+            self._decide(body.sequence, committed=body.committed)
+        return Done()
+
+    def _release(self, body: Release) -> Answer:
+        """C9: those that are open end here and now."""
+        if max(body.sequences, default=0) >= len(self.fates):
+            return Refused("")
+        for sequence in body.sequences:
+            self.fates[sequence].ended |= self.fates[sequence].committed is None
+        return Done()
+
+    def _legal(self, fate: Fate, body: AddPartitions | AddSubscriptions | End) -> bool:
+        if not isinstance(body, End):
+            return fate.committed is None and not fate.ended
+        if fate.committed is not None or fate.ended:
+            return not fate.ended and fate.committed == body.committed
+        used = body.acknowledged_in or ()
+        return fate.subscriptions.issuperset(used) and (
+            not body.committed or self._true_counts(fate, body.written)
+        )
+
+    def _register(self, sequence: int, partitions: tuple[Registered, ...]) -> None:
+        for one in partitions:
+            self.fates[sequence].registered.setdefault(one.data, one)
+
+    def announced(self, partitions: Sequence[TopicPartition]):
+        """E7: a partition is announced because a transaction has registered there."""
+        assert set(partitions) <= set().union(*(fate.registered for fate in self.fates))
+
+    def _true_counts(self, fate: Fate, written: tuple[Written, ...]) -> bool:
+        """C6: each partition once, registered, and a count that fits its range."""
+        return len({one.data for one in written}) == len(written) and all(
+            one.data in fate.registered
+            and fate.registered[one.data].start_offset <= one.first_offset
+            and 0 < one.record_count <= one.end_offset - one.first_offset
+            for one in written
+        )
+
+    def _decide(self, sequence: int, *, committed: bool) -> None:
+        fate = self.fates[sequence]
+        if fate.committed is None and not fate.ended:
+            fate.committed = committed
+            fate.ends_when_decided = dict(self._ends)
+
+    def _ended(self, sequence: int) -> None:
+        fate = self.fates[sequence]
+        assert fate.committed is not None, "ended while open"
+        assert not self.missing_markers(sequence), "C4: ended before its markers were durable"
+        fate.ended = True
+
+    def _forget(self, clients: tuple[bytes, ...], at_ms: int) -> None:
+        for client in clients:
+            if client in self._heard_ms and at_ms - self._heard_ms[client] >= HOUR_MS:
+                del self._heard_ms[client]
+                self._acked.pop(client, None)
+
+    def _compare(self) -> None:
+        """C0, C2, C7: the state says what the fates say, and nothing else."""
+        alive = {n: fate for n, fate in enumerate(self.fates) if not fate.ended}
+        names = {None: "OPEN", True: "COMMITTING", False: "ABORTING"}
+        assert {
+            sequence: (txn.state.value, txn.partitions, set(txn.subscriptions), txn.written)
+            for sequence, txn in self.state.transactions.items()
+        } == {
+            n: (names[f.committed], f.registered, f.subscriptions, f.written)
+            for n, f in alive.items()
+        }
+        assert self.state.next_sequence == len(self.fates)
+        assert self.state.low_watermark == min(alive, default=len(self.fates))

@@ -1,0 +1,57 @@
+"""What lies on a memory broker after a client's transactions, and what readers see of it."""
+
+from collections import Counter
+from typing import Any
+
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import Subscription
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.requests import decode_request
+from stilltide.schemas.coordinator.transactions import Request
+from stilltide.schemas.framing import decode_value
+from stilltide.schemas.topics import TXN_MARKERS, TXN_REQUESTS
+from stilltide.schemas.values import TopicPartition
+
+TOPICS = ("orders", "payments")
+"""Of three partitions each."""
+
+
+async def visible(connector: MemoryConnector) -> Counter[tuple[str, bytes | None]]:
+    """What readers of the two topics see, once everything is decided: (topic, value)."""
+    admin = connector.admin()
+    ends = await admin.end_offsets(
+        [TopicPartition(topic, number) for topic in TOPICS for number in range(3)]
+    )
+    async with Subscription(TOPICS, group="test", connector=connector) as subscription:
+        return Counter([(it.topic, it.value) async for it in subscription.read_to(ends)])
+
+
+def written(broker: MemoryBroker, topic: str) -> list[tuple[int, bytes | None, list[Any]]]:
+    """Every record of a topic, visible or not: partition, value and headers."""
+    return [
+        (number, it.value, list(it.headers or ()))
+        for number in range(3)
+        for it in broker.records(TopicPartition(topic, number))
+    ]
+
+
+def requests_in(broker: MemoryBroker) -> list[Request]:
+    """Everything that coordinators were asked."""
+    return [
+        decode_request(data)
+        for requests in broker.partitions([TXN_REQUESTS])
+        for it in broker.records(requests)
+        for data in decode_value(it.value)
+    ]
+
+
+def markers_in(broker: MemoryBroker) -> list[Marker]:
+    """Every outcome there is."""
+    found = [
+        markers.decode(it.key, it.value)
+        for number in range(2)
+        for it in broker.records(TopicPartition(TXN_MARKERS, number))
+    ]
+    return [it for it in found if isinstance(it, Marker)]

@@ -1,0 +1,226 @@
+"""A worker's owners on the memory broker, without Faust: a queue and a reader are its agents."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from stilltide.pipeline.core.service.session import Numbered
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
+from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
+from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
+from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
+from stilltide.pipeline.drivers.service.owner import OwnerParts
+from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.requests import (
+    COORDINATOR_SERVICE,
+    PENDING_ACK_SERVICE,
+    AckRequests,
+    CoordinatorRequests,
+    Requests,
+    Service,
+)
+from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
+from stilltide.pipeline.drivers.snapshots.ownership import SnapshotParts
+from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS, system_topics
+from stilltide.schemas.values import Offset, TopicPartition
+
+PARTITIONS = 2
+"""Of the system topics that data partitions are hashed to."""
+
+AWAY_S = 0.01
+"""Between two looks at a broker that is down."""
+
+RESEND_S = 0.2
+
+WAIT_S = 10.0
+"""For what happens within milliseconds."""
+
+B = TypeVar("B")
+R = TypeVar("R", bound=Numbered)
+A = TypeVar("A")
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Lets the loop run until something holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event, and the broker no thread
+            await asyncio.sleep(0)
+
+
+class EntryQueue:
+    """Writes entries in the order they are handed over, as the buffered-writer agent does."""
+
+    def __init__(self) -> None:
+        self._entries: asyncio.Queue[tuple[OwnedLog, WriteEntry]] = asyncio.Queue()
+
+    def submit(self, log: OwnedLog, entry: WriteEntry) -> None:
+        """Hands one entry over."""
+        self._entries.put_nowait((log, entry))
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            log, entry = await self._entries.get()
+            await log.write_entry(entry)
+
+
+class MemoryWorker:
+    """Serves every coordinator, pending-ack store and snapshot writer from entry to exit.
+
+    Like a group that has committed nothing, it is given every request since the beginning.
+    There are snapshot writers only with `snapshots`: they trim the markers.
+    """
+
+    def __init__(
+        self,
+        connector: MemoryConnector,
+        *,
+        coordinators: int = 1,
+        partitions: int = PARTITIONS,
+        limits: BatchLimits | None = None,
+        snapshots: SnapshotLimits | None = None,
+        txn_timeout_ms_max: int = 120_000,
+        broker_away_s_max: float = 60.0,
+    ) -> None:
+        self._connector = connector
+        self._coordinators, self._partitions = coordinators, partitions
+        self._limits = limits or BatchLimits()
+        self._snapshot_limits = snapshots
+        self._txn_timeout_ms_max = txn_timeout_ms_max
+        self._broker_away_s_max = broker_away_s_max
+        self._stack = AsyncExitStack()
+        self.metrics = WorkerMetrics("test", CollectorRegistry())
+        self._undecodable = PassedOver("requests_passed_over", self.metrics.undecodable_requests)
+        self.drivers: list[CoordinatorDriver] = []
+        self.pending_acks: list[PendingAckDriver] = []
+        self.snapshots: list[SnapshotDriver] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        admin = self._connector.admin()
+        await admin.ensure_topics(
+            system_topics(coordinators=self._coordinators, partitions=self._partitions)
+        )
+        queue, ends = EntryQueue(), EndOffsets(admin)
+        writer = self._connector.writer("worker")
+        self._stack.push_async_callback(writer.close, timeout_s=0)
+        acks: AckRequests = self._asking(PENDING_ACK_SERVICE, writer)
+        barriers: CoordinatorRequests = self._asking(COORDINATOR_SERVICE, writer)
+        for line, count in ((acks, self._partitions), (barriers, self._coordinators)):
+            await line.open(partition_count=count, response_partition_count=self._partitions)
+            self._stack.push_async_callback(line.close)
+        replies = Replies(writer, askers=[acks, barriers])
+        parts = OwnerParts(
+            self._connector,
+            writer,
+            replies,
+            admin,
+            queue.submit,
+            PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
+            SystemClock(),
+            self._broker_away_s_max,
+        )
+        self._make_owners(parts, ends, acks)
+        acks.neighbours = dict(enumerate(self.pending_acks))
+        barriers.neighbours = dict(enumerate(self.drivers))
+        if self._snapshot_limits is not None:
+            self._make_snapshot_writers(parts, barriers, self._snapshot_limits)
+        owners = [*self.drivers, *self.pending_acks, *self.snapshots]
+        self.tasks = [asyncio.create_task(it.run()) for it in owners]
+        others = [queue.run(), ends.run(), self._receive()]
+        self._helpers = [asyncio.create_task(work) for work in others]
+        await until(lambda: all(it.serving for it in owners) or any(it.done() for it in self.tasks))
+        return self
+
+    def _make_owners(self, parts: OwnerParts, ends: EndOffsets, acks: AckRequests) -> None:
+        for coordinator in range(self._coordinators):
+            driver = CoordinatorDriver(
+                coordinator,
+                parts,
+                marker_writer=parts.writer,
+                ends=ends,
+                acks=acks,
+                limits=self._limits,
+                partition_count=self._partitions,
+                metrics=self.metrics.coordinator(coordinator),
+                txn_timeout_ms_max=self._txn_timeout_ms_max,
+            )
+            self.drivers.append(driver)
+        for partition in range(self._partitions):
+            metrics = self.metrics.pending_ack(partition)
+            store = PendingAckDriver(partition, parts, limits=self._limits, metrics=metrics)
+            self.pending_acks.append(store)
+
+    def _make_snapshot_writers(
+        self, shared: OwnerParts, barriers: CoordinatorRequests, limits: SnapshotLimits
+    ) -> None:
+        parts = SnapshotParts(
+            self._connector,
+            shared.admin,
+            shared.replies,
+            barriers,
+            shared.clock,
+            limits,
+            coordinator_count=self._coordinators,
+            partition_count=self._partitions,
+            broker_away_s_max=self._broker_away_s_max,
+        )
+        for partition in range(self._partitions):
+            metrics = self.metrics.snapshots(partition)
+            self.snapshots.append(SnapshotDriver(partition, parts, metrics=metrics))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for task in [*self.tasks, *self._helpers]:
+            task.cancel()
+        await asyncio.gather(*self.tasks, *self._helpers, return_exceptions=True)
+        await self._stack.aclose()
+
+    def _asking(self, service: Service[B, R, A], writer: LogWriter) -> Requests[B, R, A]:
+        return Requests(
+            service,
+            self._connector,
+            writer,
+            name="worker",
+            request_timeout_s=WAIT_S,
+            resend_s=RESEND_S,
+        )
+
+    async def _receive(self) -> None:
+        reader = self._connector.reader("requests", committed=False)
+        self._stack.push_async_callback(reader.close)
+        owners = {
+            **{TopicPartition(TXN_REQUESTS, n): it for n, it in enumerate(self.drivers)},
+            **{TopicPartition(ACK_REQUESTS, n): it for n, it in enumerate(self.pending_acks)},
+            **{TopicPartition(SNAPSHOT_REQUESTS, n): it for n, it in enumerate(self.snapshots)},
+        }
+        await reader.assign(dict.fromkeys(owners, Offset(0)))
+        while True:
+            try:
+                items = await reader.read()
+            except RetriableError:
+                await asyncio.sleep(AWAY_S)
+                continue
+            for item in items:
+                if isinstance(item, Record):
+                    owner = owners[item.data]
+                    hand_over(
+                        owner, item.data, item.offset, item.value, undecodable=self._undecodable
+                    )

@@ -1,0 +1,209 @@
+"""Clusters in memory with controllers and links.
+
+*Source*: protocols.md I.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.readers import Committed
+from stilltide.pipeline.core.groups.controller import ControllerLimits, SyncMode
+from stilltide.pipeline.core.groups.snapshots import SnapshotLimits
+from stilltide.pipeline.core.links.link import LinkLimits
+from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDriver, ReplicationParts
+from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.metrics.groups import SubscriptionMetrics
+from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication.markers import MarkerKey, MarkerValue, UpdateKey
+from stilltide.schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+WAIT_S = 60.0
+DATA = TopicPartition("orders", 0)
+MARKERS = TopicPartition(REPLICATION_MARKERS, 0)
+LINKS = ReplicationOptions(
+    choice=TopicChoice(merge=True),
+    partition_count=1,
+    look_interval_s=0.01,
+    retry_delay_s=0.01,
+    limits=LinkLimits(linger_ms=5, records_max=100, position_interval_ms=20),
+)
+
+
+async def cancelled(task: asyncio.Task[None]):
+    """Ends a task."""
+    task.cancel()
+    await asyncio.wait([task])
+
+
+class Site:
+    """One cluster and its controller."""
+
+    def __init__(self, name: str, others: list[str], mode: SyncMode) -> None:
+        self.mode = mode
+        self.name = name
+        self.broker = MemoryBroker(f"id-{name}")
+        self.connector = MemoryConnector(self.broker)
+        self.others = others
+        self.named: set[tuple[str, str, bool]] = set()
+        self.task: asyncio.Task[None] | None = None
+        self.driver: ReplicationDriver | None = None
+        self.metrics = SubscriptionMetrics(
+            name, lambda: self.driver.served if self.driver else {}, SystemClock()
+        )
+        for spec in system_topics(coordinators=1, partitions=1):
+            self.broker.create_topic(spec)
+        self.broker.create_topic(TopicSpec(DATA.topic, 1))
+
+    def start(self):
+        """Its controller begins, or another one does."""
+        parts = ReplicationParts(
+            self.connector,
+            self.connector.admin(),
+            self.connector.writer("controller"),
+            SystemClock(),
+            ClusterName(self.name),
+            [ClusterName(one) for one in self.others],
+            Replicated(lambda: self.named),
+            self._first,
+            1,
+            mode=self.mode,
+            snapshot_limits=SnapshotLimits(interval_ms=50),
+            controller_limits=ControllerLimits(poll_interval_ms=10, publish_interval_ms=10),
+            snapshot_taken=self.metrics.snapshot_taken,
+        )
+        self.driver = ReplicationDriver(0, parts)
+        self.task = asyncio.create_task(self.driver.run())
+
+    async def kill(self):
+        """Its controller is gone in the middle of whatever it did."""
+        assert self.task is not None
+        await cancelled(self.task)
+
+    def write(self, *values: bytes):
+        """Local records."""
+        for value in values:
+            self.broker.append(DATA, None, value, None)
+
+    def commit(self, group: str, offset: int, metadata: str = ""):
+        """A consumer of any kind commits."""
+        self.broker.group(group).committed[DATA] = Committed(Offset(offset), metadata)
+
+    def committed(self, group: str) -> int | None:
+        """Where the group stands."""
+        found = self.broker.group(group).committed.get(DATA)
+        return None if found is None else found.offset
+
+    def markers(self) -> list[tuple[MarkerKey, MarkerValue | None]]:
+        """All that were written, in order."""
+        found = self.broker.records(MARKERS)
+        return [replication_markers.decode(one.key, one.value) for one in found]
+
+    def updates(self) -> list[tuple[MarkerKey, MarkerValue | None]]:
+        """Of any cluster, as this one has them."""
+        return [it for it in self.markers() if isinstance(it[0], UpdateKey)]
+
+    def values(self) -> list[bytes]:
+        """Of the records that readers of committed data see."""
+        return self.visible(0, self.stable_end())
+
+    def visible(self, first: int, end: int) -> list[bytes]:
+        """Likewise, of a stretch below the last stable offset."""
+        log = self.broker.log(DATA)
+        assert log is not None
+        assert end <= log.stable_end
+        return [
+            one.value or b""
+            for one in log.records
+            if first <= one.offset < end and one.offset not in log.aborted
+        ]
+
+    def stable_end(self) -> int:
+        """The last stable offset."""
+        log = self.broker.log(DATA)
+        assert log is not None
+        return log.stable_end
+
+    def end(self) -> int:
+        """Of the log."""
+        log = self.broker.log(DATA)
+        assert log is not None
+        return log.end
+
+    async def _first(self, data: TopicPartition) -> Offset:
+        log = self.broker.log(data)
+        assert log is not None
+        return log.start
+
+
+class Sites:
+    """All of them, fully meshed."""
+
+    def __init__(self, names: str, mode: SyncMode) -> None:
+        self.sites = {
+            name: Site(name, [one for one in names if one != name], mode) for name in names
+        }
+        self.links: dict[tuple[str, str], Replication] = {}
+        self.linking: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    @property
+    def connectors(self) -> dict[ClusterName, GroupConnector]:
+        """By name."""
+        return {ClusterName(name): site.connector for name, site in self.sites.items()}
+
+    def __getitem__(self, name: str) -> Site:
+        """By name."""
+        return self.sites[name]
+
+    def link(self, source: str, target: str):
+        """A link begins, or another one does."""
+        ends = [(ClusterName(it), self.sites[it].connector) for it in (source, target)]
+        link = Replication(ends[0], ends[1], SystemClock(), LINKS)
+        self.links[source, target] = link
+        self.linking[source, target] = asyncio.create_task(link.run())
+
+    def link_all(self):
+        """Every link begins."""
+        for source in self.sites:
+            for target in self.sites:
+                if source != target:
+                    self.link(source, target)
+
+    async def unlink(self, source: str, target: str):
+        """A link is gone in the middle of whatever it did."""
+        await cancelled(self.linking.pop((source, target)))
+
+    async def until(self, reached: Callable[[], bool]):
+        """Returns when it is so."""
+        async with asyncio.timeout(WAIT_S):
+            while not reached():
+                running = [site.task for site in self.sites.values()]
+                for task in (*self.linking.values(), *running):
+                    if task is not None and task.done() and not task.cancelled():
+                        task.result()
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def replicated(
+    names: str, *groups: str, mode: SyncMode = SyncMode.EXACT
+) -> AsyncIterator[Sites]:
+    """Sites whose controllers replicate these groups, fully meshed."""
+    sites = Sites(names, mode)
+    for site in sites.sites.values():
+        site.named = {(DATA.topic, group, True) for group in groups}
+        site.start()
+    sites.link_all()
+    try:
+        yield sites
+    finally:
+        for source, target in list(sites.linking):
+            await sites.unlink(source, target)
+        for site in sites.sites.values():
+            await site.kill()

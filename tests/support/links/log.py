@@ -1,0 +1,151 @@
+"""One data partition as links fill it, and as a plain list of origins: the truth about an index.
+
+*Source*: protocols.md H1, H3, H5, H6.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, VisibleRecord
+from stilltide.pipeline.core.offset_index import buckets, claims
+from stilltide.pipeline.core.offset_index.buckets import Stretch
+from stilltide.pipeline.core.offset_index.index import OffsetIndex
+from stilltide.schemas.replication.origins import Claims, Incarnation, Interval, Origin
+from stilltide.schemas.values import ClusterName, EndOffset, Offset
+
+HERE = Incarnation(ClusterName("here"), b"here-000")
+SPAN_MAX = 7
+
+T = TypeVar("T")
+
+
+@dataclass
+class Copier:
+    """A link into the log; it writes its buckets as a link does."""
+
+    index: OffsetIndex
+    source: Incarnation
+    position: int = 0
+    number: int = -1
+    holes: Claims = field(default_factory=dict)
+    jumped: bool = True
+
+
+class FilledLog:
+    """A log of this cluster: at each offset an origin, or None: nobody sees a record there."""
+
+    def __init__(self, sources: int = 2) -> None:
+        self.entries: list[Origin | None] = []
+        self.log_start = 0
+        self.decided: int | None = None  # the decided end when it is not the end
+        self.never_copied: list[Origin] = []
+        self.copiers = [
+            Copier(OffsetIndex(name), Incarnation(name, b"%08d" % 0))
+            for name in map(ClusterName, "xyz"[:sources])
+        ]
+
+    @property
+    def view(self) -> LogView:
+        """What a controller reads of it."""
+        end = EndOffset(len(self.entries))
+        decided = end if self.decided is None else EndOffset(min(end, self.decided))
+        return LogView(HERE, Offset(self.log_start), end, decided)
+
+    @property
+    def indexes(self) -> list[OffsetIndex]:
+        """Of every link."""
+        return [one.index for one in self.copiers]
+
+    def write_local(self, count: int):
+        """Records of this cluster."""
+        for _ in range(count):
+            self.entries.append(Origin(HERE, Offset(len(self.entries))))
+
+    def write_nothing(self, count: int):
+        """Control records, aborted records, gaps."""
+        self.entries += [None] * count
+
+    def copy(self, which: int, gaps: list[int]):
+        """One transaction: a record of the source behind each gap, its control record behind."""
+        copier = self.copiers[which]
+        first, source_from = len(self.entries), copier.position
+        for gap in gaps:
+            copier.position += gap
+            self.entries.append(Origin(copier.source, Offset(copier.position)))
+            copier.position += 1
+        interval = Interval(Offset(first), EndOffset(len(self.entries))) if gaps else None
+        self._append(copier, source_from, interval)
+        self.write_nothing(bool(gaps))
+
+    def skip(self, which: int, count: int):
+        """Nothing of the source's next offsets is copied."""
+        copier = self.copiers[which]
+        copier.position += count
+        self._append(copier, copier.position - count, None)
+
+    def lose(self, which: int, count: int):
+        """The source's next offsets leave its log before they are copied (H5)."""
+        copier = self.copiers[which]
+        for offset in range(copier.position, copier.position + count):
+            self.never_copied.append(Origin(copier.source, Offset(offset)))
+        end = copier.position + count
+        copier.holes = buckets.with_hole(copier.holes, copier.source, copier.position, end)
+        copier.position, copier.jumped = end, True
+        self._append(copier, end, None)
+
+    def recreate(self, which: int):
+        """The source's topic is deleted and created anew (H6)."""
+        copier = self.copiers[which]
+        number = int(copier.source.topic) + 1
+        copier.source = Incarnation(copier.source.cluster, b"%08d" % number)
+        copier.position, copier.jumped = 0, True
+
+    def trim(self, to: int):
+        """Retention; what translates nothing any more is dropped (H3)."""
+        self.log_start = max(self.log_start, to)
+        for copier in self.copiers:
+            held = copier.index.buckets
+            for number in buckets.dropped(held, HERE.topic, Offset(self.log_start)):
+                copier.index.bucket_read(number, None)
+
+    def _append(self, copier: Copier, source_from: int, copies: Interval | None) -> None:
+        stretch = Stretch(Offset(source_from), EndOffset(copier.position), copies)
+        newest = copier.index.newest
+        bucket = None
+        if newest is not None and not copier.jumped:
+            bucket = buckets.extended(newest, stretch, SPAN_MAX)
+        if bucket is None:
+            copier.number += 1
+            bucket = buckets.following(
+                newest, copier.source.topic, HERE.topic, stretch, copier.holes
+            )
+        copier.jumped = False
+        copier.index.bucket_read(copier.number, bucket)
+
+    def read(self, wanted: ReadLog) -> LogRead:
+        """Visible records, as far as they are decided."""
+        end = min(wanted.end, self.view.decided_end)
+        found = [
+            VisibleRecord(Offset(at), None if origin.incarnation == HERE else origin)
+            for at, origin in enumerate(self.entries[:end])
+            if at >= max(wanted.first, self.log_start) and origin is not None
+        ]
+        return LogRead(found, EndOffset(max(end, wanted.first)))
+
+    def run(self, reading: Generator[ReadLog, LogRead, T]) -> T:
+        """Carries a generator's reads out."""
+        try:
+            wanted = next(reading)
+            while True:
+                wanted = reading.send(self.read(wanted))
+        except StopIteration as done:
+            return done.value
+
+    def unclaimed_from(self, claimed: Claims, base: int) -> int:
+        """The first visible record from `base` on that is not claimed, else the decided end."""
+        for at in range(base, self.view.decided_end):
+            origin = self.entries[at]
+            if origin is not None and not claims.holds(claimed, origin):
+                return at
+        return max(base, self.view.decided_end)

@@ -1,0 +1,168 @@
+"""Memory clusters with links between them, on a clock that moves whenever it is read."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from stilltide.connectors.memory.broker import ONE_BROKER, MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.pipeline.core.links.link import LinkLimits
+from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication.markers import MarkerKey, MarkerValue
+from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
+from stilltide.schemas.replication.positions import Bucket, BucketKey, decode_bucket, decode_key
+from stilltide.schemas.topics import (
+    REPLICATION_MARKERS,
+    REPLICATION_POSITIONS,
+    TXN_MARKERS,
+    BrokerFigures,
+    TopicSpec,
+    system_topics,
+)
+from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition, TxnId
+
+WAIT_S = 30.0
+ORDERS = TopicPartition("orders", 0)
+SYSTEM_PARTITIONS = 2
+
+OPTIONS = ReplicationOptions(
+    partition_count=SYSTEM_PARTITIONS,
+    look_interval_s=0.01,
+    retry_delay_s=0.01,
+    refuse_after_s=0.05,
+    limits=LinkLimits(linger_ms=20, records_max=7, position_interval_ms=20),
+)
+
+
+class RestlessClock:
+    """Every look at it costs 10 ms, so that every deadline comes."""
+
+    def __init__(self) -> None:
+        self.at_ms = 1_000_000
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        self.at_ms += 10
+        return self.at_ms
+
+
+class MemoryCluster:
+    """A broker with a name, the system topics, and topic `orders` of one partition."""
+
+    def __init__(self, name: str, *, orders: int = 1, figures: BrokerFigures = ONE_BROKER) -> None:
+        self.name = ClusterName(name)
+        self.broker = MemoryBroker(f"id-{name}", figures)
+        self.connector = MemoryConnector(self.broker)
+        for spec in system_topics(coordinators=1, partitions=SYSTEM_PARTITIONS):
+            self.broker.create_topic(spec)
+        if orders:
+            self.create("orders", orders)
+
+    def create(self, topic: str, partitions: int = 1, **configs: str):
+        """A topic; `_` in config names stands for a dot."""
+        wanted = {key.replace("_", "."): value for key, value in configs.items()}
+        self.broker.create_topic(TopicSpec(topic, partitions, wanted))
+
+    def write(self, *values: bytes, data: TopicPartition = ORDERS, txn: TxnId | None = None):
+        """Local records; with a transaction, its."""
+        headers = None if txn is None else [("txn", txn.to_bytes())]
+        for value in values:
+            self.broker.append(data, b"k", value, headers)
+
+    def end(self, txn: TxnId, *, committed: bool, data: TopicPartition = ORDERS):
+        """The marker of a transaction that ends where the log does."""
+        log = self.broker.log(data)
+        assert log is not None
+        end = EndOffset(log.end)
+        marker = Marker(data, txn, committed, EndOffset(0), end, 1, self.topic_id(data))
+        encoded = markers.encode_key(data, txn), markers.encode_value(marker)
+        self.broker.append(self._place(TXN_MARKERS, data), *encoded, None)
+
+    def mark(self, key: MarkerKey, value: MarkerValue):
+        """Writes a replication marker."""
+        encoded = replication_markers.encode_key(key), replication_markers.encode_value(value)
+        self.broker.append_all([NewRecord(self._place(REPLICATION_MARKERS, key.data), *encoded)])
+
+    def marks(self) -> dict[MarkerKey, MarkerValue | None]:
+        """The newest replication markers."""
+        return dict(
+            replication_markers.decode(it.key, it.value)
+            for number in range(SYSTEM_PARTITIONS)
+            for it in self.broker.records(TopicPartition(REPLICATION_MARKERS, number))
+        )
+
+    def buckets(self) -> dict[BucketKey, Bucket | None]:
+        """The newest buckets."""
+        return {
+            decode_key(it.key): None if it.value is None else decode_bucket(it.value)
+            for number in range(SYSTEM_PARTITIONS)
+            for it in self.broker.records(TopicPartition(REPLICATION_POSITIONS, number))
+        }
+
+    def topic_id(self, data: TopicPartition = ORDERS) -> bytes:
+        """Its 16 bytes."""
+        found = self.broker.describe(data.topic)
+        assert found is not None
+        return found[0].topic_id
+
+    def incarnation(self, data: TopicPartition = ORDERS) -> bytes:
+        """What replication knows the topic by."""
+        return topic_incarnation(self.topic_id(data))
+
+    def values(self, data: TopicPartition = ORDERS) -> list[bytes | None]:
+        """Of a topic that may not be there yet, what a reader of committed data finds."""
+        log = self.broker.log(data)
+        if log is None:
+            return []
+        return [it.value for it in self.broker.records(data) if it.offset < log.stable_end]
+
+    def origins(self, data: TopicPartition = ORDERS) -> list[Origin | None]:
+        """Of each record."""
+        return [origin_of(it.headers) for it in self.broker.records(data)]
+
+    def _place(self, topic: str, data: TopicPartition) -> TopicPartition:
+        return TopicPartition(topic, system_partition(data, SYSTEM_PARTITIONS))
+
+
+def link_of(
+    source: MemoryCluster, target: MemoryCluster, options: ReplicationOptions = OPTIONS
+) -> Replication:
+    """A link that does not run yet."""
+    ends = (source.name, source.connector), (target.name, target.connector)
+    return Replication(*ends, RestlessClock(), options)
+
+
+def copying(*topics: str, merge: bool = False) -> ReplicationOptions:
+    """Options of a link of these topics, or all."""
+    return replace(OPTIONS, choice=TopicChoice(topics or ("*",), merge=merge))
+
+
+@asynccontextmanager
+async def linked(
+    source: MemoryCluster, target: MemoryCluster, options: ReplicationOptions = OPTIONS
+) -> AsyncIterator[Replication]:
+    """A link that runs meanwhile; what it fails with is raised at the end."""
+    replication = link_of(source, target, options)
+    running = asyncio.create_task(replication.run())
+    try:
+        yield replication
+    finally:
+        replication.stop()
+        async with asyncio.timeout(WAIT_S):
+            await running
+
+
+async def until(ready: Callable[[], bool]):
+    """Returns when it is so."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if ready():
+                return
+            await asyncio.sleep(0)

@@ -1,0 +1,101 @@
+"""Makes a native transaction that hangs: a batch whose producer no coordinator knows.
+
+Kafka since 3.6 asks the coordinator before it takes such a batch; that is switched off for the
+moment, as it is for producers of older brokers.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from kafka.errors import InvalidProducerIdMappingError, NoError, for_code
+from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.schemas.values import TopicPartition
+from tests.support.native.batch_bytes import encode_batch
+
+_TIMEOUT_S = 30
+_VERIFIES = "transaction.partition.verification.enable"
+
+
+async def write_hanging(
+    bootstrap: str, data: TopicPartition, count: int = 1, *, epoch: int = 0
+) -> tuple[int, int]:
+    """Writes a batch of a transaction that was never begun; its producer id and first offset."""
+    client = RawClient(KafkaConfig(bootstrap), "hanging", "hanging")
+    await asyncio.to_thread(_verify_partitions, bootstrap, enabled=False)
+    try:
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                return await client.call(
+                    lambda line: line.persist(lambda: _write(line, data, count, epoch), deadline_s)
+                )
+            except InvalidProducerIdMappingError:  # the setting has not reached the log yet
+                assert time.monotonic() < deadline_s
+    finally:
+        await client.close()
+        await asyncio.to_thread(_verify_partitions, bootstrap, enabled=True)
+
+
+def _verify_partitions(bootstrap: str, *, enabled: bool) -> None:
+    resource = ConfigResource(
+        ResourceType.BROKER,
+        "1",
+        incremental_configs=[
+            ConfigEntry(
+                _VERIFIES, str(enabled).lower(), incremental_operation=AlterConfigOpType.SET
+            )
+        ],
+    )
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(_TIMEOUT_S)
+
+
+async def _write(line: Line, data: TopicPartition, count: int, epoch: int) -> tuple[int, int]:
+    leader, _ = await line.leader(data)
+    made = await line.send(
+        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), leader
+    )
+    _check(made.error_code)
+    records = encode_batch(
+        base=0,
+        last=count - 1,
+        producer=made.producer_id,
+        epoch=epoch,
+        transactional=True,
+        time_ms=time.time_ns() // 1_000_000,  # of what is older than a week retention takes hold
+        records=[(delta, b"k", b"v") for delta in range(count)],
+    )
+    topic = ProduceRequest.TopicProduceData
+    request = ProduceRequest(
+        transactional_id="gone",
+        acks=-1,
+        timeout_ms=_TIMEOUT_S * 1000,
+        topic_data=[
+            topic(
+                name=data.topic,
+                partition_data=[topic.PartitionProduceData(index=data.partition, records=records)],
+            )
+        ],
+        max_version=11,
+    )
+    (answer,) = (await line.send(request, leader)).responses
+    (written,) = answer.partition_responses
+    _check(written.error_code)
+    return made.producer_id, written.base_offset
+
+
+def _check(code: Any) -> None:
+    if for_code(code) is not NoError:
+        raise for_code(code)

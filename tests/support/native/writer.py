@@ -1,0 +1,93 @@
+"""Writes native transactions to real topics, offset by offset, and a false index of them."""
+
+import time
+from collections.abc import Sequence
+
+from stilltide.connectors.kafka.admin.admin import log_bounds
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.schemas.native.aborted_index import (
+    AbortedRange,
+    Coverage,
+    coverage_key,
+    encode_coverage,
+    encode_run,
+    run_key,
+)
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import ABORTED_INDEX
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.native.topics import INDEX_PARTITIONS, TIMEOUT_S, transactional
+
+
+class NativeWriter:
+    """Transactions of one producer on one topic."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self._bootstrap = bootstrap
+        self._producer = transactional(bootstrap, topic)
+
+    def transaction(self, partition: int, count: int, *, commit: bool) -> list[int]:
+        """One transaction; the offsets of its records, once its marker is there."""
+        offsets = self.write(partition, count)
+        if commit:
+            self._producer.commit_transaction(TIMEOUT_S)
+        else:
+            self.abort()
+        await_stable(self._bootstrap, TopicPartition(self.topic, partition), offsets[-1] + 2)
+        return offsets
+
+    def write(self, partition: int, count: int) -> list[int]:
+        """The records of a transaction that stays open."""
+        offsets: list[int] = []
+        self._producer.begin_transaction()
+        for number in range(count):
+            self._producer.produce(
+                self.topic,
+                b"%d" % number,
+                b"key",
+                partition,
+                on_delivery=lambda _, message: offsets.append(message.offset()),
+            )
+        assert self._producer.flush(TIMEOUT_S) == 0
+        assert len(offsets) == count
+        return offsets
+
+    def abort(self) -> None:
+        """Aborts what `write` began."""
+        self._producer.abort_transaction(TIMEOUT_S)
+
+
+def await_stable(bootstrap: str, data: TopicPartition, end: int) -> None:
+    """Returns when the last stable offset has reached `end`."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while log_bounds(KafkaConfig(bootstrap), [data], start=False)[data] < end:
+        assert time.monotonic() < deadline_s, f"{data} does not become stable up to {end}"
+
+
+def write_false_index(
+    bootstrap: str,
+    data: TopicPartition,
+    topic_id: bytes,
+    ranges: Sequence[tuple[int, int]],
+    *,
+    end: int,
+) -> None:
+    """Replaces the one run that `data` has, which begins at 0; covers all up to `end`.
+
+    Of the indexer's own transactional id: as whole as what that writes.
+    """
+    where = system_partition(data, INDEX_PARTITIONS)
+    producer = transactional(bootstrap, f"{ABORTED_INDEX}-{where}")
+    coverage = Coverage(
+        topic_id, Offset(0), EndOffset(end), EndOffset(end), min(1, len(ranges)), len(ranges)
+    )
+    written = [(run_key(data, Offset(0)), None)]
+    if ranges:
+        run = [AbortedRange(Offset(first), EndOffset(last)) for first, last in ranges]
+        written.append((run_key(data, run[0].first), encode_run(topic_id, run)))
+    written.append((coverage_key(data), encode_coverage(coverage)))
+    producer.begin_transaction()
+    for key, value in written:
+        producer.produce(ABORTED_INDEX, value, key, where)
+    producer.commit_transaction(TIMEOUT_S)

@@ -1,0 +1,95 @@
+"""A client that asks coordinators and the owners of pending acknowledgements anything."""
+
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.service.requests import (
+    COORDINATOR_SERVICE,
+    PENDING_ACK_SERVICE,
+    AckRequests,
+    CoordinatorRequests,
+    Requests,
+)
+from stilltide.schemas.coordinator.transactions import (
+    AddSubscriptions,
+    Describe,
+    Description,
+    Done,
+    End,
+    Open,
+    Opened,
+)
+from stilltide.schemas.pending_ack.acknowledgements import (
+    AckAnswer,
+    AckBody,
+    Acknowledge,
+    AckQuestion,
+    OffsetRange,
+)
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
+
+FIRST, SECOND = bytes(15) + b"\x01", bytes(15) + b"\x02"
+"""Members."""
+
+
+def one(first: int, end: int) -> OffsetRange:
+    """A range."""
+    return OffsetRange(Offset(first), EndOffset(end))
+
+
+class AckClient:
+    """Asks a coordinator and the owners of pending acknowledgements."""
+
+    def __init__(
+        self, connector: Connector, subscription: SubscriptionId, *, resend_s: float = 0.2
+    ) -> None:
+        self.subscription = subscription
+        writer = connector.writer("client")
+        options = {
+            "name": "client",
+            "request_timeout_s": 60.0,
+            "resend_s": resend_s,
+        }
+        self._acks: AckRequests = Requests(PENDING_ACK_SERVICE, connector, writer, **options)
+        self._coordinators: CoordinatorRequests = Requests(
+            COORDINATOR_SERVICE, connector, writer, **options
+        )
+
+    async def open(self, *, coordinators: int = 1, partitions: int) -> None:
+        """Listens; after the worker made the topics."""
+        self.partition = system_partition(self.subscription.data, partitions)
+        await self._acks.open(partition_count=partitions, response_partition_count=partitions)
+        await self._coordinators.open(
+            partition_count=coordinators, response_partition_count=partitions
+        )
+
+    async def close(self) -> None:
+        """Listens no more."""
+        await self._acks.close()
+        await self._coordinators.close()
+
+    async def ask(self, body: AckBody) -> AckAnswer:
+        """One request about the subscription."""
+        return await self._acks.ask(self.partition, AckQuestion(self.subscription, body))
+
+    async def acknowledge(self, txn: TxnId, *offsets: int, member: bytes = FIRST) -> AckAnswer:
+        """Single records in a transaction."""
+        return await self.ask(Acknowledge(txn, member, tuple(map(Offset, offsets))))
+
+    async def begin(self) -> TxnId:
+        """A transaction with which the subscription is registered."""
+        opened = await self._coordinators.ask(0, Open(30_000, 1, ()))
+        assert isinstance(opened, Opened)
+        registered = AddSubscriptions(opened.first_sequence, (self.subscription,))
+        assert await self._coordinators.ask(0, registered) == Done()
+        return TxnId(0, opened.first_sequence)
+
+    async def end(self, txn: TxnId, *, committed: bool, wait_visible: bool = True) -> None:
+        """Commits or aborts."""
+        body = End(txn.sequence, committed, (), wait_visible)
+        assert await self._coordinators.ask(0, body) == Done()
+
+    async def state(self, txn: TxnId) -> str:
+        """What the coordinator says of a transaction."""
+        described = await self._coordinators.ask(0, Describe(txn.sequence))
+        assert isinstance(described, Description)
+        return described.state

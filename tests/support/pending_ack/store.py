@@ -1,0 +1,46 @@
+"""The state of pending-ack logs, asked directly: what their owners would answer, without a log."""
+
+import asyncio
+
+from stilltide.pipeline.core.pending_ack.state import PendingAckState
+from stilltide.schemas.pending_ack.acknowledgements import (
+    AckAnswer,
+    AckBody,
+    AckRequest,
+    DescribeAcks,
+    Settle,
+)
+from stilltide.schemas.values import SubscriptionId, TxnId
+
+
+class StateStore:
+    """An `AckStore`; requests take effect in the order they are asked in.
+
+    Attributes:
+        asked: every request so far.
+        present: cleared, requests and their answers wait.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[AckBody] = []
+        self.present = asyncio.Event()
+        self.present.set()
+        self._state = PendingAckState()
+
+    async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
+        """See `AckStore.ask`."""
+        await asyncio.sleep(0)
+        await self.present.wait()
+        self.asked.append(body)
+        return self.apply(subscription, body)
+
+    def apply(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
+        """Takes a request of anybody."""
+        if isinstance(body, DescribeAcks):
+            return self._state.acks(subscription)
+        request = AckRequest(b"c", 1, 0, subscription, body)
+        return self._state.apply(request, at_ms=0)
+
+    def settle(self, subscription: SubscriptionId, txn: TxnId, *, committed: bool) -> None:
+        """A coordinator says how a transaction has ended."""
+        self.apply(subscription, Settle(txn, committed, 0))

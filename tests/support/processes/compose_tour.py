@@ -1,0 +1,160 @@
+"""A load over the three clusters of the compose file, while its services are killed.
+
+Transactions write orders on a; an application on b makes an invoice of each order that is copied
+there, acknowledging it in the same transaction; all of it is copied to every cluster.
+"""
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.client import Subscription, TransactionClient
+from stilltide.schemas.values import TopicPartition
+from tests.support.processes.containers import INDEXED, ROOT, Compose
+from tests.support.processes.worker_process import PARTITIONS, Load, create_topics
+
+LOGGER = logging.getLogger(__name__)
+"""Progress; pytest shows it with `--log-cli-level=INFO`."""
+
+ORDERS = INDEXED
+"""Written on a."""
+
+INVOICES = "invoices-sent"
+"""Written on b, from the first of them."""
+
+STEP = 200
+"""Transactions between two kills at least."""
+
+CONCURRENCY = 8
+SETTLED_S = 300.0
+
+
+class Tour:
+    """One load and its end.
+
+    Args:
+        compose: the project, healthy.
+        victims: services to kill, one after the other.
+        duration_s: the kills are spread over so long at least.
+
+    Attributes:
+        load: what was written, and what its writer was told.
+    """
+
+    def __init__(self, compose: Compose, victims: Sequence[str], duration_s: float) -> None:
+        self.load = Load(ORDERS, 1_000_000, CONCURRENCY)
+        self._compose = compose
+        self._victims = victims
+        self._pause_s = duration_s / len(victims)
+        self._moved = asyncio.Event()
+
+    async def run(self) -> None:
+        """Writes and kills; returns when every cluster has all, and each record of it once."""
+        compose = self._compose
+        await create_topics(compose.bootstrap("a"), *ORDERS)
+        await create_topics(compose.bootstrap("b"), INVOICES)
+        enable = (
+            "run",
+            "--rm",
+            "-T",
+            "cli",
+            "subscription",
+            "enable",
+            ORDERS[0],
+            _group("a", ORDERS),
+        )
+        await asyncio.to_thread(compose, *enable)
+        invoicing = asyncio.create_task(self._invoice())
+        connector = KafkaConnector(KafkaConfig(compose.bootstrap("a"), delivery_timeout_s=300))
+        async with TransactionClient(
+            connector=connector, resend_s=0.5, transaction_timeout_s=60
+        ) as client:
+            writing = asyncio.create_task(self.load.run(client, lambda _: self._moved.set()))
+            for victim in self._victims:
+                await self._until(self._committed + STEP)
+                LOGGER.info("%d committed, killing %s", self._committed, victim)
+                await asyncio.to_thread(compose.crash, victim)
+                LOGGER.info("%d committed, %s is healthy", self._committed, victim)
+                done, _ = await asyncio.wait([writing, invoicing], timeout=self._pause_s)
+                assert not done, done
+            await self._until(self._committed + STEP)
+            self.load.stop()
+            await writing
+        LOGGER.info("%d committed, reading them", self._committed)
+        await self._check()
+        invoicing.cancel()
+        await asyncio.gather(invoicing, return_exceptions=True)
+
+    @property
+    def _committed(self) -> int:
+        return len(self.load.outcomes.committed)
+
+    async def _until(self, committed: int) -> None:
+        async with asyncio.timeout(180):
+            while self._committed < committed:
+                self._moved.clear()
+                await self._moved.wait()
+
+    async def _invoice(self) -> None:
+        """Runs the application on b; whenever it ends, another one follows, as under a restart
+        policy.
+        """  # noqa: D205 - one sentence
+        servers = self._compose.bootstrap("b")
+        command = [
+            "-m",
+            "tests.support.pending_ack.transformer",
+            servers,
+            ORDERS[0],
+            INVOICES,
+            "invoicing",
+        ]
+        while True:
+            process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT)
+            try:
+                await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+    async def _check(self) -> None:
+        outcomes, per_topic = self.load.outcomes, self.load.per_topic
+        written = await self._read("a", ORDERS, dict.fromkeys(outcomes.committed, 2 * per_topic))
+        assert outcomes.committed <= written.keys() <= outcomes.committed | outcomes.unknown
+        assert set(written.values()) == {2 * per_topic}
+        invoiced = Counter(dict.fromkeys(written, per_topic))
+        for cluster in "bc":
+            assert await self._read(cluster, ORDERS, written) == written, cluster
+            assert await self._read(cluster, [INVOICES], invoiced) == invoiced, cluster
+            LOGGER.info("%s has all of them", cluster)
+
+    async def _read(
+        self, cluster: str, topics: Sequence[str], awaited: Mapping[int, int]
+    ) -> Counter[int]:
+        """How often each number is visible on a cluster, once it is as often as awaited."""
+        connector = KafkaConnector(KafkaConfig(self._compose.bootstrap(cluster)))
+        group, missing = _group(cluster, topics), Counter(awaited)
+        seen: Counter[int] = Counter()
+        async with Subscription(topics, group=group, connector=connector) as records:
+            async with asyncio.timeout(SETTLED_S):
+                while missing:
+                    number = int((await anext(records)).value or b"-1")
+                    seen[number] += 1
+                    missing[number] -= 1
+                    if missing[number] <= 0:
+                        del missing[number]
+            admin = connector.admin()
+            data = [TopicPartition(topic, it) for topic in topics for it in range(PARTITIONS)]
+            ends = await admin.end_offsets(data, committed=True)
+            await admin.close()
+            seen.update([int(it.value or b"-1") async for it in records.read_to(ends)])
+        return seen
+
+
+def _group(cluster: str, topics: Sequence[str]) -> str:
+    """Who reads them on a cluster in the end."""
+    return f"check-{cluster}-{topics[0]}"

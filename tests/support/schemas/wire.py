@@ -1,0 +1,213 @@
+"""Sample values and Hypothesis strategies for everything that crosses a process."""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+
+from stilltide.schemas.bases import Base
+from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.transactions import (
+    AddPartitions,
+    AddSubscriptions,
+    BaseClient,
+    BaseState,
+    BaseTransaction,
+    CoordinatorStats,
+    Describe,
+    DescribeCoordinator,
+    Description,
+    Done,
+    End,
+    Ended,
+    Fence,
+    ForgetClients,
+    Listed,
+    ListTransactions,
+    LiveEntry,
+    LogLiveness,
+    Noop,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Release,
+    Request,
+    RequestBody,
+    Response,
+    TimedOut,
+    Unknown,
+    WriteBarrier,
+    Written,
+)
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+
+ROUND_TRIPS = settings(max_examples=100, deadline=None, print_blob=True)
+"""For properties of pure functions: enough to meet every branch, no limit on one example."""
+
+TOPIC_ID = bytes(range(16))
+DATA = TopicPartition("t", 3)
+REGISTERED = Registered(DATA, EndOffset(300), TOPIC_ID)
+READ = SubscriptionId(DATA, "g")
+WRITTEN = Written(DATA, Offset(300), EndOffset(310), 9)
+STATS = CoordinatorStats(
+    epoch=Offset(1),
+    next_sequence=2,
+    low_watermark=3,
+    open_count=4,
+    committing_count=5,
+    aborting_count=6,
+    has_served=True,
+    batching_enabled=True,
+    batch_records_max=9,
+    batch_bytes_max=10,
+    batch_delay_us_max=11,
+    flush_eager=True,
+    entries_written=13,
+    records_written=14,
+    appends_in_flight=15,
+    markers_pending=16,
+    recovery_ms=17,
+    client_count=18,
+    answer_count=19,
+    liveness=None,
+)
+"""A coordinator's figures, each unlike the others."""
+
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+TEXT = st.text(max_size=8)
+TOPICS = st.text(min_size=1, max_size=8)
+IDS = st.binary(min_size=16, max_size=16)
+PROBES = st.builds(Probe, IDS, st.integers(1, 2**64 - 1))
+DATA_PARTITIONS = st.builds(TopicPartition, TOPICS, U32)
+REGISTRATIONS = st.lists(
+    st.builds(Registered, DATA_PARTITIONS, U64.map(EndOffset), IDS), max_size=3
+).map(tuple)
+WRITINGS = st.lists(
+    st.builds(Written, DATA_PARTITIONS, U64.map(Offset), U64.map(EndOffset), U64), max_size=3
+).map(tuple)
+SUBSCRIPTIONS = st.lists(st.builds(SubscriptionId, DATA_PARTITIONS, TEXT), max_size=3).map(tuple)
+BODIES: st.SearchStrategy[RequestBody] = st.one_of(
+    st.builds(Open, U64, st.integers(1, 2**32 - 1), REGISTRATIONS, SUBSCRIPTIONS),
+    st.builds(AddPartitions, U64, REGISTRATIONS),
+    st.builds(AddSubscriptions, U64, SUBSCRIPTIONS),
+    st.builds(End, U64, st.booleans(), WRITINGS, st.booleans(), st.none() | SUBSCRIPTIONS),
+    st.builds(Release, st.lists(U64, max_size=3).map(tuple)),
+    st.builds(Describe, U64),
+    st.builds(ListTransactions),
+    st.builds(DescribeCoordinator),
+    st.builds(WriteBarrier, U32, PROBES),
+)
+REQUESTS = st.builds(
+    Request, st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U64, U32, BODIES
+)
+DESCRIPTIONS = st.builds(Description, U64, TEXT, U64, U64, REGISTRATIONS, SUBSCRIPTIONS)
+LIVE_ENTRIES = st.builds(LiveEntry, U64.map(Offset), st.integers(0, 2**40))
+LIVENESS = st.builds(
+    LogLiveness,
+    st.none() | U64.map(Offset),
+    U64,
+    U64,
+    st.lists(LIVE_ENTRIES, max_size=3).map(tuple),
+)
+STATISTICS = st.builds(
+    CoordinatorStats,
+    epoch=U64.map(Offset),
+    next_sequence=U64,
+    low_watermark=U64,
+    open_count=U64,
+    committing_count=U64,
+    aborting_count=U64,
+    has_served=st.booleans(),
+    batching_enabled=st.booleans(),
+    batch_records_max=U32,
+    batch_bytes_max=U64,
+    batch_delay_us_max=U64,
+    flush_eager=st.booleans(),
+    entries_written=U64,
+    records_written=U64,
+    appends_in_flight=U64,
+    markers_pending=U64,
+    recovery_ms=U64,
+    client_count=U64,
+    answer_count=U64,
+    liveness=st.none() | LIVENESS,
+)
+ANSWERS = st.one_of(
+    st.builds(Opened, U64, U32),
+    st.builds(Done),
+    st.builds(Refused, TEXT),
+    st.builds(Unknown),
+    DESCRIPTIONS,
+    st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64),
+    STATISTICS,
+)
+RESPONSES = st.builds(Response, st.integers(1, 2**64 - 1), U32, ANSWERS)
+OWN_BODIES = st.one_of(
+    st.builds(Fence, IDS),
+    st.builds(Noop),
+    st.builds(TimedOut, U64),
+    st.builds(Ended, U64),
+    st.builds(ForgetClients, st.lists(st.binary(max_size=20), max_size=3).map(tuple)),
+    st.builds(
+        Base, U64.map(EndOffset), st.integers(0, 6), st.integers(7, 9), st.binary(max_size=20)
+    ),
+)
+BASE_STATES = st.builds(
+    BaseState,
+    U64,
+    st.lists(
+        st.builds(
+            BaseTransaction,
+            U64,
+            st.sampled_from(["OPEN", "COMMITTING", "ABORTING"]),
+            U64,
+            U64,
+            REGISTRATIONS,
+            SUBSCRIPTIONS,
+            WRITINGS,
+        ),
+        max_size=2,
+    ).map(tuple),
+    st.lists(
+        st.builds(
+            BaseClient,
+            st.binary(max_size=20),
+            U64,
+            U64,
+            U64,
+            st.lists(st.tuples(st.integers(1, 2**64 - 1), ANSWERS), max_size=2).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+MARKERS = st.builds(
+    Marker,
+    DATA_PARTITIONS,
+    st.builds(TxnId, U64, U64),
+    st.booleans(),
+    U64.map(EndOffset),
+    st.none() | U64.map(EndOffset),
+    U64,
+    IDS,
+)
+BARRIERS = st.builds(
+    Barrier,
+    U64,
+    PROBES,
+    U64,
+    st.lists(
+        st.builds(OpenTransactions, DATA_PARTITIONS, IDS, U64.map(EndOffset), U64, U64), max_size=3
+    ).map(tuple),
+)
+
+
+def request(body: RequestBody) -> Request:
+    """Request number 2 of client `c`, which has the answer to number 1."""
+    return Request(b"c", 2, 1, 4, body)
+
+
+def too_deep(request: bytes) -> bytes:
+    """A request that can be parsed by itself, but not within a log record, one message deeper."""
+    group_begins, group_ends, nesting_max = b"\x7b", b"\x7c", 100  # of an unknown field, number 15
+    return request + group_begins * nesting_max + group_ends * nesting_max

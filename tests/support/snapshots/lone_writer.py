@@ -1,0 +1,155 @@
+"""A snapshot writer without a worker: with a clock of its own, held before a write, or dying in it.
+
+As a program, `python -m tests.support.snapshots.lone_writer BOOTSTRAP RECORDS`, it writes so many
+records of its first snapshot and kills itself; the transaction stays open, or is committed when
+there are no more of them.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from prometheus_client import CollectorRegistry
+
+from stilltide.connectors.clock import Clock, SystemClock
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
+from stilltide.pipeline.drivers.service.client import connect_service
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE
+from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
+from stilltide.pipeline.drivers.snapshots.ownership import SnapshotParts
+from stilltide.pipeline.metrics.worker import WorkerMetrics
+
+COORDINATORS = 2
+PARTITIONS = 1
+"""Of the workers that it runs beside."""
+
+PART_BYTES_MAX = 64
+"""A few ids fill a part."""
+
+EAGER = SnapshotLimits(changes_max=1, interval_ms=1, part_bytes_max=PART_BYTES_MAX)
+WAIT_S = 20.0
+
+
+class FastClock:
+    """A wall clock that runs faster: what takes minutes takes seconds."""
+
+    def __init__(self, factor: int) -> None:
+        self._factor = factor
+        self._began_s = time.time()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, as it says."""
+        gone_s = time.time() - self._began_s
+        return round((self._began_s + self._factor * gone_s) * 1000)
+
+
+class HeldWriter(KafkaTransactionalWriter):
+    """Waits before each write until it may."""
+
+    may_write: asyncio.Event
+    waits: asyncio.Event
+
+    async def write(self, records: Sequence[NewRecord]) -> None:
+        """See `TransactionalWriter.write`."""
+        self.waits.set()
+        await self.may_write.wait()
+        await super().write(records)
+
+
+class HoldingConnector(KafkaConnector):
+    """Its transactional writers wait for `may_write`, and then set `waits`."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        super().__init__(config)
+        self._held_config = config
+        self.may_write, self.waits = asyncio.Event(), asyncio.Event()
+
+    def transactional_writer(self, transactional_id: str) -> HeldWriter:
+        """One that is held."""
+        made = HeldWriter(self._held_config, transactional_id)
+        made.may_write, made.waits = self.may_write, self.waits
+        return made
+
+
+class DyingWriter(KafkaTransactionalWriter):
+    """Kills its process within its first write."""
+
+    records_max = 0
+
+    def _write(self, records: Sequence[NewRecord]) -> None:
+        if self.records_max > len(records):
+            super()._write(records)
+        else:
+            producer = self._producer
+            assert producer is not None
+            producer.begin_transaction()
+            for record in records[: self.records_max]:
+                self._produce(producer, record)
+            producer.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingConnector(KafkaConnector):
+    """Its transactional writers die."""
+
+    def __init__(self, config: KafkaConfig, records_max: int) -> None:
+        super().__init__(config)
+        self._dying_config = config
+        self._records_max = records_max
+
+    def transactional_writer(self, transactional_id: str) -> DyingWriter:
+        """One that dies after so many records."""
+        made = DyingWriter(self._dying_config, transactional_id)
+        made.records_max = self._records_max
+        return made
+
+
+@asynccontextmanager
+async def lone_writer(
+    connector: KafkaConnector, limits: SnapshotLimits, clock: Clock | None = None
+) -> AsyncIterator[SnapshotDriver]:
+    """Runs from entry to exit, or until it is replaced; it never begins again."""
+    admin, writer = connector.admin(), connector.writer("lone")
+    line = connect_service(COORDINATOR_SERVICE, connector, "lone", timeout_s=WAIT_S)
+    async with line as (coordinators, _):
+        parts = SnapshotParts(
+            connector,
+            admin,
+            Replies(writer),
+            coordinators,
+            clock or SystemClock(),
+            limits,
+            coordinator_count=COORDINATORS,
+            partition_count=PARTITIONS,
+        )
+        metrics = WorkerMetrics("lone", CollectorRegistry()).snapshots(0)
+        driver = SnapshotDriver(0, parts, metrics=metrics)
+        driver.assigned = False
+        task = asyncio.create_task(driver.run())
+        try:
+            yield driver
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await writer.close()
+            await admin.close()
+
+
+async def _main(bootstrap: str, records_max: int) -> None:
+    connector = DyingConnector(KafkaConfig(bootstrap), records_max)
+    async with lone_writer(connector, EAGER):
+        await asyncio.get_running_loop().create_future()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

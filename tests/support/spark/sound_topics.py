@@ -1,0 +1,76 @@
+"""Topics without any fault: random histories of both kinds of transaction, and what they hold."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from random import Random
+
+from stilltide.pipeline.jobs.audit_result import Verdict
+from stilltide.pipeline.jobs.audits.run import AuditPlan, run_audit
+from stilltide.schemas.values import TopicPartition, TxnId
+from tests.support.native.topics import index_topics
+from tests.support.native.writer import NativeWriter, await_stable
+from tests.support.spark.topics import HandWriter, create_topics
+
+PARTITIONS = 2
+STEPS = 10
+
+
+def write_sound(bootstrap: str, topic: str, seed: int) -> list[Counter[str]]:
+    """Writes a topic; what each of its partitions then holds, by the names in an audit."""
+    random = Random(seed)
+    create_topics(bootstrap, {topic: PARTITIONS})
+    coordinated, native = HandWriter(bootstrap, topic), NativeWriter(bootstrap, topic)
+    held = [Counter[str]() for _ in range(PARTITIONS)]
+    for step in range(STEPS):
+        partition, count = random.randrange(PARTITIONS), random.randint(1, 4)
+        here, txn = held[partition], TxnId(seed, step)
+        kind = random.choice(["plain", "commit", "abort", "native commit", "native abort"])
+        if kind.startswith("native"):
+            committed = kind == "native commit"
+            native.transaction(partition, count, commit=committed)
+            here["markers"] += 1
+            here["commits" if committed else "aborts"] += 1
+            if not committed:
+                here["aborted"] += count
+                continue
+            here["plain"] += count
+        elif kind == "plain":
+            coordinated.records(partition, count)
+            here["plain"] += count
+        else:
+            written = coordinated.of_txn(txn, partition, count)
+            if kind == "commit":
+                coordinated.commit(txn, partition, written)
+            else:
+                coordinated.abort(txn, partition)
+                here["hidden"] += count
+        here["written"] += count
+    for partition, here in enumerate(held):
+        here["visible"] = here["written"] - here["hidden"]
+        end = here["written"] + here["aborted"] + here["markers"]
+        await_stable(bootstrap, TopicPartition(topic, partition), end)
+    return held
+
+
+def assert_sound(bootstrap: str, name: str, seeds: Sequence[int]) -> None:
+    """Passes when audits of new sound topics, one by one, find nothing and count what was written.
+
+    Args:
+        bootstrap: the cluster.
+        name: the topics' names begin so.
+        seeds: of their histories.
+    """
+    written = {f"{name}-{seed}": write_sound(bootstrap, f"{name}-{seed}", seed) for seed in seeds}
+    asyncio.run(index_topics(bootstrap, *written))
+    for topic, held in written.items():
+        report = run_audit(bootstrap, AuditPlan([topic]))
+        assert [one for check in report.checks for one in check.findings] == [], topic
+        assert report.verdict is Verdict.VALID
+        for expected, found in zip(held, report.partitions, strict=True):
+            told = asdict(found.records) | {
+                name: getattr(found, name) for name in ("aborted", "markers", "commits", "aborts")
+            }
+            assert {name: told[name] for name in expected} == dict(expected), topic
+            assert found.unexplained == 0

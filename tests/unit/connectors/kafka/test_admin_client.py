@@ -1,0 +1,38 @@
+"""What an admin's client remembers of its connections; none of them is ever made."""
+
+from concurrent.futures import Future
+
+from confluent_kafka import KafkaError, KafkaException
+
+from stilltide.connectors.kafka.admin.client import AdminClients
+from stilltide.connectors.kafka.config import KafkaConfig
+
+DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN)
+CUT_OFF = KafkaError(KafkaError._TRANSPORT)
+REFUSED = KafkaError(KafkaError._SSL)
+
+
+def test_the_cause_is_kept():
+    """Not what follows upon it; of other errors the last."""
+    clients = AdminClients(KafkaConfig("localhost:1"))
+    clients.note_error(CUT_OFF)
+    clients.note_error(DOWN)
+    assert clients.last_error is CUT_OFF
+    clients.note_error(REFUSED)
+    for later in (CUT_OFF, DOWN):
+        clients.note_error(later)
+        assert clients.last_error is REFUSED
+
+
+async def test_an_answer_ends_a_refusal_and_a_failure_does_not():
+    """What was wrong is right then."""
+    clients = AdminClients(KafkaConfig("localhost:1"))
+    clients.note_error(REFUSED)
+    failed, answered = Future[int](), Future[int]()
+    failed.set_exception(KafkaException(CUT_OFF))
+    answered.set_result(1)
+    await clients.ask(lambda _: {"a": failed})
+    assert clients.last_error is REFUSED
+    await clients.ask(lambda _: {"a": failed, "b": answered})
+    assert clients.last_error is None
+    await clients.close()

@@ -1,0 +1,97 @@
+import kafka.errors as kafka_python
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from stilltide.connectors.errors import (
+    ConnectorError,
+    FatalError,
+    FencedError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
+from stilltide.connectors.kafka.errors import place_of, translate, translate_raw
+from stilltide.schemas.values import TopicPartition
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._TRANSPORT, RetriableError),
+        (KafkaError._DESTROY_BROKER, RetriableError),
+        (KafkaError._ALL_BROKERS_DOWN, RetriableError),
+        (KafkaError._TIMED_OUT, RetriableError),
+        (KafkaError._MSG_TIMED_OUT, RetriableError),
+        (KafkaError._PURGE_INFLIGHT, RetriableError),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, RetriableError),
+        (KafkaError.REBALANCE_IN_PROGRESS, RetriableError),
+        (KafkaError._FENCED, FencedError),
+        (KafkaError.ILLEGAL_GENERATION, FencedError),
+        (KafkaError.UNKNOWN_MEMBER_ID, FencedError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, FatalError),
+        (KafkaError._AUTO_OFFSET_RESET, OffsetOutOfRangeError),
+        (KafkaError.OFFSET_OUT_OF_RANGE, OffsetOutOfRangeError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, FatalError),
+        (KafkaError.MSG_SIZE_TOO_LARGE, FatalError),
+        (KafkaError._FATAL, FatalError),
+    ],
+)
+def test_each_code_becomes_one_kind_of_error(code: int, kind: type[ConnectorError]):
+    """With the address in the primary line, the client's words as detail, and a hint if any."""
+    error = translate(KafkaError(code, "because"), "host:9092", "cannot write to t/0")
+    assert type(error) is kind
+    assert error.primary == "cannot write to t/0 at host:9092"
+    assert error.detail.startswith("because")
+
+
+def test_a_fatal_error_is_not_tried_again():
+    """Whatever its code, an error the client calls fatal is final."""
+    error = translate(KafkaError(KafkaError._TRANSPORT, "x", fatal=True), "host:9092", "cannot")
+    assert type(error) is FatalError
+
+
+def test_a_retriable_error_of_an_unlisted_code_is_retriable():
+    """The client's own judgement counts where ours is silent."""
+    error = translate(KafkaError(KafkaError._FAIL, "x", retriable=True), "host:9092", "cannot")
+    assert type(error) is RetriableError
+
+
+def test_an_exception_is_unwrapped_and_detail_added():
+    """What else is known follows the client's words."""
+    cause = KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out"))
+    error = translate(cause, "host:9092", "cannot", detail="connection refused")
+    assert error.detail == "timed out (_TIMED_OUT); connection refused"
+    assert error.hint
+
+
+def test_the_place_is_read_from_an_error_callbacks_text():
+    """The client gives it nowhere else."""
+    assert place_of(KafkaError(3, "my.topic-1_x [12]: gone")) == TopicPartition("my.topic-1_x", 12)
+    assert place_of(KafkaError(3, "127.0.0.1:9092/1: refused")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (kafka_python.KafkaConnectionError("refused"), RetriableError),
+        (kafka_python.KafkaTimeoutError("late"), RetriableError),
+        (kafka_python.NodeNotReadyError(1), RetriableError),
+        (kafka_python.RequestTimedOutError(), RetriableError),
+        (kafka_python.NotLeaderForPartitionError(), RetriableError),
+        (kafka_python.UnknownTopicOrPartitionError(), FatalError),
+        (kafka_python.OffsetOutOfRangeError(), OffsetOutOfRangeError),
+        (kafka_python.TopicAuthorizationFailedError(), FatalError),
+        (kafka_python.SaslAuthenticationFailedError("wrong"), FatalError),
+        (kafka_python.CorruptRecordError("checksum"), FatalError),
+        (kafka_python.UnsupportedVersionError("v1"), FatalError),
+        (kafka_python.KafkaProtocolError("garbage"), FatalError),
+    ],
+)
+def test_errors_of_kafka_python_become_the_same_kinds(
+    error: kafka_python.KafkaError, kind: type[ConnectorError]
+):
+    """One vocabulary for both libraries; the client's words stay in the detail."""
+    ours = translate_raw(error, "host:9092", "cannot fetch t/0@7")
+    assert type(ours) is kind
+    assert ours.primary == "cannot fetch t/0@7 at host:9092"
+    for word in error.args:
+        assert str(word) in ours.detail

@@ -1,0 +1,34 @@
+import logging
+
+import pytest
+
+from stilltide.connectors.kafka.logs import LOGGER, PERIOD_S, ClientLog
+
+TEMPLATE = "%s [%s] %s"
+
+
+def test_a_flood_becomes_one_line_a_period_with_its_count(caplog: pytest.LogCaptureFixture):
+    """The first line passes; the next one after the period tells how many were held back."""
+    now_s = [0.0]
+    log = ClientLog("w", now_s=lambda: now_s[0])
+    with caplog.at_level(logging.INFO, LOGGER.name):
+        for _ in range(100):
+            log.log(logging.ERROR, TEMPLATE, "FAIL", "rdkafka#1", "refused")
+        now_s[0] = PERIOD_S
+        log.log(logging.ERROR, TEMPLATE, "FAIL", "rdkafka#1", "refused")
+        now_s[0] = 3 * PERIOD_S
+        log.log(logging.ERROR, TEMPLATE, "FAIL", "rdkafka#1", "refused")
+    assert caplog.messages == [
+        "w: FAIL: refused",
+        "w: FAIL: refused (99 more like it since)",
+        "w: FAIL: refused",
+    ]
+
+
+def test_lines_of_other_kinds_pass(caplog: pytest.LogCaptureFixture):
+    """Each facility has its own limit, and keeps its level."""
+    log = ClientLog("w", now_s=lambda: 0.0)
+    with caplog.at_level(logging.INFO, LOGGER.name):
+        log.log(logging.ERROR, TEMPLATE, "FAIL", "rdkafka#1", "refused")
+        log.log(logging.WARNING, TEMPLATE, "MAXPOLL", "rdkafka#1", "too slow")
+    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]

@@ -1,0 +1,127 @@
+"""Locked jars: parsed strictly, verified always, fetched once."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from stilltide.connectors.local import jars
+from stilltide.connectors.local.errors import JarsError
+from stilltide.connectors.local.resolvers import Coordinate
+
+CONTENT = {"one-1.0.jar": b"first", "two-2.0.jar": b"second"}
+
+
+class Mirror:
+    """Serves jars from memory and remembers what it was asked for."""
+
+    def __init__(self, content: dict[str, bytes]) -> None:
+        self.content = content
+        self.asked: list[str] = []
+
+    def fetch(self, coordinates: Sequence[Coordinate], directory: Path) -> None:
+        """Writes the jars that were asked for."""
+        for coordinate in coordinates:
+            self.asked.append(coordinate.file_name)
+            (directory / coordinate.file_name).write_bytes(self.content[coordinate.file_name])
+
+
+@pytest.fixture
+def _small_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
+    lock = tmp_path / "jars.lock"
+    lock.write_text(f"[set]\n{sums['one-1.0.jar']}  g:one:1.0\n{sums['two-2.0.jar']}  g:two:2.0\n")
+    monkeypatch.setattr(jars, "LOCK_PATH", lock)
+
+
+def test_committed_lock_holds_both_sets():
+    """The lock pins the broker and, apart from it, Spark's source with a patched kafka-clients."""
+    sets = jars.read_lock(jars.LOCK_PATH.read_text())
+    names = {name: {jar.coordinate.file_name for jar in found} for name, found in sets.items()}
+    assert set(names) == {"broker", "mirror", "spark"}
+    assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar"} <= names["broker"]
+    assert {"spark-sql-kafka-0-10_2.13-4.0.0.jar", "kafka-clients-3.9.1.jar"} <= names["spark"]
+
+
+def test_file_names_differ():
+    """Jars of all sets share one directory, so different ones must differ in their file names."""
+    sets = jars.read_lock(jars.LOCK_PATH.read_text())
+    found = {(jar.coordinate.file_name, jar) for jars_of in sets.values() for jar in jars_of}
+    names = [name for name, _ in found]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "line", ["abc  g:a:1", f"{'0' * 64}", f"{'0' * 64}  g:a", f"{'0' * 64}  g:a:1  more"]
+)
+def test_malformed_lock_line_is_refused(line: str):
+    """A lock line that is not a digest and a coordinate is an error, not a jar less."""
+    with pytest.raises(JarsError):
+        jars.read_lock(f"[set]\n{line}\n")
+
+
+def test_jar_outside_a_set_is_refused():
+    """A jar before the first set belongs nowhere."""
+    with pytest.raises(JarsError, match="line 1"):
+        jars.read_lock(f"{'0' * 64}  g:a:1\n")
+
+
+@pytest.mark.usefixtures("_small_lock")
+def test_second_use_fetches_nothing(tmp_path: Path):
+    """Jars are fetched once; later uses verify and return them."""
+    mirror = Mirror(CONTENT)
+    first = jars.jar_set("set", tmp_path / "cache", mirror.fetch)
+    second = jars.jar_set("set", tmp_path / "cache", mirror.fetch)
+    assert first == second
+    assert [path.read_bytes() for path in first] == [b"first", b"second"]
+    assert mirror.asked == ["one-1.0.jar", "two-2.0.jar"]
+
+
+@pytest.mark.usefixtures("_small_lock")
+def test_corrupted_jar_is_fetched_again(tmp_path: Path):
+    """A cached jar whose content changed is noticed, and it alone is fetched again."""
+    mirror = Mirror(CONTENT)
+    one, _ = jars.jar_set("set", tmp_path / "cache", mirror.fetch)
+    one.write_bytes(b"firsT")
+    mirror.asked.clear()
+    jars.jar_set("set", tmp_path / "cache", mirror.fetch)
+    assert one.read_bytes() == b"first"
+    assert mirror.asked == ["one-1.0.jar"]
+
+
+@pytest.mark.usefixtures("_small_lock")
+def test_wrong_download_is_refused(tmp_path: Path):
+    """A mirror that serves another file than was locked is caught; the cache stays clean."""
+    mirror = Mirror({**CONTENT, "two-2.0.jar": b"evil"})
+    with pytest.raises(JarsError, match=r"two-2\.0\.jar is not the file"):
+        jars.jar_set("set", tmp_path / "cache", mirror.fetch)
+    assert not list((tmp_path / "cache").glob("*.jar"))
+    assert not list((tmp_path / "cache").glob("fetch-*"))
+
+
+@pytest.mark.usefixtures("_small_lock")
+def test_concurrent_users_fetch_once(tmp_path: Path):
+    """Of several that need the same jars at once, one fetches and the others wait for it."""
+    mirror = Mirror(CONTENT)
+    users = [
+        Thread(target=jars.jar_set, args=("set", tmp_path / "cache", mirror.fetch))
+        for _ in range(8)
+    ]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+    assert sorted(mirror.asked) == sorted(CONTENT)
+
+
+def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch):
+    """Our own variable wins over XDG_CACHE_HOME, which wins over ~/.cache."""
+    monkeypatch.setenv("STILLTIDE_CACHE_DIR", "/own")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert jars.cache_dir() == Path("/own")
+    monkeypatch.delenv("STILLTIDE_CACHE_DIR")
+    assert jars.cache_dir() == Path("/xdg/stilltide")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert jars.cache_dir() == Path.home() / ".cache" / "stilltide"

@@ -1,0 +1,118 @@
+import pytest
+
+from stilltide.pipeline.core.service.session import (
+    REQUEST_TIMEOUT_MS_MAX,
+    ClientSession,
+    GiveUp,
+    Send,
+)
+from stilltide.schemas.coordinator.transactions import (
+    AddPartitions,
+    Describe,
+    Done,
+    Request,
+    Unknown,
+)
+
+CLIENT = b"app" + bytes(16)
+
+
+def changing(sequence: int) -> AddPartitions:
+    """A request that is logged."""
+    return AddPartitions(sequence, ())
+
+
+def session(asked: int = 0) -> ClientSession:
+    """A session that made `asked` requests at 0 ms, each to be answered within 20 s."""
+    made = ClientSession(CLIENT, 4, Request)
+    for sequence in range(1, asked + 1):
+        made.made(changing(sequence), 0, 20_000)
+    return made
+
+
+def sent(number: int, acked_through: int) -> Send:
+    """The effect that sends request `number`."""
+    return Send(Request(CLIENT, number, acked_through, 4, changing(number)))
+
+
+def test_c1b_requests_are_numbered_from_1():
+    """C1b: each request has the next number, and says where its answer goes."""
+    one = session()
+    assert one.made(changing(1), 0, 20_000) == sent(1, 0)
+    assert one.made(changing(2), 0, 20_000) == sent(2, 0)
+    assert one.pending == 2
+
+
+def test_c1b_only_the_first_answer_ends_a_request():
+    """C1b: a repeated answer is nobody's."""
+    one = session(asked=1)
+    assert one.answered(1, Done()) == Done()
+    assert one.answered(1, Unknown()) is None
+    assert one.answered(2, Done()) is None
+    assert one.pending == 0
+
+
+@pytest.mark.parametrize(
+    ("answered", "acked_through"),
+    [((), 0), ((1,), 1), ((2,), 0), ((2, 1), 2), ((1, 3), 1), ((3, 2, 1), 3)],
+)
+def test_c1b_acked_through_stops_before_the_first_open_request(
+    answered: tuple[int, ...], acked_through: int
+):
+    """C1b: a number may still be asked for again as long as one at or below it is open."""
+    one = session(asked=3)
+    for number in answered:
+        one.answered(number, Done())
+    assert one.acked_through == acked_through
+    assert one.made(changing(4), 0, 20_000) == sent(4, acked_through)
+
+
+def test_c1b_questions_are_not_acknowledged_before_a_change():
+    """C1b: who is not in the log and says it has answers would be taken for one forgotten."""
+    one = session()
+    for number in (1, 2):
+        one.made(Describe(number), 0, 20_000)
+        one.answered(number, Done())
+    assert one.made(changing(3), 0, 20_000) == sent(3, 0)
+    assert one.made(changing(4), 0, 20_000) == sent(4, 0)
+    one.answered(3, Done())
+    assert one.made(changing(5), 0, 20_000) == sent(5, 3)
+
+
+def test_c1b_an_unanswered_request_is_repeated_under_its_number():
+    """C1b: after 1, 2, 4, 8, 8 s; each repeat tells what has been acknowledged since."""
+    one = session(asked=2)
+    one.answered(1, Done())
+    repeats = [ms for ms in range(0, 20_000, 500) if one.tick(ms) == [sent(2, 1)]]
+    assert repeats == [1000, 3000, 7000, 15_000]
+
+
+def test_c1b_a_request_is_given_up_when_its_time_is_over():
+    """C1b: the caller is told once, and the number is never asked for again."""
+    one = session(asked=1)
+    assert one.tick(20_000) == [GiveUp(1)]
+    assert one.tick(40_000) == []
+    assert one.answered(1, Done()) is None
+    assert one.made(changing(2), 40_000, 20_000) == sent(2, 1)
+
+
+def test_c1b_no_request_outlives_the_limit():
+    """C1b: the coordinator forgets after an hour, so no client asks for longer than this."""
+    one = session()
+    one.made(changing(1), 0, 10 * REQUEST_TIMEOUT_MS_MAX)
+    assert GiveUp(1) not in one.tick(REQUEST_TIMEOUT_MS_MAX - 1)
+    assert one.tick(REQUEST_TIMEOUT_MS_MAX) == [GiveUp(1)]
+
+
+def test_the_deadline_is_never_late():
+    """A driver that sleeps until the deadline misses neither a repeat nor a time-out."""
+    one = session()
+    assert one.deadline_ms is None
+    one.made(changing(1), 100, 20_000)
+    assert one.deadline_ms == 1100
+    one.made(changing(2), 100, 500)
+    assert one.deadline_ms == 600
+    assert one.tick(600) == [GiveUp(2)]
+    assert one.deadline_ms == 1100
+    one.answered(1, Done())
+    assert one.deadline_ms is None

@@ -1,0 +1,40 @@
+"""An empty log on the memory broker, and two who may own it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.schemas.topics import TXN_LOG, TopicSpec
+from tests.support.buffered_log.owner import Owner
+
+
+@pytest.fixture
+async def broker() -> MemoryBroker:
+    """A broker with an empty log."""
+    broker = MemoryBroker()
+    broker.create_topic(TopicSpec(TXN_LOG, 1))
+    return broker
+
+
+@pytest.fixture
+async def connector(broker: MemoryBroker) -> MemoryConnector:
+    """Its connector."""
+    return MemoryConnector(broker)
+
+
+@pytest.fixture
+async def owner(connector: MemoryConnector) -> AsyncIterator[Owner]:
+    """One owner, not begun."""
+    made = Owner(connector)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def successor(connector: MemoryConnector) -> AsyncIterator[Owner]:
+    """Another owner of the same log, not begun."""
+    made = Owner(connector)
+    yield made
+    await made.close()

@@ -1,0 +1,88 @@
+"""Links of a worker: they go on whatever ends one, as long as they are assigned (B4)."""
+
+import asyncio
+
+import pytest
+
+from stilltide.pipeline.drivers.links.link import Replication
+from stilltide.pipeline.drivers.links.owner import LinksDriver
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.values import TopicPartition
+from tests.support.links.memory_link import WAIT_S, MemoryCluster, link_of, until
+
+
+def driver_of(*sources: MemoryCluster, target: MemoryCluster) -> tuple[LinksDriver, list[str]]:
+    """A driver of these links, and the names of those it has begun."""
+    begun: list[str] = []
+    clusters = {one.name: one for one in sources}
+
+    def link(source: str) -> Replication:
+        begun.append(source)
+        return link_of(next(it for name, it in clusters.items() if name == source), target)
+
+    return LinksDriver([one.name for one in sources], link, again_s=0.01), begun
+
+
+async def test_every_source_is_copied():
+    """To one target."""
+    a, c, b = MemoryCluster("a"), MemoryCluster("c", orders=0), MemoryCluster("b", orders=0)
+    c.create("other")
+    other = TopicPartition("other", 0)
+    a.write(b"1")
+    c.write(b"2", data=other)
+    driver, begun = driver_of(a, c, target=b)
+    running = asyncio.create_task(driver.run())
+    await until(lambda: b.values() == [b"1"])
+    await until(lambda: b.values(other) == [b"2"])
+    assert sorted(begun) == ["a", "c"]
+    assert {name: one.progress.records for name, one in driver.links.items()} == {"a": 1, "c": 1}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert not driver.links, "what has ended shows nothing"
+
+
+async def test_a_link_that_cannot_be_is_tried_again():
+    """Until somebody repairs what is wrong; nothing else ends with it."""
+    a, b = MemoryCluster("a"), MemoryCluster("b", orders=2)
+    a.write(b"1")
+    driver, begun = driver_of(a, target=b)
+    running = asyncio.create_task(driver.run())
+    await until(lambda: len(begun) > 1)
+    assert not running.done()
+    assert b.values() == []
+    b.broker.delete_topic("orders")
+    await until(lambda: b.values() == [b"1"])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("assigned", [True, False])
+async def test_a_fenced_link_goes_on_while_it_is_assigned(*, assigned: bool):
+    """B4: it takes the link back, or ends for good."""
+    a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
+    a.write(b"1")
+    driver, begun = driver_of(a, target=b)
+    running = asyncio.create_task(driver.run())
+    await until(lambda: b.values() == [b"1"])
+    driver.assigned = assigned
+    for number in range(4):
+        b.broker.fence(f"link-a-b-{number}")
+    a.write(b"2")
+    if assigned:
+        await until(lambda: b.values() == [b"1", b"2"])
+        assert len(begun) == 2
+        running.cancel()
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(running, return_exceptions=True)
+    assert len(begun) == 1 + assigned
+
+
+async def test_what_cannot_be_understood_ends_it():
+    """It names its place."""
+    a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
+    b.broker.append(TopicPartition(REPLICATION_POSITIONS, 0), b"no", b"bucket", None)
+    driver, _ = driver_of(a, target=b)
+    with pytest.raises(DecodeError):
+        async with asyncio.timeout(WAIT_S):
+            await driver.run()

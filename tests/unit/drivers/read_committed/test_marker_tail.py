@@ -1,0 +1,164 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.drivers.read_committed.marker_tail import MarkerTail
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.schemas.coordinator import barriers
+from stilltide.schemas.coordinator.barriers import Barrier, Probe
+from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
+from stilltide.schemas.topics import TXN_MARKERS, TopicSpec
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.coordinator.coordinated import MARKER_PARTITIONS, CoordinatedTopic
+from tests.support.coordinator.worker_memory import until
+
+X = TxnId(0, 1)
+
+
+class Rig:
+    """A tail, the markers it has read, and a topic to write markers for."""
+
+    def __init__(self, broker: MemoryBroker, topic: CoordinatedTopic) -> None:
+        self.broker = broker
+        connector = MemoryConnector(broker)
+        admin = connector.admin()
+        self.topic = topic
+        self.read: list[Marker] = []
+        self.batch = asyncio.Event()
+        self.tail = MarkerTail(
+            connector,
+            admin,
+            OutageGuard(admin, timeout_s=1.0, retry_delay_s=0.01),
+            client_id="test-markers",
+            partition_count=MARKER_PARTITIONS,
+            marker_read=self.read.append,
+            batch_read=self.batch.set,
+        )
+        self.same = next(p for p in range(1, 16) if topic.markers_of(p) == topic.markers_of(0))
+        self.other = next(p for p in range(1, 16) if topic.markers_of(p) != topic.markers_of(0))
+
+    @asynccontextmanager
+    async def running(self, *partitions: int) -> AsyncIterator[None]:
+        """Runs the tail until the markers of these partitions were read to their end."""
+        running = asyncio.create_task(self.tail.run())
+        try:
+            while any(self.tail.caught_up_at(self.topic.at(p)) is None for p in partitions):
+                await self.batch.wait()
+                self.batch.clear()
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def marker(data: TopicPartition, txn: TxnId) -> tuple[bytes, bytes]:
+    """Key and value of an abort."""
+    value = encode_value(Marker(data, txn, False, EndOffset(0), None, 0, bytes(16)))
+    return encode_key(data, txn), value
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    """A tail on a broker of the test's own."""
+    broker = MemoryBroker()
+    topic = await CoordinatedTopic.create(MemoryConnector(broker), "orders", 16)
+    yield Rig(broker, topic)
+    await topic.close()
+
+
+async def test_a_partition_added_later_gets_its_markers_from_the_start(rig: Rig):
+    """D5: the marker partition was read on for another, and is read again from its start."""
+    await rig.topic.commit(rig.same, X, 1)
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert [marker.data for marker in rig.read] == [rig.topic.at(rig.same)]
+    rig.read.clear()
+    rig.tail.add([rig.topic.at(rig.same)])
+    async with rig.running(rig.same):
+        assert [marker.data for marker in rig.read] == [rig.topic.at(rig.same)]
+
+
+async def test_markers_that_were_read_are_not_read_again_for_others(rig: Rig):
+    """A rebalance that adds another marker partition goes on where the first one stood."""
+    await rig.topic.commit(0, X, 1)
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert len(rig.read) == 1
+    rig.read.clear()
+    await rig.topic.commit(rig.other, X, 1)
+    rig.tail.add([rig.topic.at(rig.other)])
+    async with rig.running(rig.other):
+        assert [marker.data for marker in rig.read] == [rig.topic.at(rig.other)]
+
+
+async def test_a_removed_partition_is_forgotten(rig: Rig):
+    """What comes back after a removal starts anew, and counts as unread until it was read."""
+    await rig.topic.commit(0, X, 1)
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        pass
+    rig.tail.remove([rig.topic.at(0)])
+    assert rig.tail.caught_up_at(rig.topic.at(0)) is None
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert len(rig.read) == 2
+
+
+async def test_markers_that_are_trimmed_before_they_are_read_are_passed_over(rig: Rig):
+    """D5: a snapshot has absorbed them; reading goes on at the new log start."""
+    rig.tail.add([rig.topic.at(0)])
+    source = rig.topic.markers_of(0)
+    async with rig.running(0):
+        for sequence in range(3):
+            rig.broker.append(source, *marker(rig.topic.at(0), TxnId(0, sequence)), [])
+        rig.broker.delete_records(source, Offset(2))
+        await until(lambda: rig.read)
+    assert [it.txn.sequence for it in rig.read] == [2]
+
+
+async def test_markers_trimmed_before_the_first_reading_are_passed_over(rig: Rig):
+    """D5: the log start is looked up before the markers are read from it."""
+    for sequence in range(3):
+        await rig.topic.commit(0, TxnId(0, sequence), 1)
+    source = rig.topic.markers_of(0)
+    rig.broker.delete_records(source, Offset(3))
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert (rig.read, rig.tail.position(rig.topic.at(0))) == ([], 3)
+
+
+async def test_a_marker_log_that_ends_below_the_position_is_an_error(rig: Rig):
+    """A topic created anew is no trimmed one: what was read of it may be void."""
+    rig.tail.add([rig.topic.at(0)])
+    for sequence in range(3):
+        await rig.topic.commit(0, TxnId(0, sequence), 1)
+    running = asyncio.create_task(rig.tail.run())
+    await until(lambda: rig.read)
+    rig.broker.delete_topic(TXN_MARKERS)
+    rig.broker.create_topic(TopicSpec(TXN_MARKERS, MARKER_PARTITIONS))
+    with pytest.raises(OffsetOutOfRangeError):
+        await running
+
+
+async def test_barriers_are_passed_over(rig: Rig):
+    """E1: they lie among the markers, for snapshot writers."""
+    value = barriers.encode_value(Barrier(2, Probe(b"n", 1), 7, ()))
+    await rig.topic.write_marker_bytes(0, barriers.encode_key(2), value)
+    await rig.topic.commit(0, X, 1)
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert [marker.txn for marker in rig.read] == [X]
+
+
+async def test_a_missing_marker_partition_is_named(rig: Rig):
+    """A marker topic with fewer partitions than the placement needs is an error."""
+    rig.tail._partition_count = 1000
+    rig.tail.add([rig.topic.at(0)])
+    with pytest.raises(FatalError, match="does not exist") as caught:
+        await rig.tail.run()
+    assert caught.value.topic == "stilltide.txn-markers"

@@ -1,0 +1,158 @@
+"""Dynamic settings on the memory broker: the last value counts, and changes are told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.drivers.shared.dynamic_settings import (
+    PARTITION,
+    DynamicSettings,
+    write_setting,
+)
+from stilltide.pipeline.errors import UnavailableError
+from stilltide.schemas import settings
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.settings import (
+    PENDING_ACK_BATCHING_ENABLED,
+    TXN_LOG_BATCHING_ENABLED,
+    SettingValue,
+)
+from stilltide.schemas.topics import system_topics
+from tests.support.coordinator.worker_memory import until
+
+
+@pytest.fixture
+async def broker() -> MemoryBroker:
+    """A broker with the system topics."""
+    broker = MemoryBroker()
+    for spec in system_topics(coordinators=1, partitions=1):
+        broker.create_topic(spec)
+    return broker
+
+
+@pytest.fixture
+async def connector(broker: MemoryBroker) -> MemoryConnector:
+    """Its connector."""
+    return MemoryConnector(broker)
+
+
+@pytest.fixture
+async def told() -> list[bool | None]:
+    """What the log's switch was after each change."""
+    return []
+
+
+@pytest.fixture
+async def dynamic(
+    connector: MemoryConnector, told: list[bool | None]
+) -> AsyncIterator[DynamicSettings]:
+    """Dynamic settings, not opened."""
+    made = DynamicSettings(
+        connector,
+        changed=lambda changed: told.append(changed.flag(TXN_LOG_BATCHING_ENABLED)),
+        patience_s=0.05,
+    )
+    yield made
+    await made.close()
+
+
+async def put(connector: MemoryConnector, *values: bool | None) -> None:
+    """Sets the log's switch to one value after the other."""
+    for value in values:
+        await write_setting(connector, TXN_LOG_BATCHING_ENABLED, value, at_ms=1)
+
+
+async def test_the_last_value_counts(
+    connector: MemoryConnector, dynamic: DynamicSettings, told: list[bool | None]
+):
+    """What is read at the start is in force when `open` returns, each name for itself."""
+    await put(connector, True, False)
+    await write_setting(connector, PENDING_ACK_BATCHING_ENABLED, True, at_ms=1)
+    await dynamic.open()
+    assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is False
+    assert dynamic.flag(PENDING_ACK_BATCHING_ENABLED) is True
+    assert told == []
+
+
+async def test_what_was_never_set_is_unset(connector: MemoryConnector, dynamic: DynamicSettings):
+    """Without a value, or with it taken back, the static setting is in force."""
+    await put(connector, True, None)
+    await dynamic.open()
+    assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is None
+    assert dynamic.flag(PENDING_ACK_BATCHING_ENABLED) is None
+
+
+async def test_changes_are_told_as_they_come(
+    connector: MemoryConnector, dynamic: DynamicSettings, told: list[bool | None]
+):
+    """Whoever runs by a setting hears of each change, and of a reset."""
+    await dynamic.open()
+    running = asyncio.create_task(dynamic.run())
+    for number, value in enumerate((True, False, None), 1):
+        await put(connector, value)
+        await until(lambda number=number: len(told) == number)
+    assert told == [True, False, None]
+    running.cancel()
+
+
+async def test_a_setting_of_a_newer_program_is_passed_over(
+    broker: MemoryBroker, connector: MemoryConnector, dynamic: DynamicSettings
+):
+    """An unknown name does not keep a worker from starting while others are newer."""
+    broker.append(PARTITION, *settings.encode("of.tomorrow", 7, at_ms=1), None)
+    await put(connector, False)
+    await dynamic.open()
+    assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is False
+
+
+@pytest.mark.parametrize("value", [1, "on"])
+async def test_a_value_of_another_kind_is_an_error(
+    broker: MemoryBroker, dynamic: DynamicSettings, value: SettingValue
+):
+    """A number is no switch, not even 1; the error says where it lies."""
+    broker.append(PARTITION, *settings.encode(TXN_LOG_BATCHING_ENABLED, value, at_ms=1), None)
+    with pytest.raises(DecodeError, match=f"{TXN_LOG_BATCHING_ENABLED} is {value!r}") as caught:
+        await dynamic.open()
+    assert caught.value.place == f"{PARTITION}@0"
+    assert caught.value.hint
+
+
+async def test_an_error_is_repaired_by_setting_it_again(
+    broker: MemoryBroker, connector: MemoryConnector, dynamic: DynamicSettings
+):
+    """What lies below the last value of a name may be garbage, as compaction may drop it."""
+    broker.append(PARTITION, TXN_LOG_BATCHING_ENABLED.encode(), b"\xff garbage", None)
+    await put(connector, True)
+    await dynamic.open()
+    assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is True
+
+
+async def test_garbage_while_it_runs_is_an_error(broker: MemoryBroker, dynamic: DynamicSettings):
+    """What cannot be understood ends the tailing too."""
+    await dynamic.open()
+    broker.append(PARTITION, TXN_LOG_BATCHING_ENABLED.encode(), b"\xff garbage", None)
+    with pytest.raises(DecodeError, match="not a dynamic setting"):
+        await dynamic.run()
+
+
+async def test_a_long_outage_is_an_error(broker: MemoryBroker, dynamic: DynamicSettings):
+    """A broker away for longer than the patience is given up."""
+    await dynamic.open()
+    broker.down()
+    with pytest.raises(UnavailableError):
+        await dynamic.run()
+
+
+async def test_without_the_topic_nothing_is_guessed():
+    """A cluster that no worker has served yet is told from one without settings."""
+    connector = MemoryConnector(MemoryBroker())
+    made = DynamicSettings(connector)
+    with pytest.raises(FatalError, match="does not exist"):
+        await made.open()
+    await made.close()
+    with pytest.raises(FatalError, match="does not exist"):
+        await put(connector, True)

@@ -1,0 +1,160 @@
+"""Reports without Kafka and Spark: verdicts, the files they are written to, the page."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from stilltide.pipeline.core.native.offset_ledger import Window
+from stilltide.pipeline.jobs.audit_result import (
+    VERDICTS,
+    Finding,
+    FindingKind,
+    PartitionAudit,
+    Verdict,
+)
+from stilltide.pipeline.jobs.audits.files import (
+    FINDINGS,
+    FINDINGS_SCHEMA,
+    PAGE,
+    SUMMARY,
+    write_report,
+)
+from stilltide.pipeline.jobs.audits.page import render_page
+from stilltide.pipeline.jobs.audits.plots import ROWS_MAX
+from stilltide.pipeline.jobs.audits.report import (
+    KINDS,
+    SCHEMA_VERSION,
+    AuditReport,
+    Check,
+    CheckResult,
+    Findings,
+    OpenNative,
+    PartitionFigures,
+    Undecided,
+)
+from stilltide.schemas.values import TxnId
+
+
+def finding(kind: FindingKind, topic: str = "orders") -> Finding:
+    """One of a kind."""
+    return Finding(kind, topic, 0, 4, TxnId(1, 2), 3, 2, "<b>why</b>")
+
+
+def figures(number: int) -> PartitionFigures:
+    """A partition with some of everything."""
+    records = PartitionAudit("orders", number, 0, 100, 60, 50, 10, 0, 0, 0, 40, None)
+    windows = [Window(0, 50, 50, 0, 0), Window(50, 100, 10, 30, 10)]
+    return PartitionFigures(records, 30, 10, 4, 6, 0, 100, 130, windows)
+
+
+def report_of(
+    *kinds: FindingKind, partitions: int = 2, open_count: int = 1, evidence_max: int = 5
+) -> AuditReport:
+    """A report with a finding of each kind."""
+    found = Findings(evidence_max)
+    for kind in kinds:
+        found.add(finding(kind))
+    return AuditReport(
+        topics=("orders",),
+        began_ms=1_700_000_000_000,
+        elapsed_s=1.23456,
+        checks=tuple(CheckResult.of(check, found, records=7) for check in Check),
+        partitions=tuple(figures(number) for number in range(partitions)),
+        open_transactions=tuple(
+            OpenNative("orders", 0, number, 7, 1000 * number, None) for number in range(open_count)
+        ),
+        undecided=tuple(
+            Undecided("orders", number, "1:2", 7, 1000 * number) for number in range(open_count)
+        ),
+    )
+
+
+def test_every_kind_has_one_check():
+    """No finding is lost between the checks, and each says what it makes of the audit."""
+    kinds = [kind for check in Check for kind in KINDS[check]]
+    assert sorted(kinds) == sorted(FindingKind)
+    assert set(VERDICTS) == set(FindingKind)
+
+
+@pytest.mark.parametrize("kind", FindingKind)
+def test_a_finding_makes_its_check_and_the_report_what_it_is(kind: FindingKind):
+    """The other checks stay valid."""
+    report = report_of(kind)
+    assert report.verdict is VERDICTS[kind]
+    for one in report.checks:
+        expected = VERDICTS[kind] if kind in KINDS[one.check] else Verdict.VALID
+        assert one.verdict is expected
+
+
+def test_invalid_outranks_unknown_and_unknown_valid():
+    """Never a clean bill with a check that could not look."""
+    assert report_of().verdict is Verdict.VALID
+    assert report_of(FindingKind.UNCOVERED).verdict is Verdict.UNKNOWN
+    both = report_of(FindingKind.UNCOVERED, FindingKind.LEAKED)
+    assert both.verdict is Verdict.INVALID
+
+
+def test_findings_are_bounded_and_counted():
+    """Of each kind apart."""
+    found = Findings(2)
+    for _ in range(5):
+        found.add(finding(FindingKind.LEAKED))
+    found.add(finding(FindingKind.LATE))
+    assert found.counts == {FindingKind.LEAKED: 5, FindingKind.LATE: 1}
+    assert len(found.evidence) == 3
+
+
+@pytest.mark.parametrize("kinds", [[], [FindingKind.LEAKED, FindingKind.UNASKED]])
+def test_files(kinds: list[FindingKind], tmp_path: Path):
+    """Parquet of one versioned schema, JSON and a page; those of an earlier run are replaced."""
+    report = report_of(*kinds)
+    for _ in range(2):
+        write_report(report, tmp_path / "new" / "report")
+    folder = tmp_path / "new" / "report"
+    assert {path.name for path in folder.iterdir()} == {FINDINGS, SUMMARY, PAGE}
+    table = pq.read_table(folder / FINDINGS)
+    assert table.schema.equals(FINDINGS_SCHEMA, check_metadata=True)
+    assert table.schema.metadata[b"stilltide.schema_version"] == str(SCHEMA_VERSION).encode()
+    assert table.num_rows == len(kinds)
+    told = json.loads((folder / SUMMARY).read_text())
+    assert told == report.to_dict()
+    assert told["elapsed_s"] == 1.235
+
+
+class Tags(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Counts it, and what it would load."""
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href") and not (value or "").startswith("#"):
+                self.loaded.append(f"{tag} {value}")
+
+
+@pytest.mark.parametrize(("partitions", "open_count"), [(0, 0), (1, 1), (ROWS_MAX + 5, 50)])
+def test_the_page_loads_nothing_and_escapes_what_it_shows(partitions: int, open_count: int):
+    """Five plots, however much there is to draw; no script, no image, no tag out of a detail."""
+    report = report_of(FindingKind.LEAKED, partitions=partitions, open_count=open_count)
+    page = render_page(report)
+    found = Tags(page)
+    assert found.tags.count("svg") == 5
+    assert found.loaded == []
+    assert not {"script", "img", "link", "b"} & set(found.tags)
+    assert "&lt;b&gt;why" in page
+    assert len(page) < 1_000_000
+    assert ("The plots show the first" in page) == (partitions > ROWS_MAX)
+
+
+def test_a_page_is_the_same_each_time():
+    """Same report, same bytes."""
+    assert render_page(report_of(FindingKind.LATE)) == render_page(report_of(FindingKind.LATE))

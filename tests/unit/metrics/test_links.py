@@ -1,0 +1,65 @@
+"""A link's families: documented, and what its progress says."""
+
+import re
+
+from prometheus_client import CollectorRegistry
+
+import stilltide.pipeline.metrics.links
+from stilltide.connectors.memory.clock import MemoryClock
+from stilltide.pipeline.drivers.links.progress import LinkProgress
+from stilltide.pipeline.metrics.links import LinkMetrics
+from stilltide.schemas.values import EndOffset, TopicPartition
+
+LABELS = {"source": "a", "target": "b", "topic": "orders", "partition": "1"}
+DATA = TopicPartition("orders", 1)
+
+
+def registry() -> CollectorRegistry:
+    """Of a link that has copied three records and has two to go."""
+    progress = LinkProgress()
+    progress.copied(DATA, 3, 300, newest_ms=8500)
+    progress.committed(DATA, EndOffset(5))
+    progress.ends_seen({DATA: EndOffset(7)})
+    progress.lost(DATA, 2)
+    made = CollectorRegistry()
+    made.register(LinkMetrics("b", lambda: {"a": progress}, MemoryClock(10_000)))
+    return made
+
+
+def test_a_link_tells_what_it_copied_and_what_is_left():
+    """Records, bytes, losses, and lag both ways."""
+    made = registry()
+    found = {
+        name: made.get_sample_value(f"stilltide_link_{name}", LABELS)
+        for name in (
+            "copied_records_total",
+            "copied_bytes_total",
+            "lost_records_total",
+            "lag_records",
+            "lag_seconds",
+        )
+    }
+    assert list(found.values()) == [3, 300, 2, 2, 1.5]
+
+
+def test_no_lag_is_none_however_old_the_last_record_is():
+    """An idle link is not late."""
+    progress = LinkProgress()
+    progress.copied(DATA, 3, 300, newest_ms=1)
+    progress.committed(DATA, EndOffset(5))
+    progress.ends_seen({DATA: EndOffset(5)})
+    assert progress.of(DATA).lag_s(10_000) == 0
+
+
+def test_every_family_is_documented():
+    """Name and type stand in the module's table, and nothing else does."""
+    rows = re.findall(
+        r"^\| (stilltide_\w+) \| (\w+) \|",
+        stilltide.pipeline.metrics.links.__doc__ or "",
+        re.MULTILINE,
+    )
+    shown = [
+        (family.name + ("_total" if family.type == "counter" else ""), family.type)
+        for family in registry().collect()
+    ]
+    assert sorted(rows) == sorted(shown)

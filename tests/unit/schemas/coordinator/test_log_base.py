@@ -1,0 +1,69 @@
+"""Bytes of a coordinator's whole state (C8): a base is all that is left of a trimmed log."""
+
+import pytest
+from hypothesis import given
+
+from stilltide.schemas.coordinator.log_base import decode_state, encode_state
+from stilltide.schemas.coordinator.transactions import (
+    BaseClient,
+    BaseState,
+    BaseTransaction,
+    Opened,
+    Refused,
+)
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1 import txn_log_pb2 as pb
+from tests.support.schemas.wire import BASE_STATES, READ, REGISTERED, ROUND_TRIPS, WRITTEN
+
+STATE = BaseState(
+    9,
+    (
+        BaseTransaction(7, "OPEN", 1000, 60, (REGISTERED,), (READ,), ()),
+        BaseTransaction(8, "COMMITTING", 1000, 60, (), (), (WRITTEN,)),
+    ),
+    (BaseClient(b"c", 2000, 3, 1, ((4, Opened(7, 2)), (5, Refused("no")))),),
+)
+BYTES = (
+    "0809 "
+    "122f 0807 1001 18e807 203c 2a1a 0a0174 1003 18ac02 2210000102030405060708090a0b0c0d0e0f "
+    "3208 0a0174 1003 1a0167 "
+    "1218 0808 1002 18e807 203c 3a0d 0a0174 1003 18ac02 20b602 2809 "
+    "1a1e 0a0163 10d00f 1803 2001 2a08 0804 1a04 08071002 2a08 0805 2a04 0a026e6f"
+)
+
+
+def test_state_bytes():
+    """Each part of a state has exactly these bytes, and is read back from them."""
+    data = bytes.fromhex(BYTES)
+    assert b"".join(encode_state(STATE)) == data
+    assert decode_state(data) == STATE
+
+
+@ROUND_TRIPS
+@given(BASE_STATES)
+def test_every_state_is_read_back(state: BaseState):
+    """Encoding loses nothing, order included, and is what protobuf would build at once."""
+    data = b"".join(encode_state(state))
+    assert decode_state(data) == state
+    assert pb.BaseState.FromString(data).SerializeToString() == data
+
+
+def test_the_empty_state():
+    """A coordinator that nobody has used."""
+    assert decode_state(b"".join(encode_state(BaseState(0, (), ())))) == BaseState(0, (), ())
+
+
+@pytest.mark.parametrize(
+    ("hex_bytes", "primary"),
+    [
+        ("ff", "not a coordinator's state"),
+        (BYTES[:-2], "not a coordinator's state"),
+        ("1202 0807", "transaction 7 is in state 0"),
+        ("1204 0807 1009", "transaction 7 is in state 9"),
+        ("1a04 2a02 0804", "an answer that this program does not know"),
+    ],
+)
+def test_what_is_no_state_is_an_error(hex_bytes: str, primary: str):
+    """Bytes that are not a whole, known state are refused: nothing is guessed (C8)."""
+    with pytest.raises(DecodeError, match=primary):
+        decode_state(bytes.fromhex(hex_bytes))

@@ -1,0 +1,203 @@
+"""Bytes of txn-requests and txn-responses (C): changing one breaks every mixed-version cluster."""
+
+import pytest
+from hypothesis import given
+
+from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.coordinator.requests import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from stilltide.schemas.coordinator.transactions import (
+    AddPartitions,
+    AddSubscriptions,
+    Answer,
+    Describe,
+    DescribeCoordinator,
+    Description,
+    Done,
+    End,
+    Listed,
+    ListTransactions,
+    LiveEntry,
+    LogLiveness,
+    Open,
+    Opened,
+    Refused,
+    Registered,
+    Release,
+    Request,
+    RequestBody,
+    Response,
+    Unknown,
+    WriteBarrier,
+)
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.schemas.wire import (
+    READ,
+    REGISTERED,
+    REQUESTS,
+    RESPONSES,
+    ROUND_TRIPS,
+    STATS,
+    WRITTEN,
+    request,
+)
+
+# client_id "c", number 2, acked_through 1, reply_partition 4
+HEAD = "0a0163 1002 1801 2004 "
+PARTITION = "0a0174 1003 18ac02 2210000102030405060708090a0b0c0d0e0f"
+READS = "0a0174 1003 1a0167"
+ORDERS = Registered(TopicPartition("orders", 0), EndOffset(0), b"")
+
+BODIES: dict[str, tuple[RequestBody, str]] = {
+    "open": (Open(60_000, 1, (REGISTERED,)), "2a22 08e0d403 1001 1a1a" + PARTITION),
+    "open a pool": (Open(1, 20, ()), "2a04 0801 1014"),
+    "add partitions": (
+        AddPartitions(7, (REGISTERED, ORDERS)),
+        "3228 0807 121a" + PARTITION + "1208 0a066f7264657273",
+    ),
+    "open with subscriptions": (Open(1, 1, (), (READ,)), "2a0e 0801 1001 2208" + READS),
+    "add subscriptions": (AddSubscriptions(7, (READ,)), "520c 0807 1208" + READS),
+    "commit": (
+        End(7, True, (WRITTEN,), True),
+        "3a15 0807 1001 1a0d 0a0174 1003 18ac02 20b602 2809 2001",
+    ),
+    "abort": (End(7, False, (), False), "3a04 0807 1002"),
+    "abort without acknowledgements": (End(7, False, (), False, ()), "3a06 0807 1002 2a00"),
+    "commit of acknowledgements": (
+        End(7, True, (), False, (READ,)),
+        "3a10 0807 1001 2a0a 0a08" + READS,
+    ),
+    "release": (Release((7, 300)), "5a05 0a03 07ac02"),
+    "describe": (Describe(7), "4202 0807"),
+    "list": (ListTransactions(), "4a00"),
+    "describe the coordinator": (DescribeCoordinator(), "6200"),
+    "write a barrier": (WriteBarrier(3, Probe(b"n", 300)), "6a08 0803 12016e 18ac02"),
+}
+STATS_HEAD = (
+    "0801 1002 1803 2004 2805 3006 3801 4001 4809 500a 580b 6001 680d 700e 780f "
+    "800110 880111 900112 980113 "
+)
+LIVE = (LiveEntry(Offset(5), 1 << 9 | 1), LiveEntry(Offset(7), 1))
+
+ANSWERS: dict[str, tuple[Answer, str]] = {
+    "opened": (Opened(5, 2), "1a04 0805 1002"),
+    "opened sequence 0": (Opened(0, 1), "1a02 1001"),
+    "done": (Done(), "2200"),
+    "refused": (Refused("no"), "2a04 0a026e6f"),
+    "unknown": (Unknown(), "3200"),
+    "described": (
+        Description(7, "OPEN", 1_700_000_000_000, 60_000, (REGISTERED,)),
+        "3a2f 0807 12044f50454e 1880d095ffbc31 20e0d403 2a1a" + PARTITION,
+    ),
+    "described with subscriptions": (
+        Description(7, "OPEN", 1, 2, (), (READ,)),
+        "3a16 0807 12044f50454e 1801 2002 3208" + READS,
+    ),
+    "listed": (
+        Listed((Description(7, "ABORTING", 1, 2, ()),), 7),
+        "4214 0a10 0807 120841424f5254494e47 1801 2002 1007",
+    ),
+    "nothing to list": (Listed((), 0), "4200"),
+    "figures": (STATS, "4a2a " + STATS_HEAD),
+    "figures without a live record": (
+        STATS._replace(liveness=LogLiveness(None, 0, 6, ())),
+        "4a2f " + STATS_HEAD + "a20102 1806",
+    ),
+    "figures with live records": (
+        STATS._replace(liveness=LogLiveness(Offset(5), 3, 8, LIVE)),
+        "4a42 " + STATS_HEAD + "a20115 0805 1003 1808 2206 0805 12020102 2205 0807 120101",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "hex_bytes"), BODIES.values(), ids=BODIES)
+def test_request_bytes(body: RequestBody, hex_bytes: str):
+    """Every kind of request has exactly these bytes, and is read back from them."""
+    data = bytes.fromhex(HEAD + hex_bytes)
+    assert encode_request(request(body)) == data
+    assert decode_request(data) == request(body)
+
+
+@pytest.mark.parametrize(("answer", "hex_bytes"), ANSWERS.values(), ids=ANSWERS)
+def test_response_bytes(answer: Answer, hex_bytes: str):
+    """Every kind of answer has exactly these bytes, and is read back from them."""
+    response = Response(2, 1, answer)
+    data = bytes.fromhex("0802 1001 " + hex_bytes)
+    assert encode_response(response) == data
+    assert decode_response(data) == response
+
+
+@ROUND_TRIPS
+@given(REQUESTS)
+def test_every_request_is_read_back(one: Request):
+    """Encoding loses nothing of a request."""
+    assert decode_request(encode_request(one)) == one
+
+
+@ROUND_TRIPS
+@given(RESPONSES)
+def test_every_response_is_read_back(one: Response):
+    """Encoding loses nothing of an answer."""
+    assert decode_response(encode_response(one)) == one
+
+
+def test_open_without_count_opens_one():
+    """C9: a count of 0, what a client without pools leaves out, means 1."""
+    assert decode_request(bytes.fromhex(HEAD + "2a02 0801")).body == Open(1, 1, ())
+
+
+@pytest.mark.parametrize(
+    ("hex_bytes", "primary"),
+    [
+        ("ff", "not a request to a coordinator"),
+        ("0a0563", "not a request to a coordinator"),
+        ("0a0163 1002 2a08 1a06 0a02fffe 1001", "not a request to a coordinator"),
+        ("1002 4a00", "a request without client id or number"),
+        ("0a0163 4a00", "a request without client id or number"),
+        ("0a0163 1002", "a request that this program does not know"),
+        ("0a0163 1002 7200", "a request that this program does not know"),
+        ("0a0163 1002 3a02 0807", "outcome 0 is neither commit nor abort"),
+        ("0a0163 1002 3a04 0807 1003", "outcome 3 is neither commit nor abort"),
+        ("0a0163 1002 6a05 0803 12016e", "a request for a barrier without probe"),
+    ],
+    ids=[
+        "garbage",
+        "truncated",
+        "topic not UTF-8",
+        "no client id",
+        "no number",
+        "no body",
+        "body of a later version",
+        "no outcome",
+        "unknown outcome",
+        "no probe",
+    ],
+)
+def test_what_is_no_request_is_an_error(hex_bytes: str, primary: str):
+    """Bytes that are not a complete, known request are refused with the reason."""
+    with pytest.raises(DecodeError) as caught:
+        decode_request(bytes.fromhex(hex_bytes))
+    assert caught.value.primary == primary
+
+
+@pytest.mark.parametrize(
+    ("hex_bytes", "primary"),
+    [
+        ("ff", "not an answer of a coordinator"),
+        ("0802 1001 2a04 0a026e", "not an answer of a coordinator"),
+        ("0802 1001", "an answer that this program does not know"),
+        ("0802 1001 7a00", "an answer that this program does not know"),
+        ("1001 2200", "an answer without a request's number"),
+    ],
+    ids=["garbage", "truncated", "no body", "body of a later version", "no number"],
+)
+def test_what_is_no_answer_is_an_error(hex_bytes: str, primary: str):
+    """Bytes that are not a complete, known answer are refused with the reason."""
+    with pytest.raises(DecodeError) as caught:
+        decode_response(bytes.fromhex(hex_bytes))
+    assert caught.value.primary == primary

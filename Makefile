@@ -47,7 +47,7 @@ check: setup ## Lint, format, types and import contracts.
 	$(BIN)/lint-imports
 
 format: setup ## Rewrite the sources in the project's format.
-	$(BIN)/ruff check --fix $(CODE)
+	-$(BIN)/ruff check --fix --quiet $(CODE)
 	$(BIN)/ruff format $(CODE)
 
 bench: setup ## Measure (all cases, or CASE=writer|transactions|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|audit|batch_filter|replication|failover|sync_latency|translate); writes build/bench/<case>.json. Sizes that a case names are variables too: RECORDS=100000.

@@ -17,7 +17,7 @@ from stilltide.connectors.ports.readers import BatchReader
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.partition_owner import PartitionOwnerAgent, PartitionOwners
-from stilltide.pipeline.agents.probes import Finding
+from stilltide.pipeline.agents.probes import CheckResult
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.groups.controller import SyncMode
@@ -26,17 +26,17 @@ from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
-from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDriver, ReplicationParts
-from stilltide.pipeline.drivers.native.owner import IndexOwner, IndexParts
+from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps, ReplicationDriver
+from stilltide.pipeline.drivers.native.owner import IndexDeps, IndexOwner
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
-from stilltide.pipeline.drivers.service.owner import OwnerParts
+from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import AckRequests, CoordinatorRequests
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
-from stilltide.pipeline.drivers.snapshots.ownership import SnapshotParts
+from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
 from stilltide.pipeline.metrics.groups import SubscriptionMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
@@ -48,7 +48,7 @@ SNAPSHOT_TIMEOUT_S = 10.0
 """For a snapshot to begin reading a data partition at; then the controllers begin again."""
 
 
-class Shared(NamedTuple):
+class WorkerDeps(NamedTuple):
     """What all owners of a worker use together."""
 
     connector: GroupConnector
@@ -76,10 +76,10 @@ class Owners:
     """
 
     def __init__(
-        self, app: faust.App, shared: Shared, failed: Callable[[BaseException], None]
+        self, app: faust.App, shared: WorkerDeps, failed: Callable[[BaseException], None]
     ) -> None:
         self._shared = shared
-        self._parts = OwnerParts(
+        self._parts = OwnerDeps(
             shared.connector,
             shared.writer,
             shared.replies,
@@ -133,17 +133,17 @@ class Owners:
         owners = [*self.coordinators.drivers.values(), *self.pending_acks.drivers.values()]
         return bool(self.coordinators.drivers) and all(owner.serving for owner in owners)
 
-    def finding(self) -> Finding:
+    def finding(self) -> CheckResult:
         """Whether the group has assigned partitions, be it none, and those are recovered."""
         said: list[str] = []
         for name, agent in self._owners.items():
             if not agent.joined:
-                return Finding(passed=False, text="the group has assigned none yet")
+                return CheckResult(passed=False, text="the group has assigned none yet")
             recovering = sorted(it for it, owner in agent.drivers.items() if not owner.serving)
             if recovering:
-                return Finding(passed=False, text=f"recovering {name}: {recovering}")
+                return CheckResult(passed=False, text=f"recovering {name}: {recovering}")
             said.append(f"{name}: {sorted(agent.drivers)}")
-        return Finding(passed=True, text=f"serving {', '.join(said)}")
+        return CheckResult(passed=True, text=f"serving {', '.join(said)}")
 
     async def stop(self) -> None:
         """Stops every owner; what is in flight is not acknowledged."""
@@ -246,10 +246,10 @@ def _pending_ack_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLi
     )
 
 
-def _snapshot_parts(shared: Shared) -> SnapshotParts:
+def _snapshot_parts(shared: WorkerDeps) -> SnapshotDeps:
     """What snapshot writers use."""
     settings = shared.settings
-    return SnapshotParts(
+    return SnapshotDeps(
         shared.connector,
         shared.admin,
         shared.replies,
@@ -266,9 +266,9 @@ def _snapshot_parts(shared: Shared) -> SnapshotParts:
     )
 
 
-def _index_parts(shared: Shared) -> IndexParts:
+def _index_parts(shared: WorkerDeps) -> IndexDeps:
     """What indexers use."""
-    return IndexParts(
+    return IndexDeps(
         shared.connector,
         shared.admin,
         shared.batches,
@@ -279,7 +279,7 @@ def _index_parts(shared: Shared) -> IndexParts:
     )
 
 
-def replication_parts(shared: Shared, metrics: SubscriptionMetrics) -> ReplicationParts:
+def replication_parts(shared: WorkerDeps, metrics: SubscriptionMetrics) -> ReplicationDeps:
     """What replication controllers use; `metrics` are told of each snapshot."""
     settings = shared.settings
 
@@ -294,7 +294,7 @@ def replication_parts(shared: Shared, metrics: SubscriptionMetrics) -> Replicati
                 raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
 
     here = ClusterName(settings.cluster)
-    return ReplicationParts(
+    return ReplicationDeps(
         shared.connector,
         shared.admin,
         shared.writer,

@@ -22,8 +22,8 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.apps import cluster_app, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.links import links_agent
-from stilltide.pipeline.agents.owners import Owners, Shared
-from stilltide.pipeline.agents.probes import Finding, Probes, broker_check
+from stilltide.pipeline.agents.owners import Owners, WorkerDeps
+from stilltide.pipeline.agents.probes import CheckResult, Probes, broker_check
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
@@ -148,7 +148,7 @@ class Worker:
             partition_count=settings.coordinators, response_partition_count=settings.partitions
         )
 
-        shared = Shared(
+        shared = WorkerDeps(
             connector,
             batches,
             admin,
@@ -203,12 +203,12 @@ class Worker:
         assert self._owners is not None
         self._owners.settings_changed()
 
-    async def _ready(self) -> Finding:
+    async def _ready(self) -> CheckResult:
         """Whether every partition that the group gave to this worker is recovered."""
         if self._stop.is_set():
-            return Finding(passed=False, text="the worker is stopping")
+            return CheckResult(passed=False, text="the worker is stopping")
         if self._owners is None:
-            return Finding(passed=False, text="the worker is starting")
+            return CheckResult(passed=False, text="the worker is starting")
         return self._owners.finding()
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

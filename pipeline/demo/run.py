@@ -29,7 +29,7 @@ TOPICS = (ORDERS, PAYMENTS)
 PARTITION_COUNT = 3
 
 
-class Progress(Protocol):
+class DemoProgress(Protocol):
     """Told how far the demo is."""
 
     def step(self, text: str) -> None:
@@ -56,7 +56,7 @@ class DemoResult:
         return not self.differences and self.audit.verdict is Verdict.VALID
 
 
-async def run_demo(plan: Plan, progress: Progress) -> DemoResult:
+async def run_demo(plan: Plan, progress: DemoProgress) -> DemoResult:
     """Runs the demo on a broker of its own, which is gone afterwards.
 
     Raises:
@@ -107,7 +107,7 @@ async def _create_topics(connector: KafkaConnector) -> None:
 
 
 async def _produce_with_crash(
-    connector: KafkaConnector, worker: WorkerProcess, plan: Plan, total: int, progress: Progress
+    connector: KafkaConnector, worker: WorkerProcess, plan: Plan, total: int, progress: DemoProgress
 ) -> View:
     """Writes everything; kills the worker once half of it has ended, and starts it again."""
     half = asyncio.Event()

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from stilltide.connectors.spark.frames import frame_of_rows, frame_of_table
 from stilltide.connectors.spark.read_committed import OUTCOMES_SCHEMA, Decisions
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
-from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import TXN_ID_BYTES, OffsetRange, TopicPartition, TxnId
 
@@ -43,12 +43,14 @@ _POSITIONS = pa.schema([*_PLACE, pa.field("max_read_position", pa.int64())])
 _FLOORS = pa.schema([*_PLACE, pa.field("coordinator", pa.binary()), pa.field("floor", pa.binary())])
 
 
-def of_current_topic(marker: Marker, evidence: Evidence) -> bool:
+def of_current_topic(marker: Marker, evidence: TopicOutcomes) -> bool:
     """Whether the marker's offsets are offsets of the topic that is read (E8)."""
     return marker.topic_id in (b"", evidence.topic_ids[marker.data.topic])
 
 
-def decisions_of(spark: SparkSession, evidence: Evidence, *, audited: bool = True) -> Decisions:
+def decisions_of(
+    spark: SparkSession, evidence: TopicOutcomes, *, audited: bool = True
+) -> Decisions:
     """What decides the records of `evidence.data`.
 
     Args:
@@ -74,7 +76,7 @@ def decisions_of(spark: SparkSession, evidence: Evidence, *, audited: bool = Tru
     )
 
 
-def mixed_transactions(evidence: Evidence) -> list[TxnId]:
+def mixed_transactions(evidence: TopicOutcomes) -> list[TxnId]:
     """Transactions that markers call committed, and a marker or a snapshot aborted, in order."""
     committed = {marker.txn for marker in evidence.markers if marker.committed}
     aborted = {marker.txn for marker in evidence.markers if not marker.committed}
@@ -82,7 +84,7 @@ def mixed_transactions(evidence: Evidence) -> list[TxnId]:
     return sorted(txn for txn in committed if txn in aborted or any(it.holds(*txn) for it in sets))
 
 
-def _outcomes(evidence: Evidence) -> pa.Table:
+def _outcomes(evidence: TopicOutcomes) -> pa.Table:
     marked: defaultdict[TopicPartition, set[TxnId]] = defaultdict(set)
     rows: list[dict[str, object]] = []
     ranges = {read.data: read for read in evidence.data}

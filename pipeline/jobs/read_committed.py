@@ -30,7 +30,7 @@ from stilltide.connectors.spark.read_committed import (
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
-from stilltide.pipeline.drivers.snapshots.outcomes import Evidence, gather_evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
 from stilltide.pipeline.jobs.blocking import run_blocking
 from stilltide.pipeline.jobs.native_committed import native_committed
 from stilltide.pipeline.jobs.outcomes import decisions_of
@@ -87,7 +87,7 @@ def read_committed(
         return committed(read(_decided(read, evidence, decisions)), decisions)
 
 
-def _decided(read: _Read, evidence: Evidence, decisions: Decisions) -> list[OffsetRange]:
+def _decided(read: _Read, evidence: TopicOutcomes, decisions: Decisions) -> list[OffsetRange]:
     """Each partition up to its first undecided record; nothing below M is undecided (D4)."""
     tails = [tail for tail in map(evidence.undecided_tail, evidence.data) if tail.start < tail.end]
     first: dict[TopicPartition, EndOffset] = {}

@@ -50,7 +50,7 @@ class CoverageKey(NamedTuple):
 IndexKey = RunKey | CoverageKey
 
 
-class Run(NamedTuple):
+class IndexRun(NamedTuple):
     """Consecutive ranges, at least one.
 
     Attributes:
@@ -125,7 +125,7 @@ def encode_run(topic_id: bytes, ranges: Sequence[AbortedRange]) -> bytes:
     ).SerializeToString()
 
 
-def decode_run(first: Offset, value: bytes) -> Run:
+def decode_run(first: Offset, value: bytes) -> IndexRun:
     """A run of ranges.
 
     Args:
@@ -147,7 +147,7 @@ def decode_run(first: Offset, value: bytes) -> Run:
         ranges.append(AbortedRange(Offset(begin), EndOffset(end)))
     if end > OFFSET_MAX:
         raise DecodeError(f"an aborted range ends at {end}, beyond every offset")
-    return Run(body.topic_id, tuple(ranges))
+    return IndexRun(body.topic_id, tuple(ranges))
 
 
 def encode_coverage(coverage: Coverage) -> bytes:

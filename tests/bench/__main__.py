@@ -6,22 +6,23 @@ import sys
 
 from stilltide.pipeline.cli.common.output import say
 
-CASES = (
-    "writer",
-    "transactions",
-    "acknowledgements",
-    "recovery",
-    "consume_transform_produce",
-    "snapshots",
-    "reader",
-    "spark_filter",
-    "audit",
-    "batch_filter",
-    "replication",
-    "failover",
-    "sync_latency",
-    "translate",
-)
+CASES = {
+    "writer": "writer",
+    "transactions": "transactions",
+    "acknowledgements": "acknowledgements",
+    "recovery": "recovery",
+    "consume_transform_produce": "consume_transform_produce",
+    "snapshots": "snapshots",
+    "reader": "reader",
+    "spark_filter": "spark.spark_filter",
+    "audit": "spark.audit",
+    "batch_filter": "batch_filter",
+    "replication": "replication.link",
+    "failover": "replication.failover",
+    "sync_latency": "replication.sync_latency",
+    "translate": "replication.translate",
+}
+"""The module of each case, below `tests.bench`."""
 
 
 def main(names: list[str]) -> int:
@@ -31,7 +32,7 @@ def main(names: list[str]) -> int:
         say(f"unknown case {unknown[0]!r}; there are: {', '.join(CASES)}")
         return 2
     for name in names or CASES:
-        asyncio.run(importlib.import_module(f"tests.bench.{name}").run())
+        asyncio.run(importlib.import_module(f"tests.bench.{CASES[name]}").run())
     return 0
 
 

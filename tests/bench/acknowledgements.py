@@ -23,7 +23,7 @@ from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
-from stilltide.pipeline.core.pending_ack.machine import PendingAckStore, Reply
+from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.drivers.pending_ack.owner import CODEC
 from stilltide.pipeline.interpreter import tune
@@ -100,7 +100,7 @@ class Store:
     def applied(self, offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         """Validates and answers, as the driver does."""
         for effect in self._machine.applied(offset, records, own=own, now_ms=0):
-            assert isinstance(effect, Reply)
+            assert isinstance(effect, AckReply)
             self._futures.pop(effect.request.number).set_result(effect.answer)
 
     def _encode(self, body: AckBody) -> None:

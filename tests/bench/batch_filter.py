@@ -28,7 +28,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.readers import FetchedBatches
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
-from stilltide.pipeline.core.native.batch_filter import BatchFilter, Verdict
+from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer
 from stilltide.pipeline.core.native.open_transactions import AbortedEntry
 from stilltide.pipeline.core.native.transaction_index import TransactionIndex
@@ -113,7 +113,7 @@ def filter_one(position: Offset, answer: FetchedBatches) -> tuple[Offset, int]:
     filter_ = BatchFilter(position, answer.aborted)
     take, aborted = filter_.batch_read, 0
     for batch in answer.batches:
-        aborted += take(batch) is Verdict.ABORTED
+        aborted += take(batch) is BatchVerdict.ABORTED
     return filter_.position, aborted
 
 

@@ -14,8 +14,8 @@ from stilltide.schemas.coordinator.transactions import End, Ended, Fence, Reques
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import Acknowledge, AckRequest, Attach, Settle
-from stilltide.schemas.replication import markers as replication_markers
-from stilltide.schemas.replication.markers import (
+from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication.signals import (
     AppliedKey,
     RequestKey,
     ResponseKey,

@@ -23,7 +23,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
 from stilltide.connectors.local.jars import broker_jars
 from stilltide.connectors.local.java import find_java
-from stilltide.pipeline.core.native.batch_filter import BatchFilter, Verdict
+from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
 from stilltide.schemas.values import Offset, TopicPartition
 
 Positions = Mapping[TopicPartition, int]
@@ -220,7 +220,7 @@ async def _visible(
             assert answer.last_stable_offset == ends[data]
             filter_ = BatchFilter(Offset(position), answer.aborted)
             for batch in answer.batches:
-                if filter_.batch_read(batch) is Verdict.VISIBLE:
+                if filter_.batch_read(batch) is BatchVerdict.VISIBLE:
                     found.append(range(max(batch.base_offset, position), batch.last_offset + 1))
             position = filter_.position
     await reader.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stilltide.pipeline.core.groups import snapshots
+from stilltide.pipeline.core.groups import position_snapshots as snapshots
 from tests.support.groups.theatre import Theatre
 
 

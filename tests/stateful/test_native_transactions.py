@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
-from stilltide.pipeline.core.native.batch_filter import BatchFilter, Verdict
+from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
 from stilltide.pipeline.core.native.open_transactions import OpenTransaction, OpenTransactions
 from stilltide.pipeline.core.native.transaction_index import TransactionIndex
 from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction, Control
@@ -72,7 +72,7 @@ class NativeTransactionsMachine(RuleBasedStateMachine):
             filter_ = BatchFilter(Offset(position), answer.aborted)
             for piece in answer.pieces:
                 verdict = filter_.batch_read(piece.header)
-                if verdict is Verdict.VISIBLE:
+                if verdict is BatchVerdict.VISIBLE:
                     seen += [it for it in piece.offsets if it >= position]
                 ended = builder.batch_read(piece.header, verdict, Offset(position))
                 if ended is not None:
@@ -125,7 +125,7 @@ class NativeTransactionsMachine(RuleBasedStateMachine):
             offset
             for piece in log.pieces
             if piece.last >= start and piece.base < log.stable
-            if filter_.batch_read(piece.header) is Verdict.VISIBLE
+            if filter_.batch_read(piece.header) is BatchVerdict.VISIBLE
             for offset in piece.offsets
             if offset >= start
         ]

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stilltide.pipeline.core.buffered_log.bases import BaseLimits, Trim
 from stilltide.pipeline.core.pending_ack.machine import (
+    AckReply,
     PendingAckEffect,
     PendingAckStore,
-    Reply,
-    WriteBase,
+    WriteAckBase,
 )
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
 from stilltide.schemas.bases import Base
@@ -363,11 +363,11 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         """Does what a driver does, and checks what must be durable first."""
         for effect in effects:
             match effect:
-                case Reply(request, answer):
+                case AckReply(request, answer):
                     mine = [one.record.body for one in self.log if one.owner is owner]
                     assert request in mine, "answers what another owner appended"
                     self.answered(request, answer, right)
-                case WriteBase(as_of, state):
+                case WriteAckBase(as_of, state):
                     data = b"".join(encode_state(state))
                     halves = data[: len(data) // 2], data[len(data) // 2 :]
                     for index, half in enumerate(halves):

@@ -13,7 +13,7 @@ from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.consumer.messages import by_partition
-from stilltide.connectors.kafka.consumer.seat import Seat
+from stilltide.connectors.kafka.consumer.reader_slot import ReaderSlot
 from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import EndReached
 from stilltide.schemas.values import Offset, TopicPartition
@@ -23,7 +23,7 @@ class KafkaColumnReader:
     """A `ColumnReader`. Belongs to the loop of its first `assign`."""
 
     def __init__(self, config: KafkaConfig, client_id: str) -> None:
-        self._seat = Seat(Inbox(config.reader_records_max))
+        self._seat = ReaderSlot(Inbox(config.reader_records_max))
         options = reader_options(config, client_id, committed=True)
         self._thread = ConsumerThread(config, options, self._seat)
 

@@ -32,15 +32,15 @@ from confluent_kafka import TopicPartition as ClientPartition
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, milliseconds
 from stilltide.connectors.kafka.consumer.fetch_watch import LOOKS, FetchWatch
-from stilltide.connectors.kafka.consumer.inbox import Batch, Item
+from stilltide.connectors.kafka.consumer.inbox import Item, PolledBatch
 from stilltide.connectors.kafka.consumer.messages import place_of_message, sort_out
-from stilltide.connectors.kafka.consumer.seat import (
+from stilltide.connectors.kafka.consumer.poll_lease import PollLease
+from stilltide.connectors.kafka.consumer.reader_slot import (
     Positions,
-    Seat,
+    ReaderSlot,
     client_names,
     client_partitions,
 )
-from stilltide.connectors.kafka.consumer.turns import Turns
 from stilltide.connectors.kafka.errors import AWAY, place_of, translate
 from stilltide.connectors.kafka.logs import LOGGER, ClientLog
 from stilltide.schemas.values import TopicPartition
@@ -99,7 +99,7 @@ class ConsumerThread:
         self,
         config: KafkaConfig,
         options: Mapping[str, Any],
-        seat: Seat | None = None,
+        seat: ReaderSlot | None = None,
         membership: Membership | None = None,
     ) -> None:
         self.address = config.bootstrap_servers
@@ -111,7 +111,7 @@ class ConsumerThread:
         self._membership = membership
         self._orders: deque[tuple[Callable[[Consumer], None], asyncio.Future[None]]] = deque()
         self._ordered = threading.Event()
-        self._turns = Turns(self._ordered)
+        self._turns = PollLease(self._ordered)
         self._poll_s = POLL_S
         self._reading = False
         self._ending = False
@@ -136,7 +136,7 @@ class ConsumerThread:
         self._ordered.set()
         return done
 
-    async def take(self, seat: Seat) -> Sequence[Item]:
+    async def take(self, seat: ReaderSlot) -> Sequence[Item]:
         """The next items of a seat; see `LogReader.read`."""
         if self._turns.lent:
             await asyncio.sleep(0)  # a reader that need not wait must not keep others waiting
@@ -144,7 +144,7 @@ class ConsumerThread:
                 return items
         return await seat.inbox.take()
 
-    def fetch(self, seat: Seat) -> Sequence[Item]:
+    def fetch(self, seat: ReaderSlot) -> Sequence[Item]:
         """The next items, read on the loop; nothing where only the thread can tell."""
         if not seat.inbox.is_read_up or not self._turns.begin():
             return ()
@@ -163,17 +163,19 @@ class ConsumerThread:
             self._turns.give_back()
         return items
 
-    def pause(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, seat: ReaderSlot, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching those of the partitions that are assigned."""
         wanted = frozenset(partitions)
         self.submit(lambda it: self._pause(it, seat, wanted))
 
-    def resume(self, seat: Seat, partitions: Iterable[TopicPartition]) -> None:
+    def resume(self, seat: ReaderSlot, partitions: Iterable[TopicPartition]) -> None:
         """Fetches again from where they stand those of the partitions that are assigned."""
         wanted = frozenset(partitions)
         self.submit(lambda it: self._resume(it, seat, wanted))
 
-    def assign(self, consumer: Consumer, seat: Seat, positions: Positions, generation: int) -> None:
+    def assign(
+        self, consumer: Consumer, seat: ReaderSlot, positions: Positions, generation: int
+    ) -> None:
         """Reads these partitions from now on for this seat; on the thread."""
         if self._only is None:
             self.leave(consumer, seat)
@@ -188,12 +190,12 @@ class ConsumerThread:
         self._meet(consumer, {data.topic for data in positions})
         self._reading = self._reading or bool(positions)
 
-    def unassign(self, consumer: Consumer, seat: Seat) -> None:
+    def unassign(self, consumer: Consumer, seat: ReaderSlot) -> None:
         """Has the only seat read nothing any more; on the thread."""
         seat.clear()
         consumer.unassign()
 
-    def leave(self, consumer: Consumer, seat: Seat) -> None:
+    def leave(self, consumer: Consumer, seat: ReaderSlot) -> None:
         """Has one of several seats read nothing any more; on the thread."""
         if seat in self._seats:
             self._seats = [it for it in self._seats if it is not seat]
@@ -312,13 +314,13 @@ class ConsumerThread:
         for seat, brought in self._shared_out(messages):
             items = self._sorted_out(brought, seat)
             if items and seat is not None:
-                batch = Batch(seat.generation, items, sum(map(len, brought)))
+                batch = PolledBatch(seat.generation, items, sum(map(len, brought)))
                 seat.inbox.count_in(batch)
                 if self._only is not None and len(items) >= _BACKLOG_RECORDS:
                     self._turns.lend()  # first: nothing else tells a loop that waits again
                 self.post(seat.inbox.arrive, batch)
 
-    def _sorted_out(self, messages: list[Message], seat: Seat | None) -> list[Item]:
+    def _sorted_out(self, messages: list[Message], seat: ReaderSlot | None) -> list[Item]:
         """What a reader is given; failures are reported."""
         items, failed = sort_out(messages)
         if items and seat is not None:
@@ -327,12 +329,14 @@ class ConsumerThread:
             self._report(message, seat)
         return items
 
-    def _shared_out(self, messages: list[Message]) -> Iterable[tuple[Seat | None, list[Message]]]:
+    def _shared_out(
+        self, messages: list[Message]
+    ) -> Iterable[tuple[ReaderSlot | None, list[Message]]]:
         """What is whose; nobody's are what names no partition, or one that nobody reads now."""
         if self._only is not None or not messages:
             return [(self._only, messages)] if messages else []
         owners = {data: seat for seat in self._seats for data in seat.assigned}
-        shares: dict[Seat | None, list[Message]] = {}
+        shares: dict[ReaderSlot | None, list[Message]] = {}
         for message in messages:
             data = place_of_message(message)
             seat = None if data is None else owners.get(data)
@@ -391,12 +395,12 @@ class ConsumerThread:
         self._met |= new
 
     def _pause(
-        self, consumer: Consumer, seat: Seat, partitions: AbstractSet[TopicPartition]
+        self, consumer: Consumer, seat: ReaderSlot, partitions: AbstractSet[TopicPartition]
     ) -> None:
         self._paused |= seat.pause(consumer, partitions)
 
     def _resume(
-        self, consumer: Consumer, seat: Seat, partitions: AbstractSet[TopicPartition]
+        self, consumer: Consumer, seat: ReaderSlot, partitions: AbstractSet[TopicPartition]
     ) -> None:
         """Also wakes the client's threads, which look at what was resumed once a second only."""
         resumed = seat.resume(consumer, partitions)
@@ -406,7 +410,7 @@ class ConsumerThread:
             with contextlib.suppress(KafkaException):
                 consumer.offsets_for_times(newest, timeout=_WAKE_S)
 
-    def _report(self, message: Message, seat: Seat | None) -> None:
+    def _report(self, message: Message, seat: ReaderSlot | None) -> None:
         """Tells the reader; all of them, unless the message says of which partition it is."""
         error, data = message.error(), place_of_message(message)
         assert error is not None
@@ -425,7 +429,7 @@ class ConsumerThread:
         told = [it for it in self._seats if place is None or place in it.assigned]
         self._fail(error, "cannot read", told)
 
-    def _fail(self, error: KafkaError, action: str, seats: Sequence[Seat]) -> None:
+    def _fail(self, error: KafkaError, action: str, seats: Sequence[ReaderSlot]) -> None:
         failure = translate(error, self.address, action)
         for seat in seats:
             if isinstance(failure, RetriableError):

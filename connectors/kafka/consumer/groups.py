@@ -24,7 +24,7 @@ from stilltide.connectors.kafka.config import KafkaConfig, group_options
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread, Membership
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.consumer.messages import by_partition, run_of
-from stilltide.connectors.kafka.consumer.seat import Positions, Seat, client_names
+from stilltide.connectors.kafka.consumer.reader_slot import Positions, ReaderSlot, client_names
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.ports.readers import NO_METADATA, Committed
 from stilltide.connectors.ports.records import EndReached, Run
@@ -43,7 +43,7 @@ class KafkaGroupReader:
         self._config = config
         self._group = group
         self._from_start = from_start
-        self._seat = Seat(Inbox(config.reader_records_max))
+        self._seat = ReaderSlot(Inbox(config.reader_records_max))
         self._thread = ConsumerThread(
             config,
             {**group_options(config, client_id, group), "on_commit": self._note_committed},

@@ -28,7 +28,7 @@ Item = Message | EndReached
 """A record as the client brought it, or the news that an end was met."""
 
 
-class Batch(NamedTuple):
+class PolledBatch(NamedTuple):
     """What one round of a consumer brought."""
 
     generation: int
@@ -42,7 +42,7 @@ class Inbox:
     def __init__(self, records_max: int) -> None:
         self.generation = 0
         self._records_max = records_max
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[PolledBatch] = deque()
         self._away: RetriableError | None = None
         self._failure: FatalError | None = None
         self._closed: FatalError | None = None
@@ -73,7 +73,7 @@ class Inbox:
             finally:
                 self._waiter = None
 
-    def arrive(self, batch: Batch) -> None:
+    def arrive(self, batch: PolledBatch) -> None:
         """Takes a batch in; one of an older generation is dropped."""
         if batch.generation != self.generation:
             self._count_out(batch)
@@ -118,7 +118,7 @@ class Inbox:
         failure = self._closed or self._failure or self._away
         return failure is None and self._sent_records == self._taken_records
 
-    def count_in(self, batch: Batch) -> None:
+    def count_in(self, batch: PolledBatch) -> None:
         """Counts a batch that is on its way; on the consumer's thread."""
         self._sent_records += len(batch.items)
         self._sent_bytes += batch.value_bytes
@@ -140,7 +140,7 @@ class Inbox:
         self._space.wait(timeout_s)
         return self.has_space()
 
-    def _count_out(self, batch: Batch) -> None:
+    def _count_out(self, batch: PolledBatch) -> None:
         self._taken_records += len(batch.items)
         self._taken_bytes += batch.value_bytes
         self._space.set()

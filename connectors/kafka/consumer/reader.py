@@ -15,7 +15,7 @@ from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.consumer.inbox import Inbox
 from stilltide.connectors.kafka.consumer.messages import converted, timed
-from stilltide.connectors.kafka.consumer.seat import Positions, Seat
+from stilltide.connectors.kafka.consumer.reader_slot import Positions, ReaderSlot
 from stilltide.connectors.kafka.consumer.sharing import SharedConsumer, SharedConsumers
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.schemas.values import Offset, TopicPartition
@@ -45,9 +45,9 @@ class KafkaReader:
         self._inbox = Inbox(config.reader_records_max)
         self._may_share = shared
         self._shared: SharedConsumer | None = None
-        self._shared_seat = Seat(self._inbox, self._shown_out)
+        self._shared_seat = ReaderSlot(self._inbox, self._shown_out)
         self._own: ConsumerThread | None = None
-        self._own_seat = Seat(self._inbox)
+        self._own_seat = ReaderSlot(self._inbox)
         self._paused = set[TopicPartition]()
         self._closed = False
 
@@ -104,7 +104,7 @@ class KafkaReader:
         if left is not None and left is not joined:
             await left.leave(self._shared_seat)
 
-    def _place(self) -> tuple[ConsumerThread, Seat]:
+    def _place(self) -> tuple[ConsumerThread, ReaderSlot]:
         if self._own is not None:
             return self._own, self._own_seat
         if self._shared is None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
-from stilltide.connectors.kafka.consumer.seat import Seat
+from stilltide.connectors.kafka.consumer.reader_slot import ReaderSlot
 from stilltide.schemas.values import TopicPartition
 
 
@@ -27,16 +27,16 @@ class SharedConsumer:
 
     thread: ConsumerThread
     loop: asyncio.AbstractEventLoop
-    held: dict[Seat, frozenset[TopicPartition]] = field(
-        default_factory=dict[Seat, frozenset[TopicPartition]]
+    held: dict[ReaderSlot, frozenset[TopicPartition]] = field(
+        default_factory=dict[ReaderSlot, frozenset[TopicPartition]]
     )
 
-    def admits(self, seat: Seat, partitions: Collection[TopicPartition]) -> bool:
+    def admits(self, seat: ReaderSlot, partitions: Collection[TopicPartition]) -> bool:
         """Whether none of the partitions is another reader's."""
         others = (held for one, held in self.held.items() if one is not seat)
         return all(held.isdisjoint(partitions) for held in others)
 
-    async def leave(self, seat: Seat) -> None:
+    async def leave(self, seat: ReaderSlot) -> None:
         """Reads nothing any more for this reader; the last one closes the consumer."""
         self.held.pop(seat, None)
         if not self.held:
@@ -54,7 +54,7 @@ class SharedConsumers:
         self._consumers: dict[frozenset[tuple[str, object]], SharedConsumer] = {}
 
     def join(
-        self, options: Options, seat: Seat, partitions: Collection[TopicPartition]
+        self, options: Options, seat: ReaderSlot, partitions: Collection[TopicPartition]
     ) -> SharedConsumer | None:
         """The consumer that reads these partitions for the seat from now on.
 

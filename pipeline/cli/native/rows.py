@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from stilltide.pipeline.cli.common.output import Row
-from stilltide.pipeline.core.native.hanging import OpenTransaction
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.native.open_transactions import StablePosition
 from stilltide.schemas.native.transactions import (
     ActiveProducer,
@@ -63,7 +63,7 @@ def producer_rows(
     ]
 
 
-def open_row(one: OpenTransaction, now_ms: int) -> Row:
+def open_row(one: OpenNativeTransaction, now_ms: int) -> Row:
     """A transaction that is open in a partition."""
     transaction = one.transaction
     return {

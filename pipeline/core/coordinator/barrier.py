@@ -7,7 +7,7 @@ their way: whoever has ended has every marker in front of the barrier (C4).
 
 from collections.abc import Iterable
 
-from stilltide.pipeline.core.coordinator.state import CoordinatorState, Transaction
+from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction
 from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions
 from stilltide.schemas.coordinator.transactions import WriteBarrier
 from stilltide.schemas.placement import system_partition
@@ -39,7 +39,7 @@ def barrier_of(
     )
 
 
-def _open(transactions: Iterable[Transaction]) -> Iterable[OpenTransactions]:
+def _open(transactions: Iterable[OngoingTransaction]) -> Iterable[OpenTransactions]:
     """One item for each (partition, topic id): its size is that of the data, not of the load."""
     found: dict[tuple[TopicPartition, bytes], list[int]] = {}
     for txn in transactions:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from stilltide.pipeline.core.coordinator.state import (
     ClientMemory,
     CoordinatorState,
-    Transaction,
+    OngoingTransaction,
     TxnState,
 )
 from stilltide.schemas.bases import Base
@@ -72,7 +72,7 @@ def live_keys(request: Request, answer: Answer | None, state: CoordinatorState) 
     return ()
 
 
-def _transaction_of(txn: Transaction) -> BaseTransaction:
+def _transaction_of(txn: OngoingTransaction) -> BaseTransaction:
     return BaseTransaction(
         txn.sequence,
         txn.state.value,
@@ -84,8 +84,8 @@ def _transaction_of(txn: Transaction) -> BaseTransaction:
     )
 
 
-def _transaction(one: BaseTransaction) -> Transaction:
-    return Transaction(
+def _transaction(one: BaseTransaction) -> OngoingTransaction:
+    return OngoingTransaction(
         one.sequence,
         one.opened_at_ms,
         one.timeout_ms,

@@ -22,7 +22,7 @@ from stilltide.pipeline.core.coordinator.base import (
     live_keys,
     state_of,
 )
-from stilltide.pipeline.core.coordinator.state import CoordinatorState, Transaction, TxnState
+from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
 from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.barriers import Barrier
 from stilltide.schemas.coordinator.log_base import decode_state
@@ -399,7 +399,7 @@ class Coordinator:
         effects.append(self._participants(txn, written))
 
     def _participants(
-        self, txn: Transaction, ends: Mapping[TopicPartition, tuple[EndOffset | None, int]]
+        self, txn: OngoingTransaction, ends: Mapping[TopicPartition, tuple[EndOffset | None, int]]
     ) -> EndParticipants:
         txn_id = TxnId(self.coordinator, txn.sequence)
         committed = txn.state is TxnState.COMMITTING

@@ -50,7 +50,7 @@ class TxnState(Enum):
 
 
 @dataclass(slots=True)
-class Transaction:
+class OngoingTransaction:
     """A transaction that has not ended."""
 
     sequence: int
@@ -97,7 +97,7 @@ class CoordinatorState:
 
     def __init__(self) -> None:
         self.next_sequence = 0
-        self.transactions: dict[int, Transaction] = {}
+        self.transactions: dict[int, OngoingTransaction] = {}
         self.clients: dict[bytes, ClientMemory] = {}
 
     @property
@@ -184,7 +184,7 @@ class CoordinatorState:
         subscriptions = _each_once(body.subscriptions)
         for sequence in range(first, self.next_sequence):
             partitions = _first_registrations({}, body.partitions)
-            self.transactions[sequence] = Transaction(
+            self.transactions[sequence] = OngoingTransaction(
                 sequence, at_ms, body.timeout_ms, partitions, subscriptions
             )
         return Opened(first, body.transaction_count)
@@ -230,7 +230,7 @@ class CoordinatorState:
                 del self.transactions[sequence]
         return Done()
 
-    def _not_open(self, sequence: int, txn: Transaction | None) -> Refused:
+    def _not_open(self, sequence: int, txn: OngoingTransaction | None) -> Refused:
         if txn is not None:
             return Refused(f"transaction {sequence} is {txn.state.value}")
         if sequence < self.next_sequence:
@@ -251,7 +251,7 @@ def _each_once(subscriptions: tuple[SubscriptionId, ...]) -> tuple[SubscriptionI
     return tuple(dict.fromkeys(subscriptions))
 
 
-def _wrong_counts(txn: Transaction, written: tuple[Written, ...]) -> str:
+def _wrong_counts(txn: OngoingTransaction, written: tuple[Written, ...]) -> str:
     """Why a commit's counts cannot be true (C6); empty when they can."""
     named = {one.data for one in written}
     if len(named) < len(written):
@@ -270,7 +270,7 @@ def _wrong_counts(txn: Transaction, written: tuple[Written, ...]) -> str:
 
 
 def _wrong_subscriptions(
-    txn: Transaction, acknowledged_in: tuple[SubscriptionId, ...] | None
+    txn: OngoingTransaction, acknowledged_in: tuple[SubscriptionId, ...] | None
 ) -> str:
     """Why it cannot have acknowledged in these (G); empty when it can."""
     unregistered = set(acknowledged_in or ()).difference(txn.subscriptions)
@@ -279,7 +279,7 @@ def _wrong_subscriptions(
     return f"{min(unregistered)} is not registered with transaction {txn.sequence}"
 
 
-def _description(txn: Transaction) -> Description:
+def _description(txn: OngoingTransaction) -> Description:
     return Description(
         txn.sequence,
         txn.state.value,

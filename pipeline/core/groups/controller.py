@@ -31,20 +31,20 @@ from stilltide.pipeline.core.groups.group import (
 )
 from stilltide.pipeline.core.groups.lag import GroupLag, read_again_bounded
 from stilltide.pipeline.core.groups.log_window import LogWindow
-from stilltide.pipeline.core.groups.snapshot_effects import WriteMarker
+from stilltide.pipeline.core.groups.position_snapshot_effects import WriteMarker
 from stilltide.pipeline.core.groups.snapshot_mode import evaluate_by_snapshots
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.schemas.replication.markers import (
+from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.replication.signals import (
     Applied,
     AppliedKey,
-    MarkerKey,
-    MarkerValue,
-    Snapshots,
+    PositionSnapshots,
+    SignalKey,
+    SignalValue,
     SnapshotsKey,
     Update,
     UpdateKey,
 )
-from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 
@@ -84,7 +84,7 @@ class _Group:
     published_ms: int | None = None
     since_ms: int = 0  # its offset has been the same since
     untold_since_ms: int | None = None  # it has passed what the markers tell of, since then
-    unread: dict[MarkerKey, MarkerValue] = field(default_factory=dict[MarkerKey, MarkerValue])
+    unread: dict[SignalKey, SignalValue] = field(default_factory=dict[SignalKey, SignalValue])
     written_ms: int = 0
     move: Move | None = None  # on its way
     reset_to: Offset | None = None  # wanted by an operator
@@ -135,7 +135,7 @@ class ReplicationController:
         self._here = here
         self._mode = mode
         self._limits = limits
-        self._snapshots: Snapshots | None = None
+        self._snapshots: PositionSnapshots | None = None
         self._caught_up = False
         self._positions_read_to = EndOffset(0)
         self._window = LogWindow()
@@ -189,11 +189,11 @@ class ReplicationController:
         self._positions_read_to = max(self._positions_read_to, stable_offset)
         return self._go_on(now_ms)
 
-    def marker_read(self, key: MarkerKey, value: MarkerValue | None) -> None:
+    def marker_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """A marker of this cluster, in log order; None is a tombstone."""
         self._end_rest()
         if isinstance(key, SnapshotsKey) and key.source == self._here:
-            assert value is None or isinstance(value, Snapshots)
+            assert value is None or isinstance(value, PositionSnapshots)
             self._snapshots = value
         elif isinstance(key, UpdateKey):
             assert value is None or isinstance(value, Update)
@@ -208,7 +208,7 @@ class ReplicationController:
             self._group(key.group).state.applied_read(value)
             self._read_back(key, value)
 
-    def _read_back(self, key: UpdateKey | AppliedKey, value: MarkerValue | None) -> None:
+    def _read_back(self, key: UpdateKey | AppliedKey, value: SignalValue | None) -> None:
         group = self._group(key.group)
         unread = group.unread
         if key.source == self._here:

@@ -7,7 +7,7 @@ nobody knows, the controller is over: another one begins by reading the markers.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from stilltide.pipeline.core.groups.snapshot_effects import WriteMarker
+from stilltide.pipeline.core.groups.position_snapshot_effects import WriteMarker
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 

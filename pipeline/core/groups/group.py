@@ -22,8 +22,8 @@ from stilltide.pipeline.core.groups.frontier import LogView, Reading, claims_bel
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.core.offset_index.claims import NO_CLAIMS
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.schemas.replication.markers import Applied, Update
 from stilltide.schemas.replication.origins import Claims
+from stilltide.schemas.replication.signals import Applied, Update
 from stilltide.schemas.values import ClusterName, Offset
 
 

@@ -15,14 +15,14 @@ from stilltide.pipeline.core.groups.group import (
     ReplicatedGroup,
     Standing,
 )
-from stilltide.pipeline.core.groups.snapshot_cache import passed
+from stilltide.pipeline.core.groups.position_snapshot_cache import passed
 from stilltide.pipeline.core.offset_index.claims import NO_CLAIMS
-from stilltide.schemas.replication.markers import Applied, Snapshots, Update
+from stilltide.schemas.replication.signals import Applied, PositionSnapshots, Update
 from stilltide.schemas.values import EndOffset, Offset
 
 
 def evaluate_by_snapshots(
-    group: ReplicatedGroup, view: LogView, snapshots: Snapshots | None, seen: GroupSeen
+    group: ReplicatedGroup, view: LogView, snapshots: PositionSnapshots | None, seen: GroupSeen
 ) -> Reading[Evaluation]:
     """Decides as `ReplicatedGroup.evaluate` does; reads nothing of the log."""
     yield from ()

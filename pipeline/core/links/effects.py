@@ -1,7 +1,7 @@
 """What a link asks of its driver. A list of effects is carried out in its order.
 
 *Source*: protocols.md H2-H6. When an effect fails, or nobody knows, the link is over: another one
-begins, with `Fence`.
+begins, with `FenceTarget`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class FenceTarget:
     """Take the link's transactional id on the target from whoever has it; report `fenced`."""
 
 
@@ -27,11 +27,11 @@ class ReadPositionsEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPositions:
+class ReadLinkPositions:
     """Read the positions partition at read_committed, from its start on.
 
     Report each of the link's buckets by `bucket_read`, and the last stable offset that was read to
-    by `positions_read`, again and again until `Serve` comes: it must pass `until`, behind which
+    by `positions_read`, again and again until `ServeLink` comes: it must pass `until`, behind which
     another link's open transaction may hide this link's own newest bucket (H2).
     """
 
@@ -39,7 +39,7 @@ class ReadPositions:
 
 
 @dataclass(frozen=True, slots=True)
-class Serve:
+class ServeLink:
     """The link knows its positions: report data partitions, markers and records from now on."""
 
 
@@ -133,10 +133,10 @@ class StartOver:
 
 
 LinkEffect = (
-    Fence
+    FenceTarget
     | ReadPositionsEnd
-    | ReadPositions
-    | Serve
+    | ReadLinkPositions
+    | ServeLink
     | Fetch
     | ReportLost
     | ReadIncarnations

@@ -29,22 +29,22 @@ from stilltide.pipeline.core.links.effects import (
     Begin,
     Commit,
     Copy,
-    Fence,
+    FenceTarget,
     Fetch,
     Finish,
     LinkEffect,
     ReadIncarnations,
-    ReadPositions,
+    ReadLinkPositions,
     ReadPositionsEnd,
     ReportLost,
-    Serve,
+    ServeLink,
     StartOver,
 )
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker, MarkerQueue
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.schemas.replication.markers import MarkerKey, MarkerValue
 from stilltide.schemas.replication.origins import Incarnation, Interval, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
 P = TypeVar("P")
@@ -131,7 +131,7 @@ class Link(Generic[P]):
 
     def begin(self) -> list[LinkEffect[P]]:
         """The first input of the start (H2)."""
-        return [Fence()]
+        return [FenceTarget()]
 
     def fenced(self) -> list[LinkEffect[P]]:
         """No transaction of a former link is open any more."""
@@ -140,7 +140,7 @@ class Link(Generic[P]):
     def positions_end_read(self, end_offset: EndOffset) -> list[LinkEffect[P]]:
         """What `ReadPositionsEnd` asked for."""
         self._positions_end = end_offset
-        return [ReadPositions(end_offset)]
+        return [ReadLinkPositions(end_offset)]
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """A bucket that the target has; those of other links say nothing here."""
@@ -148,7 +148,7 @@ class Link(Generic[P]):
         if (key.source, key.target) == (self.source, self.target):
             self._partition(key.data).index.bucket_read(key.number, bucket)
 
-    def target_marker_read(self, key: MarkerKey, value: MarkerValue) -> None:
+    def target_marker_read(self, key: SignalKey, value: SignalValue) -> None:
         """A marker that the target has, in log order; spares copying it again."""
         assert self._phase is _Phase.STARTING
         self._markers.found_on_target(key, value)
@@ -160,7 +160,7 @@ class Link(Generic[P]):
         if stable_offset < self._positions_end:
             return []
         self._phase = _Phase.IDLE
-        return [Serve()]
+        return [ServeLink()]
 
     def _partition(self, data: TopicPartition) -> CopiedPartition[P]:
         partition = self.partitions.get(data)
@@ -253,7 +253,7 @@ class Link(Generic[P]):
     # -- markers
 
     def markers_read(
-        self, markers: Sequence[tuple[MarkerKey, MarkerValue | None]], now_ms: int
+        self, markers: Sequence[tuple[SignalKey, SignalValue | None]], now_ms: int
     ) -> list[LinkEffect[P]]:
         """Takes markers of the source in log order, from the start of their partition on."""
         for key, value in markers:

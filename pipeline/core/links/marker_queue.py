@@ -11,19 +11,19 @@ Refuses: markers of other clusters than the source, answers to other clusters th
 from collections import defaultdict
 from collections.abc import Iterator
 
-from stilltide.schemas.replication.markers import (
-    MarkerKey,
-    MarkerValue,
-    Request,
+from stilltide.schemas.replication.signals import (
+    PositionSnapshotRequest,
+    PositionSnapshotResponse,
     RequestKey,
-    Response,
     ResponseKey,
+    SignalKey,
+    SignalValue,
     Update,
     UpdateKey,
 )
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
-CopiedMarker = tuple[MarkerKey, MarkerValue]
+CopiedMarker = tuple[SignalKey, SignalValue]
 
 
 class MarkerQueue:
@@ -32,16 +32,18 @@ class MarkerQueue:
     def __init__(self, source: ClusterName, target: ClusterName) -> None:
         self._source = source
         self._target = target
-        self._there: dict[MarkerKey, MarkerValue] = {}  # on the target
-        self._updates: dict[MarkerKey, Update] = {}
-        self._waiting: defaultdict[TopicPartition, dict[MarkerKey, Request | Response]]
+        self._there: dict[SignalKey, SignalValue] = {}  # on the target
+        self._updates: dict[SignalKey, Update] = {}
+        self._waiting: defaultdict[
+            TopicPartition, dict[SignalKey, PositionSnapshotRequest | PositionSnapshotResponse]
+        ]
         self._waiting = defaultdict(dict)
 
-    def found_on_target(self, key: MarkerKey, value: MarkerValue) -> None:
+    def found_on_target(self, key: SignalKey, value: SignalValue) -> None:
         """A marker that the target has already; it need not be written again."""
         self._there[key] = value
 
-    def read(self, key: MarkerKey, value: MarkerValue) -> None:
+    def read(self, key: SignalKey, value: SignalValue) -> None:
         """The next marker of the source."""
         if not self._concerns(key):
             return
@@ -52,10 +54,10 @@ class MarkerQueue:
             return
         if isinstance(value, Update):
             self._updates[key] = value
-        elif isinstance(value, Request | Response):
+        elif isinstance(value, PositionSnapshotRequest | PositionSnapshotResponse):
             waiting[key] = value
 
-    def _concerns(self, key: MarkerKey) -> bool:
+    def _concerns(self, key: SignalKey) -> bool:
         if key.source != self._source:
             return False
         if isinstance(key, ResponseKey):

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
-from stilltide.pipeline.core.native.batch_filter import Verdict
+from stilltide.pipeline.core.native.batch_filter import BatchVerdict
 from stilltide.schemas.native.aborted_index import AbortedRange
 from stilltide.schemas.native.batches import Batch
 from stilltide.schemas.values import EndOffset, Offset
@@ -67,7 +67,7 @@ class RangeBuilder:
     def __init__(self, last: AbortedRange | None = None) -> None:
         self.open = last
 
-    def batch_read(self, batch: Batch, verdict: Verdict, start: Offset) -> AbortedRange | None:
+    def batch_read(self, batch: Batch, verdict: BatchVerdict, start: Offset) -> AbortedRange | None:
         """Takes the next batch; returns the range that it ends.
 
         Args:
@@ -75,14 +75,14 @@ class RangeBuilder:
             verdict: of the filter.
             start: records below it were not asked for, and are in no range.
         """
-        if verdict is Verdict.ABORTED:
+        if verdict is BatchVerdict.ABORTED:
             first, end = max(batch.base_offset, start), EndOffset(batch.last_offset + 1)
             if self.open is not None:
                 first = self.open.first
             if first < end:
                 self.open = AbortedRange(first, end)
             return None
-        if verdict is Verdict.VISIBLE and batch.record_count:
+        if verdict is BatchVerdict.VISIBLE and batch.record_count:
             ended, self.open = self.open, None
             return ended
         return None

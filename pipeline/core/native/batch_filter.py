@@ -22,7 +22,7 @@ from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction,
 from stilltide.schemas.values import Offset
 
 
-class Verdict(Enum):
+class BatchVerdict(Enum):
     """What becomes of a batch.
 
     Attributes:
@@ -61,7 +61,7 @@ class BatchFilter:
         )
         self._aborted_producers: set[int] = set()
 
-    def batch_read(self, batch: Batch) -> Verdict:
+    def batch_read(self, batch: Batch) -> BatchVerdict:
         """Takes the next batch and decides about it."""
         base_offset, last_offset, producer_id, is_transactional, control, _ = batch
         assert base_offset >= self.position or self.position == self.start, "batches ascend"
@@ -72,10 +72,10 @@ class BatchFilter:
         if control is not None:
             if control is Control.ABORT:
                 self._aborted_producers.discard(producer_id)
-            return Verdict.CONTROL
+            return BatchVerdict.CONTROL
         if is_transactional and producer_id in self._aborted_producers:
-            return Verdict.ABORTED
-        return Verdict.VISIBLE if last_offset >= self.start else Verdict.BELOW
+            return BatchVerdict.ABORTED
+        return BatchVerdict.VISIBLE if last_offset >= self.start else BatchVerdict.BELOW
 
     def _begin_up_to(self, last_offset: int) -> None:
         """Takes up the entries that begin at or before `last_offset`.

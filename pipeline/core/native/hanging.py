@@ -22,7 +22,7 @@ from stilltide.schemas.values import Offset, TopicPartition
 Producers = Mapping[TopicPartition, Sequence[ActiveProducer]]
 
 
-class OpenTransaction(NamedTuple):
+class OpenNativeTransaction(NamedTuple):
     """A native transaction that is open in one partition, and so holds its readers back.
 
     Attributes:
@@ -54,7 +54,7 @@ def judge_open(
     listed: Iterable[ListedTransaction],
     described: Mapping[str, DescribedTransaction | None],
     after: Producers,
-) -> list[OpenTransaction]:
+) -> list[OpenNativeTransaction]:
     """The transactions open both times, by partition and first offset.
 
     Args:
@@ -64,7 +64,7 @@ def judge_open(
         after: what leaders said last; at least of the partitions with an open transaction.
     """
     id_of = {one.producer_id: one.transactional_id for one in listed}
-    found: list[OpenTransaction] = []
+    found: list[OpenNativeTransaction] = []
     for data, producers in before.items():
         still = {(one.producer_id, one.open_from): one for one in after.get(data, ())}
         for was in producers:
@@ -75,7 +75,7 @@ def judge_open(
             transaction = described.get(transactional_id) if transactional_id else None
             hanging = not _will_end(transaction, was.producer_id, data)
             found.append(
-                OpenTransaction(
+                OpenNativeTransaction(
                     data, was.open_from, producer, transactional_id, transaction, hanging
                 )
             )

@@ -18,7 +18,7 @@ from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.native.aborted_index import (
     AbortedRange,
     Coverage,
-    Run,
+    IndexRun,
     RunKey,
     coverage_key,
     decode_coverage,
@@ -66,7 +66,7 @@ class IndexTable:
     def __init__(self, *, keep_ranges: bool) -> None:
         self._keep_ranges = keep_ranges
         self._coverages: dict[TopicPartition, Coverage] = {}
-        self._runs: dict[TopicPartition, dict[Offset, tuple[RunExtent, Run | None]]] = {}
+        self._runs: dict[TopicPartition, dict[Offset, tuple[RunExtent, IndexRun | None]]] = {}
 
     def record_read(self, key: bytes | None, value: bytes | None) -> None:
         """Takes the next record; the last one of a key counts.
@@ -131,7 +131,7 @@ class IndexTable:
         return StoredIndex(coverage, extents, AbortedRanges(_ranges(run for _, run in runs)))
 
 
-def _ranges(runs: Iterator[Run | None]) -> Iterator[AbortedRange]:
+def _ranges(runs: Iterator[IndexRun | None]) -> Iterator[AbortedRange]:
     for run in runs:
         if run is not None:
             yield from run.ranges

@@ -15,7 +15,7 @@ Memory is that of the windows: each holds the counts of one stretch of offsets, 
 from array import array
 from typing import NamedTuple
 
-from stilltide.pipeline.core.native.batch_filter import Verdict
+from stilltide.pipeline.core.native.batch_filter import BatchVerdict
 from stilltide.schemas.native.batches import Batch, Control
 from stilltide.schemas.values import OffsetRange
 
@@ -77,7 +77,7 @@ class OffsetLedger:
         read = self.read
         return read.end - read.start - self.visible - self.aborted - self.markers
 
-    def batch_read(self, batch: Batch, verdict: Verdict) -> None:
+    def batch_read(self, batch: Batch, verdict: BatchVerdict) -> None:
         """Takes the next batch."""
         first, end = max(batch.base_offset, self._next), min(batch.last_offset + 1, self.read.end)
         if first >= end:
@@ -86,7 +86,7 @@ class OffsetLedger:
             self._gap(self._next, first, first - self._next)
         self._next = end
         held = end - first
-        if verdict is not Verdict.CONTROL:
+        if verdict is not BatchVerdict.CONTROL:
             held = min(held, batch.record_count)
         if held < end - first:
             self._gap(first, end, end - first - held)
@@ -107,13 +107,13 @@ class OffsetLedger:
             for first, counts in zip(range(start, end, width), columns, strict=True)
         ]
 
-    def _count(self, batch: Batch, verdict: Verdict, first: int, held: int) -> None:
-        if verdict is Verdict.CONTROL:
+    def _count(self, batch: Batch, verdict: BatchVerdict, first: int, held: int) -> None:
+        if verdict is BatchVerdict.CONTROL:
             name = "markers"
             self.commits += batch.control is Control.COMMIT
             self.aborts += batch.control is Control.ABORT
         else:
-            name = "aborted" if verdict is Verdict.ABORTED else "visible"
+            name = "aborted" if verdict is BatchVerdict.ABORTED else "visible"
         setattr(self, name, getattr(self, name) + held)
         # The offsets of a thinned-out batch are not known; they are counted from its first on.
         counts, offset = self._counts[name], first - self.read.start

@@ -28,7 +28,7 @@ from stilltide.schemas.topics import PENDING_ACK_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
-class Reply(NamedTuple):
+class AckReply(NamedTuple):
     """Effect: send this answer; what it says is durable."""
 
     request: AckRequest
@@ -36,14 +36,14 @@ class Reply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WriteBase:
+class WriteAckBase:
     """Effect: append this state in pieces, in order; report `base_lost` if one is lost (C8)."""
 
     as_of: EndOffset
     state: AckState
 
 
-PendingAckEffect = Reply | WriteBase | Trim
+PendingAckEffect = AckReply | WriteAckBase | Trim
 
 
 class PendingAckStore:
@@ -106,7 +106,7 @@ class PendingAckStore:
                     self.bases.changed(now_ms)
                     answer = self.state.apply(body, at_ms)
                     if own and self._serving:
-                        effects.append(Reply(body, answer))
+                        effects.append(AckReply(body, answer))
                         if body.subscription not in self.served:
                             self._answered(body, answer)
                 elif isinstance(body, Base):
@@ -135,7 +135,7 @@ class PendingAckStore:
         effects: list[PendingAckEffect] = [*self.bases.tick(now_ms)]
         as_of = self.bases.due(now_ms, idle=self.state.idle, held=lambda: self.state.item_count)
         if as_of is not None:
-            effects.append(WriteBase(as_of, self.state.base()))
+            effects.append(WriteAckBase(as_of, self.state.base()))
         return effects
 
     def base_lost(self, as_of: EndOffset, now_ms: int) -> None:

@@ -33,7 +33,7 @@ from stilltide.pipeline.core.read_committed.effects import (
     Undecided,
     Withheld,
 )
-from stilltide.pipeline.core.read_committed.snapshot import Snapshot
+from stilltide.pipeline.core.read_committed.snapshot import SnapshotView
 from stilltide.pipeline.errors import MarkerConflictError
 from stilltide.schemas.values import EndOffset, Offset, TxnId
 
@@ -70,8 +70,8 @@ class PartitionFilter(Generic[P]):
         self._position_told: int = position
         self._waiting: deque[tuple[int, bytes | None, P]] = deque()
         self._outcomes: dict[bytes, int] = {MALFORMED: _UNKNOWN_HEADER}
-        self._snapshot: Snapshot | None = None
-        self._newer: Snapshot | None = None
+        self._snapshot: SnapshotView | None = None
+        self._newer: SnapshotView | None = None
         self._max_read_position: int = 0  # of the snapshot
         self._told: dict[bytes, int] = {}  # what the snapshot says of some transactions
         self._lost_below = 0
@@ -159,7 +159,7 @@ class PartitionFilter(Generic[P]):
             del self._outcomes[txn]
         return self._effects(visible) if decides else []
 
-    def snapshot_read(self, snapshot: Snapshot) -> list[Effect[P]]:
+    def snapshot_read(self, snapshot: SnapshotView) -> list[Effect[P]]:
         """Takes a snapshot that is newer than those before; of the same topic (E8).
 
         Raises:
@@ -179,12 +179,12 @@ class PartitionFilter(Generic[P]):
         return self._effects(self._go_on())
 
     @property
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> SnapshotView | None:
         """The one in use."""
         return self._snapshot
 
     @property
-    def newer_snapshot(self) -> Snapshot | None:
+    def newer_snapshot(self) -> SnapshotView | None:
         """The one that waits until nothing held lies below its F."""
         return self._newer
 
@@ -282,7 +282,7 @@ class PartitionFilter(Generic[P]):
             self._waiting.popleft()
         return visible
 
-    def _take_up(self, snapshot: Snapshot) -> None:
+    def _take_up(self, snapshot: SnapshotView) -> None:
         self._snapshot, self._newer = snapshot, None
         self._max_read_position = snapshot.max_read_position
         self._told.clear()
@@ -328,7 +328,7 @@ class PartitionFilter(Generic[P]):
         return effects
 
 
-def _absorbs(snapshot: Snapshot, txn: bytes, outcome: int) -> bool:
+def _absorbs(snapshot: SnapshotView, txn: bytes, outcome: int) -> bool:
     """Whether the snapshot decides every record of a transaction as its marker does (E2)."""
     if outcome > snapshot.max_read_position:
         return False

@@ -8,7 +8,7 @@ from typing import Protocol
 from stilltide.schemas.values import EndOffset
 
 
-class Snapshot(Protocol):
+class SnapshotView(Protocol):
     """Which records are hidden, and up to where that is all there is to know."""
 
     @property

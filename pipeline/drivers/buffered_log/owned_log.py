@@ -37,7 +37,7 @@ from stilltide.pipeline.core.buffered_log.owner import (
     OwnerEffect,
     OwnerState,
     Serve,
-    Settled,
+    Written,
 )
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 OUTAGE_RETRY_S = 0.25
 
-Settle = Callable[[BatchPosition | ConnectorError], None]
+Appended = Callable[[BatchPosition | ConnectorError], None]
 """Called once per append: where the record lies, or why it does not."""
 
 Write = Callable[[WriteEntry], Awaitable[None]]
@@ -109,7 +109,7 @@ class _Unsettled:
 
     records: Sequence[bytes]
     decoded: Sequence[Any]
-    settles: Sequence[Settle | None]
+    settles: Sequence[Appended | None]
 
 
 class OwnedLog:
@@ -162,7 +162,7 @@ class OwnedLog:
         self._patience_s = patience_s
         self._batcher = Batcher(limits, self._entry_made)
         self._owner: LogOwner | None = None
-        self._open: list[Settle | None] = []  # of records that no entry holds yet
+        self._open: list[Appended | None] = []  # of records that no entry holds yet
         self._open_decoded: list[Any] = []
         self._unsettled: dict[int, _Unsettled] = {}  # by serial
         self._ended: ConnectorError | None = None
@@ -209,7 +209,7 @@ class OwnedLog:
             await reader.close()
             await admin.close()
 
-    def append(self, record: bytes, settle: Settle | None = None, decoded: Any = None) -> None:
+    def append(self, record: bytes, settle: Appended | None = None, decoded: Any = None) -> None:
         """Takes one serialised record; only between `serving` and the end of `run`.
 
         Args:
@@ -228,7 +228,7 @@ class OwnedLog:
         self._batcher.append(record)
 
     async def append_and_wait(self, record: bytes) -> BatchPosition:
-        """Appends one record and waits until it is read back; raises what `Settle` is given."""
+        """Appends one record and waits until it is read back; raises what `Appended` is given."""
         future: asyncio.Future[BatchPosition] = asyncio.get_running_loop().create_future()
 
         def settle(result: BatchPosition | ConnectorError) -> None:
@@ -379,7 +379,7 @@ class OwnedLog:
                 case Apply(serial):
                     assert entry is not None
                     self._applied(entry.offset, self._decoded(records, serial), serial is not None)
-                case Settled(serial, offset):
+                case Written(serial, offset):
                     self._settle(serial, offset)
                 case Serve():
                     self._serving()

@@ -24,7 +24,7 @@ from stilltide.pipeline.core.coordinator.machine import (
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
-from stilltide.pipeline.drivers.service.owner import OwnerDriver, OwnerParts
+from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver
 from stilltide.pipeline.drivers.service.requests import AckRequests
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
@@ -72,7 +72,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def __init__(
         self,
         coordinator: int,
-        parts: OwnerParts,
+        parts: OwnerDeps,
         *,
         marker_writer: LogWriter,
         ends: EndOffsets,

@@ -20,8 +20,7 @@ from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import markers as replication_markers
-from stilltide.schemas.replication.markers import Applied, AppliedKey, Update, UpdateKey
+from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.origins import (
     Claims,
     Incarnation,
@@ -29,6 +28,7 @@ from stilltide.schemas.replication.origins import (
     origin_of,
     topic_incarnation,
 )
+from stilltide.schemas.replication.signals import Applied, AppliedKey, Update, UpdateKey
 from stilltide.schemas.topics import REPLICATION_MARKERS
 from stilltide.schemas.values import ClusterName, OffsetRange, TopicPartition
 
@@ -68,7 +68,7 @@ class GroupMarkers:
         self.applied: dict[ClusterName, Applied] = {}
 
     def read(
-        self, key: replication_markers.MarkerKey, value: replication_markers.MarkerValue | None
+        self, key: replication_markers.SignalKey, value: replication_markers.SignalValue | None
     ) -> None:
         """A marker of the group."""
         if isinstance(key, UpdateKey):

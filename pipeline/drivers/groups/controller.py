@@ -30,20 +30,20 @@ from stilltide.pipeline.core.groups.controller_effects import (
     ReadRecords,
 )
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog
-from stilltide.pipeline.core.groups.snapshot_effects import (
+from stilltide.pipeline.core.groups.position_snapshot_effects import (
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
     WriteMarker,
 )
-from stilltide.pipeline.core.groups.snapshots import SnapshotBuilder
+from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
 from stilltide.pipeline.drivers.groups.metadata import moved
 from stilltide.pipeline.drivers.groups.polls import GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.replication.markers import MarkerKey, MarkerValue, encode_key, encode_value
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.replication.signals import SignalKey, SignalValue, encode_key, encode_value
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
 
 
 @dataclass(frozen=True)
-class ControllerParts:
+class ControllerDeps:
     """What the controllers of one ownership use together.
 
     Attributes:
@@ -101,8 +101,8 @@ class ControlledPartition:
     def __init__(
         self,
         data: TopicPartition,
-        parts: ControllerParts,
-        builder: SnapshotBuilder,
+        parts: ControllerDeps,
+        builder: PositionSnapshotBuilder,
         machine: ReplicationController,
     ) -> None:
         self.builder = builder
@@ -124,14 +124,14 @@ class ControlledPartition:
         """Those that are replicated."""
         return self._parts.replicated(self._data.topic, self.machine.groups)
 
-    def marker_read(self, key: MarkerKey, value: MarkerValue | None) -> None:
+    def marker_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """A marker of this cluster, in log order."""
         self.machine.marker_read(key, value)
         if value is not None:
             self._snapshot_marker_read(key, value)
         self._groups.wake()
 
-    def _snapshot_marker_read(self, key: MarkerKey, value: MarkerValue) -> None:
+    def _snapshot_marker_read(self, key: SignalKey, value: SignalValue) -> None:
         builder, now_ms = self.builder, self._now_ms()
         since_ms, completed = builder.pending_since_ms, builder.counts.completed
         self._snapshots.add(builder.marker_read(key, value, now_ms))
@@ -190,7 +190,7 @@ class ControlledPartition:
                 done = await self._move(effect)
                 return self.machine.moved(group, self._now_ms(), done=done)
 
-    async def _write(self, key: MarkerKey, value: MarkerValue) -> None:
+    async def _write(self, key: SignalKey, value: SignalValue) -> None:
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def delivered(error: ConnectorError | None, _offset: int) -> None:

@@ -29,8 +29,12 @@ from stilltide.pipeline.core.groups.controller import (
     ReplicationController,
     SyncMode,
 )
-from stilltide.pipeline.core.groups.snapshots import NONCE_BYTES, SnapshotBuilder, SnapshotLimits
-from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerParts
+from stilltide.pipeline.core.groups.position_snapshots import (
+    NONCE_BYTES,
+    PositionSnapshotBuilder,
+    PositionSnapshotLimits,
+)
+from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -38,8 +42,8 @@ from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError, UnavailableError
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import markers as replication_markers
 from stilltide.schemas.replication import positions as replication_positions
+from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -80,7 +84,7 @@ class Replicated:
 
 
 @dataclass(frozen=True)
-class ReplicationParts:
+class ReplicationDeps:
     """What the replication owners of one worker use together.
 
     Attributes:
@@ -110,7 +114,7 @@ class ReplicationParts:
     first: Callable[[TopicPartition], Awaitable[Offset]]
     partition_count: int
     mode: SyncMode
-    snapshot_limits: SnapshotLimits = field(default_factory=SnapshotLimits)
+    snapshot_limits: PositionSnapshotLimits = field(default_factory=PositionSnapshotLimits)
     controller_limits: ControllerLimits = field(default_factory=ControllerLimits)
     snapshot_taken: Callable[[float], None] = lambda _s: None
     broker_away_s_max: float = 60.0
@@ -128,7 +132,7 @@ class OwnedReplication:
         serving: whether all that was there at the start was read.
     """
 
-    def __init__(self, partition: int, parts: ReplicationParts) -> None:
+    def __init__(self, partition: int, parts: ReplicationDeps) -> None:
         self.partitions: dict[TopicPartition, ControlledPartition] = {}
         self.serving = False
         self._partition = partition
@@ -136,7 +140,7 @@ class OwnedReplication:
         self._markers = TopicPartition(REPLICATION_MARKERS, partition)
         self._positions = TopicPartition(REPLICATION_POSITIONS, partition)
         self._started: set[TopicPartition] = set()
-        self._shared: ControllerParts | None = None
+        self._shared: ControllerDeps | None = None
 
     @property
     def served(self) -> dict[TopicPartition, ControlledPartition]:
@@ -168,7 +172,7 @@ class OwnedReplication:
         )
         groups = parts.connector.group_admin()
         polls = GroupPolls(parts.admin, groups, decided, here=parts.here, positions=self._positions)
-        self._shared = ControllerParts(
+        self._shared = ControllerDeps(
             parts.admin,
             groups,
             parts.writer,
@@ -243,7 +247,7 @@ class OwnedReplication:
         if controlled is None:
             parts = self._parts
             assert self._shared is not None
-            builder = SnapshotBuilder(
+            builder = PositionSnapshotBuilder(
                 data,
                 parts.here,
                 parts.remotes,
@@ -310,7 +314,7 @@ class ReplicationDriver:
         parts: shared with other owners.
     """
 
-    def __init__(self, partition: int, parts: ReplicationParts) -> None:
+    def __init__(self, partition: int, parts: ReplicationDeps) -> None:
         self.assigned = True
         self.owned: OwnedReplication | None = None
         self._partition = partition

@@ -28,11 +28,16 @@ from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import markers as replication_markers
 from stilltide.schemas.replication import positions as replication_positions
-from stilltide.schemas.replication.markers import AppliedKey, Snapshots, SnapshotsKey, UpdateKey
+from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.origins import Claims, Incarnation, topic_incarnation
 from stilltide.schemas.replication.positions import Bucket
+from stilltide.schemas.replication.signals import (
+    AppliedKey,
+    PositionSnapshots,
+    SnapshotsKey,
+    UpdateKey,
+)
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -51,7 +56,7 @@ TOLD_EVERY_S = 2.0
 Told = Callable[[str], None]
 
 
-class Progress:
+class ReadingProgress:
     """Says how far reading has come, now and then; a short one says nothing.
 
     Args:
@@ -95,12 +100,12 @@ class GroupPlace:
     view: LogView
     indexes: dict[ClusterName, OffsetIndex]
     markers: GroupMarkers
-    snapshots: Snapshots | None
+    snapshots: PositionSnapshots | None
     copied: Mapping[ClusterName, Bucket | None]
     committed: Committed | None
     seen: GroupSeen
     decided: DecidedLog
-    progress: Progress
+    progress: ReadingProgress
 
     async def run(self, reading: Generator[ReadLog, LogRead, T]) -> T:
         """Carries out what it wants to read."""
@@ -137,7 +142,7 @@ class _Known:
 
     indexes: dict[ClusterName, OffsetIndex]
     markers: GroupMarkers = field(default_factory=GroupMarkers)
-    snapshots: Snapshots | None = None
+    snapshots: PositionSnapshots | None = None
 
 
 class GroupPlaces:
@@ -157,7 +162,7 @@ class GroupPlaces:
         connector: GroupConnector,
         sources: Collection[ClusterName],
         timeout_s: float,
-        progress: Progress,
+        progress: ReadingProgress,
     ) -> None:
         self._progress = progress
         self._cluster = cluster
@@ -338,7 +343,7 @@ def _feed_one(
         if isinstance(key, UpdateKey | AppliedKey) and key.group == group:
             place.markers.read(key, value)
         elif isinstance(key, SnapshotsKey) and key.source == here:
-            assert value is None or isinstance(value, Snapshots)
+            assert value is None or isinstance(value, PositionSnapshots)
             place.snapshots = value
         return
     bucket_key = replication_positions.decode_key(record.key)

@@ -12,10 +12,10 @@ from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.core.groups.frontier import LogView, read_again
 from stilltide.pipeline.core.groups.group import GroupSeen, Standing
 from stilltide.pipeline.core.offset_index import claims, intervals
-from stilltide.pipeline.drivers.groups.places import GroupPlace, GroupPlaces, Progress, Told
+from stilltide.pipeline.drivers.groups.places import GroupPlace, GroupPlaces, ReadingProgress, Told
 from stilltide.pipeline.errors import UnknownGroupError
-from stilltide.schemas.replication.markers import Snapshots
 from stilltide.schemas.replication.origins import Claims
+from stilltide.schemas.replication.signals import PositionSnapshots
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 
@@ -43,7 +43,7 @@ class Standpoint(NamedTuple):
     standing: Standing
     view: LogView
     updated: Offset | None
-    snapshots: Snapshots | None
+    snapshots: PositionSnapshots | None
     links: Mapping[ClusterName, int | None]
     told_by: Collection[ClusterName]
     read_again: int
@@ -68,7 +68,7 @@ async def describe_group(
         UnavailableError, RetriableError: a cluster is away.
         DecodeError: a marker, bucket or commit that cannot be understood.
     """
-    progress = Progress(told)
+    progress = ReadingProgress(told)
     readers = [
         GroupPlaces(name, connector, connectors.keys() - {name}, timeout_s, progress)
         for name, connector in connectors.items()

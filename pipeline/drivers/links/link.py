@@ -21,7 +21,7 @@ from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
-from stilltide.pipeline.drivers.links.link_life import LinkDriver, LinkParts, StartOverError
+from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, StartOverError
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.sides import check_distinct, opened
@@ -129,7 +129,7 @@ class Replication:
         finally:
             await self._close()
 
-    async def _opened(self) -> tuple[LinkParts, LinkedTopics]:
+    async def _opened(self) -> tuple[LinkDeps, LinkedTopics]:
         options = self._options
         source, target = [
             await self._patient(
@@ -147,7 +147,7 @@ class Replication:
         on_source = PositionsView(source, f"link-{target.name}-positions")
         on_target = PositionsView(target, f"link-{source.name}-positions")
         self._views = [on_source, on_target]
-        parts = LinkParts(
+        parts = LinkDeps(
             source,
             target,
             on_source,
@@ -173,7 +173,7 @@ class Replication:
                     raise
                 await self._rest(self._options.retry_delay_s)
 
-    async def _serve(self, parts: LinkParts, topics: LinkedTopics) -> None:
+    async def _serve(self, parts: LinkDeps, topics: LinkedTopics) -> None:
         """Looks at the topics now and then; keeps a driver for each positions partition."""
         looking = asyncio.create_task(self._keep_looking(parts, topics))
         try:
@@ -194,7 +194,7 @@ class Replication:
         finally:
             await _cancelled([looking, *self._keepers.values()])
 
-    async def _keep_looking(self, parts: LinkParts, topics: LinkedTopics) -> None:
+    async def _keep_looking(self, parts: LinkDeps, topics: LinkedTopics) -> None:
         while True:
             await asyncio.sleep(self._options.look_interval_s)
             self._seen = await self._patient(lambda: topics.look(strict=False))
@@ -205,7 +205,7 @@ class Replication:
             self.progress.ends_seen(ends)
             self._looked.set()
 
-    async def _keep_drivers(self, parts: LinkParts) -> None:
+    async def _keep_drivers(self, parts: LinkDeps) -> None:
         count = parts.target.counts[REPLICATION_POSITIONS]
         for partition in {system_partition(data, count) for data in self._seen}:
             if partition not in self._keepers:
@@ -221,7 +221,7 @@ class Replication:
             if system_partition(data, count) == partition
         }
 
-    async def _keep(self, parts: LinkParts, partition: int) -> None:
+    async def _keep(self, parts: LinkDeps, partition: int) -> None:
         """Runs one driver after the other until `stop`, or until one fails for good."""
         now = asyncio.get_running_loop().time
         count = parts.target.counts[REPLICATION_POSITIONS]

@@ -6,7 +6,7 @@
 - One loop feeds the machine and carries its effects out, in their order; only `ReadIncarnations`
   and the reading of markers and records go on beside it.
 - Whatever fails ends this driver; what its open transaction wrote is never seen. The next driver
-  begins with `Fence`.
+  begins with `FenceTarget`.
 - A bounded number of records is held in front of a machine that takes none.
 
 Refuses: to go on with a topic that is another one by now (`StartOverError`).
@@ -27,15 +27,15 @@ from stilltide.pipeline.core.links.effects import (
     Begin,
     Commit,
     Copy,
-    Fence,
+    FenceTarget,
     Fetch,
     Finish,
     LinkEffect,
     ReadIncarnations,
-    ReadPositions,
+    ReadLinkPositions,
     ReadPositionsEnd,
     ReportLost,
-    Serve,
+    ServeLink,
     StartOver,
 )
 from stilltide.pipeline.core.links.link import Link, LinkLimits
@@ -55,8 +55,8 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import PipelineError
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import markers as replication_markers
-from stilltide.schemas.replication.markers import MarkerKey, MarkerValue
+from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -68,7 +68,7 @@ class StartOverError(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkParts:
+class LinkDeps:
     """What the drivers of one link share.
 
     Attributes:
@@ -102,7 +102,7 @@ class LinkDriver:
     """
 
     def __init__(
-        self, parts: LinkParts, partition: int, topics: Mapping[TopicPartition, Topics]
+        self, parts: LinkDeps, partition: int, topics: Mapping[TopicPartition, Topics]
     ) -> None:
         self._parts = parts
         self._partition = partition
@@ -192,7 +192,7 @@ class LinkDriver:
         target = self._parts.target
         while todo:
             match todo.pop(0):
-                case Fence():
+                case FenceTarget():
                     await self._writer.fence()
                     todo += self._machine.fenced()
                 case ReadPositionsEnd():
@@ -200,9 +200,9 @@ class LinkDriver:
                     place = TopicPartition(REPLICATION_POSITIONS, self._partition)
                     ends = await target.admin.end_offsets([place])
                     todo += self._machine.positions_end_read(ends[place])
-                case ReadPositions() as effect:
+                case ReadLinkPositions() as effect:
                     todo += await feed_positions(self._machine, effect, target, self._partition)
-                case Serve():
+                case ServeLink():
                     return
                 case effect:
                     raise AssertionError(effect)
@@ -337,7 +337,7 @@ class LinkDriver:
                 if not left and not caught_up:
                     caught_up = True
                     self._take(self._machine.markers_caught_up(self._parts.clock.now_ms()))
-                markers: list[tuple[MarkerKey, MarkerValue | None]] = []
+                markers: list[tuple[SignalKey, SignalValue | None]] = []
                 for item in await reader.read():
                     place = item.data
                     if isinstance(item, Record):
@@ -349,7 +349,7 @@ class LinkDriver:
         finally:
             await reader.close()
 
-    def _markers_of(self, record: Record, count: int) -> list[tuple[MarkerKey, MarkerValue | None]]:
+    def _markers_of(self, record: Record, count: int) -> list[tuple[SignalKey, SignalValue | None]]:
         try:
             key, value = replication_markers.decode(record.key, record.value)
         except StilltideError as error:

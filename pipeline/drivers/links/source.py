@@ -26,7 +26,7 @@ from stilltide.pipeline.core.read_committed.effects import (
 )
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.drivers.links.sides import Side
-from stilltide.pipeline.drivers.read_committed.evidence import Evidence
+from stilltide.pipeline.drivers.read_committed.evidence import OutcomeTail
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked, SnapshotAsker
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of_headers
@@ -146,8 +146,8 @@ class DecidedSource:
         await self._stop_evidence()
         await self._reader.close()
 
-    def _new_evidence(self, admin: LogAdmin) -> Evidence:
-        return Evidence(
+    def _new_evidence(self, admin: LogAdmin) -> OutcomeTail:
+        return OutcomeTail(
             self._side.connector,
             admin,
             self._outages,

@@ -12,28 +12,28 @@ from typing import Any
 
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.records import EndReached, Record
-from stilltide.pipeline.core.links.effects import LinkEffect, ReadPositions, Serve
+from stilltide.pipeline.core.links.effects import LinkEffect, ReadLinkPositions, ServeLink
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.positions import decode_bucket, decode_key
 from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
 from stilltide.schemas.values import Offset, TopicPartition
 
 
 async def feed_positions(
-    machine: Link[Any], effect: ReadPositions, target: Side, partition: int
+    machine: Link[Any], effect: ReadLinkPositions, target: Side, partition: int
 ) -> list[LinkEffect[Any]]:
-    """Carries `ReadPositions` out; returns what the machine answers in the end."""
+    """Carries `ReadLinkPositions` out; returns what the machine answers in the end."""
     place = TopicPartition(REPLICATION_POSITIONS, partition)
     async with aclosing(_read(target, place)) as items:
         async for item in items:
             if isinstance(item, EndReached):
                 effects = machine.positions_read(item.end_offset)
                 if effects:
-                    assert effects == [Serve()]
+                    assert effects == [ServeLink()]
                     return effects
             else:
                 _fed(item, lambda it: _bucket_read(machine, it))

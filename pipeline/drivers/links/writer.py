@@ -14,7 +14,7 @@ from stilltide.pipeline.core.links.effects import Commit, Copy, Finish
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import Payload
-from stilltide.schemas.replication import markers as replication_markers
+from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.origins import Incarnation, Interval, OriginStamp
 from stilltide.schemas.replication.positions import BucketKey, encode_bucket, encode_key
 from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS

@@ -13,7 +13,11 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.native import NativeTransactions
-from stilltide.pipeline.core.native.hanging import OpenTransaction, judge_open, open_producer_ids
+from stilltide.pipeline.core.native.hanging import (
+    OpenNativeTransaction,
+    judge_open,
+    open_producer_ids,
+)
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.native.transactions import DescribedTransaction
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -32,12 +36,12 @@ class StablePosition(NamedTuple):
     data: TopicPartition
     last_stable_offset: EndOffset
     high_watermark: EndOffset
-    open: tuple[OpenTransaction, ...]
+    open: tuple[OpenNativeTransaction, ...]
 
 
 async def open_transactions(
     native: NativeTransactions, partitions: Sequence[TopicPartition]
-) -> list[OpenTransaction]:
+) -> list[OpenNativeTransaction]:
     """The open transactions of partitions, by partition and first offset.
 
     Raises:
@@ -82,7 +86,7 @@ async def stable_positions(
 
 async def find_hanging(
     native: NativeTransactions, data: TopicPartition, open_from: Offset
-) -> OpenTransaction:
+) -> OpenNativeTransaction:
     """The hanging transaction that begins at an offset.
 
     Raises:
@@ -117,7 +121,7 @@ async def find_hanging(
 
 async def abort_hanging(
     native: NativeTransactions, data: TopicPartition, open_from: Offset
-) -> OpenTransaction:
+) -> OpenNativeTransaction:
     """Ends a hanging transaction with an ABORT marker; what it was.
 
     Raises:

@@ -38,7 +38,7 @@ REST_S = 30.0
 """What cannot be indexed is tried again after so long."""
 
 
-class IndexParts(NamedTuple):
+class IndexDeps(NamedTuple):
     """What the indexers of a worker share.
 
     Attributes:
@@ -69,7 +69,7 @@ class IndexOwner:
         metrics: where it counts.
     """
 
-    def __init__(self, partition: int, parts: IndexParts, *, metrics: IndexMetrics) -> None:
+    def __init__(self, partition: int, parts: IndexDeps, *, metrics: IndexMetrics) -> None:
         self.assigned = True
         self.partition = partition
         self._parts = parts

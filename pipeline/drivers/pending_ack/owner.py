@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.buffered_log.bases import Trim
 from stilltide.pipeline.core.pending_ack.machine import (
+    AckReply,
     PendingAckEffect,
     PendingAckStore,
-    Reply,
-    WriteBase,
+    WriteAckBase,
 )
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
 from stilltide.pipeline.drivers.pending_ack.stats import store_stats, with_subscriptions
-from stilltide.pipeline.drivers.service.owner import OwnerDriver, OwnerParts
+from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
 from stilltide.schemas.framing import encode_request_record
@@ -44,7 +44,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
     """
 
     def __init__(
-        self, partition: int, parts: OwnerParts, *, limits: BatchLimits, metrics: OwnerMetrics
+        self, partition: int, parts: OwnerDeps, *, limits: BatchLimits, metrics: OwnerMetrics
     ) -> None:
         self.partition = partition
         log_partition = TopicPartition(topics.PENDING_ACK_LOG, partition)
@@ -83,9 +83,9 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
 
     def _carry_out(self, effect: PendingAckEffect) -> None:
         match effect:
-            case Reply(request, answer):
+            case AckReply(request, answer):
                 self._reply(request, answer)
-            case WriteBase(as_of, state):
+            case WriteAckBase(as_of, state):
                 self._write_base(as_of, encode_state(state))
             case Trim(offset):
                 self._trim(offset)

@@ -23,7 +23,7 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
 from stilltide.pipeline.core.read_committed.effects import Deliver, Effect
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
-from stilltide.pipeline.drivers.read_committed.evidence import Evidence
+from stilltide.pipeline.drivers.read_committed.evidence import OutcomeTail
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
@@ -98,7 +98,7 @@ class DecidedLog:
         self._standing: set[TopicPartition] = set()
         self._scanner = connector.reader(f"{client_id}-scan", fetching=Fetching.SCANNING)
         self._scanning = asyncio.Lock()
-        self._evidence = Evidence(
+        self._evidence = OutcomeTail(
             connector,
             admin,
             outages,

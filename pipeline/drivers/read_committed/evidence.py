@@ -27,7 +27,7 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 Decided = Callable[[TopicPartition, list[Effect[Any]]], None]
 
 
-class Evidence:
+class OutcomeTail:
     """Feeds machines in `run`, which is to be cancelled and called anew after `add` and `remove`.
 
     Args:

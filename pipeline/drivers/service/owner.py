@@ -43,7 +43,7 @@ NOBODYS = "neither a fence nor an entry of the owner at that time"
 
 
 @dataclass(frozen=True)
-class OwnerParts:
+class OwnerDeps:
     """What the owners of one worker use together.
 
     Attributes:
@@ -121,7 +121,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         self,
         owned: TopicPartition,
         codec: LogCodec,
-        parts: OwnerParts,
+        parts: OwnerDeps,
         *,
         limits: BatchLimits,
         metrics: OwnerMetrics,

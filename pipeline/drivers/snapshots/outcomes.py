@@ -38,7 +38,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Evidence:
+class TopicOutcomes:
     """The partitions of some topics, and all that decides their records.
 
     Attributes:
@@ -70,7 +70,7 @@ async def gather_evidence(
     progress: Progress = lambda _: None,
     *,
     outcomes_required: bool = True,
-) -> Evidence:
+) -> TopicOutcomes:
     """The evidence for `topics`, as of now.
 
     Args:
@@ -133,7 +133,7 @@ class _Gathering:
         await self._logs.close()
         await self._reader.close()
 
-    async def run(self, progress: Progress) -> Evidence:
+    async def run(self, progress: Progress) -> TopicOutcomes:
         gap: FatalError | SnapshotError | None = None
         for _ in range(ATTEMPTS_MAX):
             newer = await self._logs.read_on()
@@ -146,7 +146,7 @@ class _Gathering:
         assert gap is not None
         raise gap
 
-    async def _attempt(self, progress: Progress) -> Evidence:
+    async def _attempt(self, progress: Progress) -> TopicOutcomes:
         snapshots = self._snapshots()
         data = await _ranges(self._admin, self._partitions)
         for read in data:
@@ -159,7 +159,7 @@ class _Gathering:
             _check_reach(place, absorbed_to[place], logs[number])
         progress(f"reading outcomes from {len(marker_ranges)} partitions")
         found = await self._markers(marker_ranges)
-        return Evidence(
+        return TopicOutcomes(
             data,
             self._topic_ids,
             tuple(marker for _, marker in found),

@@ -13,7 +13,7 @@ import structlog
 
 from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
-from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotParts
+from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.framing import decode_value
@@ -40,7 +40,7 @@ class SnapshotDriver:
         metrics: where it counts.
     """
 
-    def __init__(self, partition: int, parts: SnapshotParts, *, metrics: SnapshotMetrics) -> None:
+    def __init__(self, partition: int, parts: SnapshotDeps, *, metrics: SnapshotMetrics) -> None:
         self.assigned = True
         self.partition = partition
         self._parts = parts

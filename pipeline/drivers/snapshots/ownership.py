@@ -60,7 +60,7 @@ Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True)
-class SnapshotParts:
+class SnapshotDeps:
     """What the snapshot writers of one worker use together.
 
     Attributes:
@@ -100,7 +100,7 @@ class OwnedSnapshots:
     def __init__(
         self,
         partition: int,
-        parts: SnapshotParts,
+        parts: SnapshotDeps,
         *,
         metrics: SnapshotMetrics,
         serving: Callable[[], None],

@@ -13,7 +13,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.pipeline.core.snapshots.verify import Difference, DifferenceKind, SnapshotCheck
 from stilltide.pipeline.drivers.shared.log_scan import scan
-from stilltide.pipeline.drivers.snapshots.outcomes import Evidence, Progress, gather_evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import Progress, TopicOutcomes, gather_evidence
 from stilltide.pipeline.errors import SnapshotError
 from stilltide.schemas.errors import MalformedHeaderError
 from stilltide.schemas.headers import txn_header
@@ -83,7 +83,7 @@ async def verify_topic(
 
 async def _read_data(
     connector: Connector,
-    evidence: Evidence,
+    evidence: TopicOutcomes,
     checks: dict[TopicPartition, SnapshotCheck],
     progress: Progress,
 ) -> None:
@@ -113,11 +113,13 @@ async def _read_data(
         await reader.close()
 
 
-def _decided(evidence: Evidence, read: OffsetRange) -> OffsetRange:
+def _decided(evidence: TopicOutcomes, read: OffsetRange) -> OffsetRange:
     return read._replace(end=evidence.snapshots[read.data].end.max_read_position)
 
 
-def _checked(data: TopicPartition, evidence: Evidence, check: SnapshotCheck) -> CheckedSnapshot:
+def _checked(
+    data: TopicPartition, evidence: TopicOutcomes, check: SnapshotCheck
+) -> CheckedSnapshot:
     return CheckedSnapshot(
         data,
         evidence.snapshots[data].end.max_read_position,

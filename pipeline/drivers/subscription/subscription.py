@@ -33,7 +33,7 @@ from stilltide.pipeline.core.read_committed.effects import (
     Withheld,
 )
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
-from stilltide.pipeline.drivers.read_committed.evidence import Evidence
+from stilltide.pipeline.drivers.read_committed.evidence import OutcomeTail
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked, SnapshotAsker
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
@@ -79,7 +79,7 @@ class SubscriptionDriver:
             retry_delay_s=options.retry_delay_s,
         )
         self._reader: GroupReader | None = None
-        self._evidence: Evidence | None = None
+        self._evidence: OutcomeTail | None = None
         self._assigned: dict[TopicPartition, _Assigned] = {}
         self._buffer = DeliveredBuffer()
         self._standing: set[TopicPartition] = set()
@@ -123,7 +123,7 @@ class SubscriptionDriver:
             self._elsewhere = ElsewhereFilter(
                 self._connector, self._admin, options.group, topic_ids
             )
-        self._evidence = Evidence(
+        self._evidence = OutcomeTail(
             self._connector,
             self._admin,
             self._outages,

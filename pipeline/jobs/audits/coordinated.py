@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility, digest_of_sums
-from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audit_result import Finding, FindingKind, PartitionAudit
 from stilltide.pipeline.jobs.findings import Unmarked, collect_findings, find_unmarked
 from stilltide.pipeline.jobs.outcomes import mixed_transactions, of_current_topic
@@ -48,7 +48,7 @@ class Judgement:
 def judge(
     groups: DataFrame,
     outcomes: DataFrame,
-    evidence: Evidence,
+    evidence: TopicOutcomes,
     evidence_max: int,
     compacted: Collection[str] = (),
 ) -> Judgement:
@@ -80,7 +80,7 @@ def judge(
     )
 
 
-def _partition_audits(groups: DataFrame, evidence: Evidence) -> tuple[PartitionAudit, ...]:
+def _partition_audits(groups: DataFrame, evidence: TopicOutcomes) -> tuple[PartitionAudit, ...]:
     names = [name for name in ("rows", "digest_high", "digest_low") if name in groups.columns]
     sums = [F.sum(name).alias(name) for name in names]
     found: dict[TopicPartition, dict[str, Row]] = {read.data: {} for read in evidence.data}
@@ -116,7 +116,7 @@ def _mixed(txn: TxnId) -> Finding:
     return Finding(FindingKind.MIXED, None, None, None, txn, None, None)
 
 
-def _distinct_transactions(evidence: Evidence) -> tuple[int, int]:
+def _distinct_transactions(evidence: TopicOutcomes) -> tuple[int, int]:
     """How many have committed as markers say, and aborted as markers or snapshots say."""
     current = [marker for marker in evidence.markers if of_current_topic(marker, evidence)]
     committed = {marker.txn for marker in current if marker.committed}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.native import NativeTransactions
-from stilltide.pipeline.core.native.hanging import OpenTransaction
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
 from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings, OpenNative
@@ -19,7 +19,7 @@ from stilltide.schemas.values import TopicPartition
 
 async def ask_open(
     native: NativeTransactions, data: Sequence[TopicPartition]
-) -> list[OpenTransaction] | FatalError:
+) -> list[OpenNativeTransaction] | FatalError:
     """The open native transactions, or why the brokers do not say.
 
     Raises:
@@ -32,7 +32,7 @@ async def ask_open(
 
 
 def check_hanging(
-    found: Sequence[OpenTransaction] | FatalError, now_ms: int, evidence_max: int
+    found: Sequence[OpenNativeTransaction] | FatalError, now_ms: int, evidence_max: int
 ) -> tuple[CheckResult, tuple[OpenNative, ...]]:
     """Judges what brokers said; the open ones come oldest first.
 
@@ -67,7 +67,7 @@ def check_hanging(
     return CheckResult.of(Check.HANGING, findings, open=len(shown)), tuple(shown)
 
 
-def _age_ms(one: OpenTransaction, now_ms: int) -> int:
+def _age_ms(one: OpenNativeTransaction, now_ms: int) -> int:
     """Since it began, or last wrote where no coordinator knows it; clocks may differ."""
     began_ms = one.transaction.started_at_ms if one.transaction is not None else None
     return max(0, now_ms - (one.producer.last_timestamp_ms if began_ms is None else began_ms))

@@ -153,7 +153,7 @@ class OpenNative:
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
+class UndecidedRecord:
     """The first record of a partition whose coordinated transaction is undecided.
 
     Attributes:
@@ -218,7 +218,7 @@ class AuditReport:
     checks: tuple[CheckResult, ...]
     partitions: tuple[PartitionFigures, ...]
     open_transactions: tuple[OpenNative, ...]
-    undecided: tuple[Undecided, ...]
+    undecided: tuple[UndecidedRecord, ...]
 
     @property
     def verdict(self) -> Verdict:

@@ -27,7 +27,7 @@ from stilltide.connectors.spark.errors import spark_errors
 from stilltide.connectors.spark.read_committed import Decisions, classify, with_txn
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import read_ranges
-from stilltide.pipeline.core.native.hanging import OpenTransaction
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.native.batch_walk import walk
@@ -120,7 +120,7 @@ class _Known(NamedTuple):
 
     scope: Scope
     native: NativeEvidence
-    open: Sequence[OpenTransaction] | FatalError
+    open: Sequence[OpenNativeTransaction] | FatalError
     asked_ms: int
 
 

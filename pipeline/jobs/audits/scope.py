@@ -16,7 +16,7 @@ from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.native.batch_walk import deleted_meanwhile
-from stilltide.pipeline.drivers.snapshots.outcomes import Evidence, Progress, gather_evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import Progress, TopicOutcomes, gather_evidence
 from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
@@ -37,7 +37,7 @@ class Scope:
         compacted: topics whose cleaner may take records out of the middle.
     """
 
-    evidence: Evidence
+    evidence: TopicOutcomes
     logs: tuple[OffsetRange, ...]
     high_watermarks: Mapping[TopicPartition, EndOffset]
     compacted: frozenset[str]

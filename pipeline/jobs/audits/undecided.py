@@ -13,7 +13,7 @@ from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.records import TimedRecord
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
 from stilltide.pipeline.drivers.shared.log_scan import scan
-from stilltide.pipeline.jobs.audits.report import Undecided
+from stilltide.pipeline.jobs.audits.report import UndecidedRecord
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 
 FirstUndecided = Mapping[TopicPartition, tuple[Offset, TxnId]]
@@ -39,7 +39,9 @@ def first_undecided(transactions: DataFrame) -> FirstUndecided:
     }
 
 
-async def aged(connector: Connector, found: FirstUndecided, now_ms: int) -> tuple[Undecided, ...]:
+async def aged(
+    connector: Connector, found: FirstUndecided, now_ms: int
+) -> tuple[UndecidedRecord, ...]:
     """The same with their ages, oldest first.
 
     Args:
@@ -53,7 +55,7 @@ async def aged(connector: Connector, found: FirstUndecided, now_ms: int) -> tupl
     """
     reader = connector.reader("audit", timestamps=True, fetching=Fetching.SCANNING)
     ranges = [OffsetRange(it, offset, EndOffset(offset + 1)) for it, (offset, _) in found.items()]
-    shown: list[Undecided] = []
+    shown: list[UndecidedRecord] = []
     try:
         async for records in scan(reader, ranges):
             for record in records:
@@ -61,7 +63,7 @@ async def aged(connector: Connector, found: FirstUndecided, now_ms: int) -> tupl
                 _, txn = found[TopicPartition(record.topic, record.partition)]
                 age_ms = max(0, now_ms - record.timestamp_ms)  # clocks may differ
                 shown.append(
-                    Undecided(record.topic, record.partition, str(txn), record.offset, age_ms)
+                    UndecidedRecord(record.topic, record.partition, str(txn), record.offset, age_ms)
                 )
     finally:
         await reader.close()

@@ -19,7 +19,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.buffered_log.effective import EffectiveLog
-from stilltide.pipeline.core.pending_ack.machine import PendingAckStore, Reply
+from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.framing import decode_value
@@ -60,7 +60,7 @@ class _Log:
         self._judging = False
         self.earlier: set[tuple[bytes, int]] = set()
 
-    def read(self, entry: Record) -> list[Reply]:
+    def read(self, entry: Record) -> list[AckReply]:
         """The requests of an entry that is effective, in order, with the right answers."""
         if not self._judging and entry.offset >= self._replay_end:
             self.store.serve(entry.offset, 0)
@@ -79,7 +79,7 @@ class _Log:
                 if isinstance(it.body, AckRequest)
             }
         effects = self.store.applied(entry.offset, records, own=True, now_ms=0)
-        return [effect for effect in effects if isinstance(effect, Reply)]
+        return [effect for effect in effects if isinstance(effect, AckReply)]
 
 
 class AckHistory:

@@ -20,7 +20,7 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
-from stilltide.pipeline.drivers.service.owner import OwnerParts
+from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
@@ -32,7 +32,7 @@ from stilltide.pipeline.drivers.service.requests import (
     Service,
 )
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
-from stilltide.pipeline.drivers.snapshots.ownership import SnapshotParts
+from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS, system_topics
 from stilltide.schemas.values import Offset, TopicPartition
@@ -123,7 +123,7 @@ class MemoryWorker:
             await line.open(partition_count=count, response_partition_count=self._partitions)
             self._stack.push_async_callback(line.close)
         replies = Replies(writer, askers=[acks, barriers])
-        parts = OwnerParts(
+        parts = OwnerDeps(
             self._connector,
             writer,
             replies,
@@ -145,7 +145,7 @@ class MemoryWorker:
         await until(lambda: all(it.serving for it in owners) or any(it.done() for it in self.tasks))
         return self
 
-    def _make_owners(self, parts: OwnerParts, ends: EndOffsets, acks: AckRequests) -> None:
+    def _make_owners(self, parts: OwnerDeps, ends: EndOffsets, acks: AckRequests) -> None:
         for coordinator in range(self._coordinators):
             driver = CoordinatorDriver(
                 coordinator,
@@ -165,9 +165,9 @@ class MemoryWorker:
             self.pending_acks.append(store)
 
     def _make_snapshot_writers(
-        self, shared: OwnerParts, barriers: CoordinatorRequests, limits: SnapshotLimits
+        self, shared: OwnerDeps, barriers: CoordinatorRequests, limits: SnapshotLimits
     ) -> None:
-        parts = SnapshotParts(
+        parts = SnapshotDeps(
             self._connector,
             shared.admin,
             shared.replies,

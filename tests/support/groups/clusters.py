@@ -13,14 +13,14 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller import ControllerLimits, SyncMode
-from stilltide.pipeline.core.groups.snapshots import SnapshotLimits
+from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLimits
 from stilltide.pipeline.core.links.link import LinkLimits
-from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDriver, ReplicationParts
+from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps, ReplicationDriver
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.metrics.groups import SubscriptionMetrics
-from stilltide.schemas.replication import markers as replication_markers
-from stilltide.schemas.replication.markers import MarkerKey, MarkerValue, UpdateKey
+from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication.signals import SignalKey, SignalValue, UpdateKey
 from stilltide.schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
@@ -63,7 +63,7 @@ class Site:
 
     def start(self):
         """Its controller begins, or another one does."""
-        parts = ReplicationParts(
+        parts = ReplicationDeps(
             self.connector,
             self.connector.admin(),
             self.connector.writer("controller"),
@@ -74,7 +74,7 @@ class Site:
             self._first,
             1,
             mode=self.mode,
-            snapshot_limits=SnapshotLimits(interval_ms=50),
+            snapshot_limits=PositionSnapshotLimits(interval_ms=50),
             controller_limits=ControllerLimits(poll_interval_ms=10, publish_interval_ms=10),
             snapshot_taken=self.metrics.snapshot_taken,
         )
@@ -100,12 +100,12 @@ class Site:
         found = self.broker.group(group).committed.get(DATA)
         return None if found is None else found.offset
 
-    def markers(self) -> list[tuple[MarkerKey, MarkerValue | None]]:
+    def markers(self) -> list[tuple[SignalKey, SignalValue | None]]:
         """All that were written, in order."""
         found = self.broker.records(MARKERS)
         return [replication_markers.decode(one.key, one.value) for one in found]
 
-    def updates(self) -> list[tuple[MarkerKey, MarkerValue | None]]:
+    def updates(self) -> list[tuple[SignalKey, SignalValue | None]]:
         """Of any cluster, as this one has them."""
         return [it for it in self.markers() if isinstance(it[0], UpdateKey)]
 

@@ -15,9 +15,16 @@ from stilltide.pipeline.core.groups.controller_effects import MoveGroup, Poll, R
 from stilltide.pipeline.core.groups.frontier import LogRead, VisibleRecord, read_again
 from stilltide.pipeline.core.groups.group import GroupSeen
 from stilltide.pipeline.core.groups.lag import read_again_at_most
-from stilltide.pipeline.core.groups.snapshot_effects import ReadDecidedEnd, ReadEnd, WriteMarker
-from stilltide.pipeline.core.groups.snapshots import SnapshotBuilder, SnapshotLimits
-from stilltide.schemas.replication.markers import Snapshots, Update, UpdateKey
+from stilltide.pipeline.core.groups.position_snapshot_effects import (
+    ReadDecidedEnd,
+    ReadEnd,
+    WriteMarker,
+)
+from stilltide.pipeline.core.groups.position_snapshots import (
+    PositionSnapshotBuilder,
+    PositionSnapshotLimits,
+)
+from stilltide.schemas.replication.signals import PositionSnapshots, Update, UpdateKey
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 from tests.support.groups.world import Cluster, Txn, World, end_txn
 from tests.support.links.link import LinkActor
@@ -32,12 +39,12 @@ class ControllerActor:
         self.system, self.world, self.cluster, self.data = system, system.world, cluster, data
         others = [one.name for one in self.world.clusters if one is not cluster]
         system.nonces += 1
-        self.builder = SnapshotBuilder(
+        self.builder = PositionSnapshotBuilder(
             data,
             cluster.name,
             others,
             nonce=system.nonces.to_bytes(8),
-            limits=SnapshotLimits(snapshots_max=4),
+            limits=PositionSnapshotLimits(snapshots_max=4),
         )
         self.machine = ReplicationController(
             data, cluster.name, others, mode=mode, limits=ControllerLimits()
@@ -118,7 +125,7 @@ class ControllerActor:
         key, value = effect.key, effect.value
         if isinstance(key, UpdateKey) and isinstance(value, Update):
             self.world.check_claims(key.group, self.data, value)
-        if isinstance(value, Snapshots):
+        if isinstance(value, PositionSnapshots):
             self.system.check_snapshot(self.cluster, self.data, value)
         self.cluster.markers.append((key, value))
 
@@ -242,7 +249,7 @@ class System:
             self.zombies = [*self.zombies[-2:], actor]
         self.controllers[at] = ControllerActor(self, actor.cluster, actor.data, self.mode)
 
-    def check_snapshot(self, cluster: Cluster, data: TopicPartition, value: Snapshots):
+    def check_snapshot(self, cluster: Cluster, data: TopicPartition, value: PositionSnapshots):
         """I3: who has read below the local end has read below every position."""
         if not value.snapshots or self.logs_are_short:
             return

@@ -6,14 +6,14 @@ A line says what came to be on a cluster: `a| ask 1` is a request of round 1 wri
 
 from collections.abc import Iterator
 
-from stilltide.schemas.replication.markers import (
+from stilltide.schemas.replication.signals import (
     AppliedKey,
-    MarkerKey,
-    MarkerValue,
-    Request,
-    Response,
+    PositionSnapshotRequest,
+    PositionSnapshotResponse,
+    PositionSnapshots,
     ResponseKey,
-    Snapshots,
+    SignalKey,
+    SignalValue,
     Update,
 )
 from stilltide.schemas.values import ClusterName
@@ -102,13 +102,13 @@ class Theatre:
             if groups.get((group, self.data), (None, None))[0] != offset:
                 self.lines.append(f"{who}| {group} moved to {offset}")
 
-    def _described(self, key: MarkerKey, value: MarkerValue) -> Iterator[str]:
+    def _described(self, key: SignalKey, value: SignalValue) -> Iterator[str]:
         asker = key.target if isinstance(key, ResponseKey) else key.source
-        if isinstance(value, Request) and asker == self.about:
+        if isinstance(value, PositionSnapshotRequest) and asker == self.about:
             yield f"ask {value.round}"
-        elif isinstance(value, Response) and asker == self.about:
+        elif isinstance(value, PositionSnapshotResponse) and asker == self.about:
             yield f"answer {value.round}: decided to {value.decided_end}"
-        elif isinstance(value, Snapshots) and asker == self.about:
+        elif isinstance(value, PositionSnapshots) and asker == self.about:
             newest = value.snapshots[-1]
             remotes = [f"{one.incarnation.cluster} to {one.end_offset}" for one in newest.positions]
             yield f"snapshot at {newest.local_end}: {', '.join(remotes)}"

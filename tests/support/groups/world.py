@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 from stilltide.pipeline.core.groups.frontier import LogView
 from stilltide.pipeline.core.offset_index import claims
-from stilltide.schemas.replication.markers import Applied, MarkerKey, MarkerValue, Update, UpdateKey
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.replication.signals import Applied, SignalKey, SignalValue, Update, UpdateKey
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 FORWARDED = b"elsewher"
@@ -103,7 +103,7 @@ class Cluster:
     name: ClusterName
     up: bool = True
     data: dict[TopicPartition, DataLog] = field(default_factory=dict)
-    markers: Log[tuple[MarkerKey, MarkerValue]] = field(default_factory=Log)
+    markers: Log[tuple[SignalKey, SignalValue]] = field(default_factory=Log)
     positions: Log[tuple[BucketKey, Bucket | None]] = field(default_factory=Log)
     committed: dict[tuple[str, TopicPartition], tuple[int, int | None]] = field(
         default_factory=dict

@@ -12,14 +12,14 @@ from stilltide.pipeline.core.links.effects import (
     Begin,
     Commit,
     Copy,
-    Fence,
+    FenceTarget,
     Fetch,
     Finish,
     ReadIncarnations,
-    ReadPositions,
+    ReadLinkPositions,
     ReadPositionsEnd,
     ReportLost,
-    Serve,
+    ServeLink,
     StartOver,
 )
 from stilltide.pipeline.core.links.link import Link, LinkLimits
@@ -62,10 +62,10 @@ class LinkActor:
         self.serving = self.caught_up = self.dead = False
         self.lost: list[tuple[TopicPartition, Interval]] = []
         self.handlers: dict[type, Callable[..., None]] = {
-            Fence: self.on_fence,
+            FenceTarget: self.on_fence,
             ReadPositionsEnd: self.on_read_positions_end,
-            ReadPositions: self.on_read_positions,
-            Serve: self.on_serve,
+            ReadLinkPositions: self.on_read_positions,
+            ServeLink: self.on_serve,
             Fetch: self.on_fetch,
             ReportLost: lambda effect: self.lost.append((effect.data, effect.offsets)),
             ReadIncarnations: lambda effect: self.asking.add(effect.data),
@@ -206,7 +206,7 @@ class LinkActor:
 
     # -- effects
 
-    def on_fence(self, _: Fence):
+    def on_fence(self, _: FenceTarget):
         """Takes the transactional id."""
         self.system.fence(self)
         self.todo += self.machine.fenced()
@@ -217,11 +217,11 @@ class LinkActor:
             self.machine.target_marker_read(key, value)
         self.todo += self.machine.positions_end_read(EndOffset(self.target.positions.end))
 
-    def on_read_positions(self, effect: ReadPositions):
+    def on_read_positions(self, effect: ReadLinkPositions):
         """Step by step."""
         self.positions_to = effect.until
 
-    def on_serve(self, _: Serve):
+    def on_serve(self, _: ServeLink):
         """Everything may come now."""
         self.serving = True
         self.markers_end = self.source.markers.stable

@@ -14,10 +14,10 @@ from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import markers as replication_markers
-from stilltide.schemas.replication.markers import MarkerKey, MarkerValue
+from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey, decode_bucket, decode_key
+from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -85,12 +85,12 @@ class MemoryCluster:
         encoded = markers.encode_key(data, txn), markers.encode_value(marker)
         self.broker.append(self._place(TXN_MARKERS, data), *encoded, None)
 
-    def mark(self, key: MarkerKey, value: MarkerValue):
+    def mark(self, key: SignalKey, value: SignalValue):
         """Writes a replication marker."""
         encoded = replication_markers.encode_key(key), replication_markers.encode_value(value)
         self.broker.append_all([NewRecord(self._place(REPLICATION_MARKERS, key.data), *encoded)])
 
-    def marks(self) -> dict[MarkerKey, MarkerValue | None]:
+    def marks(self) -> dict[SignalKey, SignalValue | None]:
         """The newest replication markers."""
         return dict(
             replication_markers.decode(it.key, it.value)

@@ -25,7 +25,7 @@ from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
-from stilltide.pipeline.drivers.snapshots.ownership import SnapshotParts
+from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 
 COORDINATORS = 2
@@ -121,7 +121,7 @@ async def lone_writer(
     admin, writer = connector.admin(), connector.writer("lone")
     line = connect_service(COORDINATOR_SERVICE, connector, "lone", timeout_s=WAIT_S)
     async with line as (coordinators, _):
-        parts = SnapshotParts(
+        parts = SnapshotDeps(
             connector,
             admin,
             Replies(writer),

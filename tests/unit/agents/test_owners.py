@@ -16,8 +16,8 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.agents.apps import cluster_app, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
-from stilltide.pipeline.agents.owners import Owners, Shared, replication_parts
-from stilltide.pipeline.agents.probes import Finding, Probes
+from stilltide.pipeline.agents.owners import Owners, WorkerDeps, replication_parts
+from stilltide.pipeline.agents.probes import CheckResult, Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
@@ -56,7 +56,7 @@ class Site:
         connector = MemoryConnector(broker)
         self.metrics = WorkerMetrics("a", CollectorRegistry())
         self._writer, self._admin = connector.writer("worker"), connector.admin()
-        self.shared = Shared(
+        self.shared = WorkerDeps(
             connector,
             KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),
             self._admin,
@@ -110,7 +110,7 @@ class Site:
         async with ClientSession() as session, session.get(self._address + path) as response:
             return response.status, await response.text()
 
-    async def _ready(self) -> Finding:
+    async def _ready(self) -> CheckResult:
         return self.owners.finding()
 
     def _failed(self, error: BaseException) -> None:

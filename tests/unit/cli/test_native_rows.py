@@ -1,7 +1,7 @@
 """How native transactions are shown."""
 
 from stilltide.pipeline.cli.native.rows import open_row, position_row
-from stilltide.pipeline.core.native.hanging import OpenTransaction
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.native.open_transactions import StablePosition
 from stilltide.schemas.native.transactions import (
     ActiveProducer,
@@ -14,11 +14,11 @@ DATA = TopicPartition("orders", 0)
 NOW_MS = 10_000
 
 
-def opened(first: int, *, hanging: bool) -> OpenTransaction:
+def opened(first: int, *, hanging: bool) -> OpenNativeTransaction:
     """Of a producer that wrote last 4 s ago."""
     known = DescribedTransaction("id", 1, TransactionState.ONGOING, 7, 0, 60_000, 1_000, (DATA,))
     producer = ActiveProducer(7, 0, 0, 6_000, -1, Offset(first))
-    return OpenTransaction(
+    return OpenNativeTransaction(
         DATA,
         Offset(first),
         producer,

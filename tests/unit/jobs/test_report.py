@@ -33,7 +33,7 @@ from stilltide.pipeline.jobs.audits.report import (
     Findings,
     OpenNative,
     PartitionFigures,
-    Undecided,
+    UndecidedRecord,
 )
 from stilltide.schemas.values import TxnId
 
@@ -67,7 +67,8 @@ def report_of(
             OpenNative("orders", 0, number, 7, 1000 * number, None) for number in range(open_count)
         ),
         undecided=tuple(
-            Undecided("orders", number, "1:2", 7, 1000 * number) for number in range(open_count)
+            UndecidedRecord("orders", number, "1:2", 7, 1000 * number)
+            for number in range(open_count)
         ),
     )
 

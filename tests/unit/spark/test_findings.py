@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
 from stilltide.pipeline.jobs.findings import collect_findings, group_records
 from stilltide.pipeline.jobs.outcomes import decisions_of
@@ -51,7 +51,7 @@ def findings_of(
     spark: SparkSession, rows: Iterable[tuple[int, list[Header] | None]], *found: Marker
 ) -> tuple[Counter[FindingKind], list[Finding]]:
     """What is found in these records, given these markers."""
-    decisions = decisions_of(spark, Evidence(RANGES, {"orders": TOPIC_ID}, found, (), {}, {}))
+    decisions = decisions_of(spark, TopicOutcomes(RANGES, {"orders": TOPIC_ID}, found, (), {}, {}))
     groups = group_records(kafka_frame(spark, rows), decisions)
     return collect_findings(groups, decisions.outcomes, 100)
 

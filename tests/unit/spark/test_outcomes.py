@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
-from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.outcomes import decisions_of, mixed_transactions
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.snapshots.snapshots import AbortedIds, Floors, SnapshotEnd
@@ -35,9 +35,9 @@ def snapshot(ids: AbortedIds, floors: Floors | None = None, *, position: int = 5
 
 def evidence(
     found: Sequence[Marker], snapshots: dict[TopicPartition, Snapshot] | None = None
-) -> Evidence:
+) -> TopicOutcomes:
     """What is known of the two partitions."""
-    return Evidence(RANGES, IDS, tuple(found), (), {}, snapshots or {})
+    return TopicOutcomes(RANGES, IDS, tuple(found), (), {}, snapshots or {})
 
 
 def test_a_transaction_with_two_outcomes_is_mixed():

@@ -5,7 +5,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
-from stilltide.pipeline.drivers.snapshots.outcomes import Evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audit_result import FindingKind, Verdict
 from stilltide.pipeline.jobs.audits.coordinated import Judgement, judge
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult
@@ -51,7 +51,7 @@ def judged(spark: SparkSession, rows: DataFrame, *found: Marker) -> Judgement:
         IDS["orders"], EndOffset(DECIDED), EndOffset(0), 1, (), {}, {}, EndOffset(0), ()
     )
     snapshots = {DATA: Snapshot(end, AbortedSet({}))}
-    evidence = Evidence(RANGES, IDS, found, (), {}, snapshots)
+    evidence = TopicOutcomes(RANGES, IDS, found, (), {}, snapshots)
     decisions = decisions_of(spark, evidence)
     return judge(group_records(rows, decisions), decisions.outcomes, evidence, 5)
 

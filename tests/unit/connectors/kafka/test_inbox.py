@@ -3,13 +3,15 @@ import asyncio
 import pytest
 
 from stilltide.connectors.errors import FatalError, RetriableError
-from stilltide.connectors.kafka.consumer.inbox import BYTES_MAX, Batch, Inbox
+from stilltide.connectors.kafka.consumer.inbox import BYTES_MAX, Inbox, PolledBatch
 from stilltide.connectors.ports.records import EndReached
 from stilltide.schemas.values import EndOffset
 
 
-def _batch(generation: int, *offsets: int, value_bytes: int = 0) -> Batch:
-    return Batch(generation, [EndReached("t", 0, EndOffset(it)) for it in offsets], value_bytes)
+def _batch(generation: int, *offsets: int, value_bytes: int = 0) -> PolledBatch:
+    return PolledBatch(
+        generation, [EndReached("t", 0, EndOffset(it)) for it in offsets], value_bytes
+    )
 
 
 async def _offsets(inbox: Inbox) -> list[int]:
@@ -68,7 +70,7 @@ async def test_an_outage_is_told_once_and_forgotten_when_records_come():
 
 
 @pytest.mark.parametrize("batch", [_batch(0, 1, 2, 3), _batch(0, 1, value_bytes=BYTES_MAX)])
-async def test_space_ends_at_the_limit_and_returns_when_taken(batch: Batch):
+async def test_space_ends_at_the_limit_and_returns_when_taken(batch: PolledBatch):
     """Both the number of records and their bytes are limited."""
     inbox = Inbox(records_max=3)
     assert inbox.wait_for_space(0)

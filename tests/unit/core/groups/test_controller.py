@@ -18,11 +18,11 @@ from stilltide.pipeline.core.groups.controller_effects import (
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, VisibleRecord
 from stilltide.pipeline.core.groups.group import GroupSeen, Standing
 from stilltide.pipeline.core.groups.lag import GroupLag
-from stilltide.pipeline.core.groups.snapshot_effects import WriteMarker
+from stilltide.pipeline.core.groups.position_snapshot_effects import WriteMarker
 from stilltide.pipeline.core.offset_index import intervals
-from stilltide.schemas.replication.markers import Applied, AppliedKey, Update, UpdateKey
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.replication.signals import Applied, AppliedKey, Update, UpdateKey
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 A, B = ClusterName("a"), ClusterName("b")

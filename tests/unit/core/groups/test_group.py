@@ -16,8 +16,14 @@ from stilltide.pipeline.core.groups.group import (
 )
 from stilltide.pipeline.core.groups.snapshot_mode import evaluate_by_snapshots
 from stilltide.pipeline.core.offset_index import intervals
-from stilltide.schemas.replication.markers import Applied, Position, Snapshot, Snapshots, Update
 from stilltide.schemas.replication.origins import Claims, Incarnation
+from stilltide.schemas.replication.signals import (
+    Applied,
+    Position,
+    PositionSnapshot,
+    PositionSnapshots,
+    Update,
+)
 from stilltide.schemas.values import ClusterName, EndOffset, Offset
 from tests.support.links.log import HERE, FilledLog
 
@@ -235,13 +241,15 @@ def test_claims_of_a_former_topic_stay_as_they_are():
     assert [type(one) for one in decisions] == [Publish]
 
 
-def snapshots(*ends: int) -> Snapshots:
+def snapshots(*ends: int) -> PositionSnapshots:
     """Of this cluster; `x` was 10 further."""
-    return Snapshots(
+    return PositionSnapshots(
         HERE.topic,
         EndOffset(0),
         tuple(
-            Snapshot(end.to_bytes(16), EndOffset(end), (Position(ON_X, EndOffset(end + 10)),), 0, 0)
+            PositionSnapshot(
+                end.to_bytes(16), EndOffset(end), (Position(ON_X, EndOffset(end + 10)),), 0, 0
+            )
             for end in ends
         ),
     )
@@ -252,7 +260,7 @@ def test_a_passed_snapshot_is_published_and_applied_forward_only():
     rig = Rig()
 
     def look(
-        offset: int | None, held: Snapshots | None = None, *, active: bool = False
+        offset: int | None, held: PositionSnapshots | None = None, *, active: bool = False
     ) -> Evaluation:
         at = None if offset is None else Offset(offset)
         seen = GroupSeen(at, active=active)

@@ -9,32 +9,32 @@ from stilltide.pipeline.core.links.effects import (
     Begin,
     Commit,
     Copy,
-    Fence,
+    FenceTarget,
     Fetch,
     Finish,
     LinkEffect,
     ReadIncarnations,
-    ReadPositions,
+    ReadLinkPositions,
     ReadPositionsEnd,
     ReportLost,
-    Serve,
+    ServeLink,
     StartOver,
 )
 from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.pipeline.core.offset_index import buckets
-from stilltide.schemas.replication.markers import (
-    MarkerKey,
-    Request,
+from stilltide.schemas.replication.origins import Incarnation, Interval, Origin
+from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.replication.signals import (
+    PositionSnapshotRequest,
+    PositionSnapshotResponse,
+    PositionSnapshots,
     RequestKey,
-    Response,
     ResponseKey,
-    Snapshots,
+    SignalKey,
     SnapshotsKey,
     Update,
     UpdateKey,
 )
-from stilltide.schemas.replication.origins import Incarnation, Interval, Origin
-from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 A, B, C = map(ClusterName, "abc")
@@ -53,9 +53,11 @@ def bucket(source: tuple[int, int], target: tuple[int, int], **changes: object) 
     )._replace(**changes)  # fmt: skip
 
 
-def request(decided_end: int, attempt: int = 0, incarnation: bytes = ON_A) -> Request:
+def request(
+    decided_end: int, attempt: int = 0, incarnation: bytes = ON_A
+) -> PositionSnapshotRequest:
     """A request of `a`."""
-    return Request(bytes([attempt]) * 16, 1, incarnation, EndOffset(decided_end))
+    return PositionSnapshotRequest(bytes([attempt]) * 16, 1, incarnation, EndOffset(decided_end))
 
 
 def started(*held: Bucket, topics: Topics = TOPICS) -> tuple[Rig, list[LinkEffect[str]]]:
@@ -106,14 +108,14 @@ def span(first: int, end: int) -> Interval:
 def test_positions_are_known_to_the_end_before_anything_is_copied():
     """H2: another link's open transaction may hide the newest bucket; the end offset says so."""
     link: Rig = Link(A, B, LinkLimits())
-    assert link.begin() == [Fence()]
+    assert link.begin() == [FenceTarget()]
     assert link.fenced() == [ReadPositionsEnd()]
-    assert link.positions_end_read(EndOffset(7)) == [ReadPositions(EndOffset(7))]
+    assert link.positions_end_read(EndOffset(7)) == [ReadLinkPositions(EndOffset(7))]
     assert link.positions_read(EndOffset(5)) == []
     assert not link.accepts_records
     link.bucket_read(BucketKey(A, B, DATA, 0), bucket((0, 9), (0, 3)))
     link.bucket_read(BucketKey(C, B, DATA, 4), bucket((0, 99), (0, 3)))
-    assert link.positions_read(EndOffset(7)) == [Serve()]
+    assert link.positions_read(EndOffset(7)) == [ServeLink()]
     assert link.topics_read(DATA, TOPICS, 0) == [Fetch(DATA, EndOffset(9))]
 
 
@@ -185,8 +187,11 @@ def test_updates_do_not_wait():
 def test_markers_take_effect_in_order_and_the_newest_only():
     """H4: a request of an attempt that is over is not worth copying."""
     link = settled(bucket((0, 0), (0, 0)))
-    answer_key, answer = ResponseKey(DATA, A, B), Response(b"x" * 16, 1, ON_A, EndOffset(2))
-    read: list[tuple[MarkerKey, Request | Response]] = [
+    answer_key, answer = (
+        ResponseKey(DATA, A, B),
+        PositionSnapshotResponse(b"x" * 16, 1, ON_A, EndOffset(2)),
+    )
+    read: list[tuple[SignalKey, PositionSnapshotRequest | PositionSnapshotResponse]] = [
         (REQUEST, request(3, 1)),
         (answer_key, answer),
         (REQUEST, request(4, 2)),
@@ -199,13 +204,13 @@ def test_markers_take_effect_in_order_and_the_newest_only():
 def test_markers_of_others_are_not_copied():
     """H4: what stays on its cluster, what another cluster wrote, what is for another one."""
     link = settled(bucket((0, 0), (0, 0)))
-    answer = Response(b"x" * 16, 1, ON_A, EndOffset(0))
+    answer = PositionSnapshotResponse(b"x" * 16, 1, ON_A, EndOffset(0))
     assert link.markers_read(
         [
             (RequestKey(DATA, C), request(0)),
             (ResponseKey(DATA, A, C), answer),
             (ResponseKey(DATA, C, B), answer),
-            (SnapshotsKey(DATA, A), Snapshots(ON_A, EndOffset(0), ())),
+            (SnapshotsKey(DATA, A), PositionSnapshots(ON_A, EndOffset(0), ())),
             (REQUEST, None),
         ],
         0,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stilltide.pipeline.core.native.batch_filter import BatchFilter, Verdict
+from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
 from stilltide.schemas.native.batches import AbortedTransaction, Batch
 from tests.support.native.batch_notation import batches
 
@@ -84,10 +84,10 @@ def test_records_below_the_start_are_told():
     """F2: a batch is given whole; what lies below the start of the fetch is not delivered."""
     machine = BatchFilter(4, [])
     below, straddling, behind = batches("-2 -3 -1")
-    assert machine.batch_read(below) is Verdict.BELOW
+    assert machine.batch_read(below) is BatchVerdict.BELOW
     assert machine.position == 4
-    assert machine.batch_read(straddling) is Verdict.VISIBLE
-    assert machine.batch_read(behind) is Verdict.VISIBLE
+    assert machine.batch_read(straddling) is BatchVerdict.VISIBLE
+    assert machine.batch_read(behind) is BatchVerdict.VISIBLE
     assert (machine.start, machine.position) == (4, 6)
 
 

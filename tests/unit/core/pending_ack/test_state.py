@@ -8,7 +8,7 @@ from stilltide.pipeline.core.pending_ack import machine as machine_module
 from stilltide.pipeline.core.pending_ack import state as state_module
 from stilltide.pipeline.core.pending_ack import subscription as subscription_module
 from stilltide.pipeline.core.pending_ack import transactions as transactions_module
-from stilltide.pipeline.core.pending_ack.machine import PendingAckStore, Reply
+from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
@@ -200,7 +200,7 @@ def test_c1_only_the_owner_that_serves_answers():
     assert store.applied(Offset(2), records, own=False, now_ms=0) == []
     asked = request(acknowledge(X, 9))
     effects = store.applied(Offset(3), [PendingAckRecord(asked, 0)], own=True, now_ms=0)
-    assert effects == [Reply(asked, Done())]
+    assert effects == [AckReply(asked, Done())]
     assert store.served == {READ}
 
 

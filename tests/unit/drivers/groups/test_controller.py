@@ -24,8 +24,12 @@ from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group,
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.pipeline.errors import ConfigError, RefusedError, UnknownGroupError
 from stilltide.schemas.pending_ack.acknowledgements import OffsetRange
-from stilltide.schemas.replication.markers import Response, ResponseKey, Snapshots
 from stilltide.schemas.replication.origins import origin_of
+from stilltide.schemas.replication.signals import (
+    PositionSnapshotResponse,
+    PositionSnapshots,
+    ResponseKey,
+)
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
 from stilltide.schemas.topics import TXN_SNAPSHOTS, TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
@@ -70,7 +74,7 @@ async def test_a_group_is_carried_over_by_snapshots():
         a.write(*NUMBERS[:10])
         await sites.until(
             lambda: any(
-                isinstance(value, Snapshots) and value.snapshots[-1].local_end == 10
+                isinstance(value, PositionSnapshots) and value.snapshots[-1].local_end == 10
                 for key, value in a.markers()
                 if key.source == "a"
             )
@@ -172,7 +176,7 @@ async def test_an_answer_counts_what_was_written_before_its_request_was_read():
                 ends = [
                     value.decided_end
                     for key, value in b.markers()
-                    if isinstance(key, ResponseKey) and isinstance(value, Response)
+                    if isinstance(key, ResponseKey) and isinstance(value, PositionSnapshotResponse)
                     if key.source == "b"
                 ]
                 return len(ends) > asked // 2 and ends[-1] >= end

@@ -11,7 +11,12 @@ from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.drivers.links.link import ReplicationOptions
 from stilltide.pipeline.errors import LinkError, UnavailableError
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.replication.markers import Request, RequestKey, Update, UpdateKey
+from stilltide.schemas.replication.signals import (
+    PositionSnapshotRequest,
+    RequestKey,
+    Update,
+    UpdateKey,
+)
 from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_MARKERS, BrokerFigures
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId
 from tests.support.links.memory_link import (
@@ -262,7 +267,7 @@ async def test_markers_take_effect_by_position(a: MemoryCluster, b: MemoryCluste
     request = RequestKey(ORDERS, a.name)
     update = UpdateKey(ORDERS, a.name, "group")
     foreign = RequestKey(ORDERS, ClusterName("c"))
-    value = Request(b"r" * 16, 1, a.incarnation(), EndOffset(3))
+    value = PositionSnapshotRequest(b"r" * 16, 1, a.incarnation(), EndOffset(3))
     a.mark(request, value)
     a.mark(update, Update(0, a.incarnation(), Offset(1), {}))
     a.mark(foreign, value)

@@ -20,7 +20,7 @@ from stilltide.pipeline.drivers.native.index_scan import (
     ranges_in_log,
 )
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
-from stilltide.pipeline.drivers.native.owner import IndexOwner, IndexParts
+from stilltide.pipeline.drivers.native.owner import IndexDeps, IndexOwner
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.pipeline.metrics.worker import WorkerMetrics
@@ -91,7 +91,7 @@ async def owner(
     """The indexer of both topics, as a worker has it; a third topic does not exist yet."""
     connector = MemoryConnector(broker)
     topics = ["later", "orders", "payments"]
-    parts = IndexParts(connector, connector.admin(), batches, SystemClock(), topics, 1, NOW)
+    parts = IndexDeps(connector, connector.admin(), batches, SystemClock(), topics, 1, NOW)
     metrics = WorkerMetrics("a", registry).aborted_index(0)
     return IndexOwner(0, parts, metrics=metrics)
 

@@ -7,8 +7,8 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.drivers.buffered_log.owned_log import Appended as LogSettle
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
-from stilltide.pipeline.drivers.buffered_log.owned_log import Settle as LogSettle
 from stilltide.schemas.coordinator import txn_log
 from stilltide.schemas.coordinator.transactions import Done, Noop
 from stilltide.schemas.errors import DecodeError

@@ -13,7 +13,7 @@ from stilltide.schemas.native.aborted_index import (
     AbortedRange,
     Coverage,
     CoverageKey,
-    Run,
+    IndexRun,
     RunKey,
 )
 from stilltide.schemas.values import TopicPartition
@@ -69,7 +69,7 @@ def test_keys_are_equal_only_for_the_same_thing(
 def test_run_bytes():
     """Gaps and lengths, packed; the first offset is in the key alone."""
     assert aborted_index.encode_run(TOPIC_ID, RANGES) == bytes.fromhex(RUN_HEX)
-    assert aborted_index.decode_run(300, bytes.fromhex(RUN_HEX)) == Run(TOPIC_ID, RANGES)
+    assert aborted_index.decode_run(300, bytes.fromhex(RUN_HEX)) == IndexRun(TOPIC_ID, RANGES)
 
 
 def test_coverage_bytes():
@@ -89,7 +89,7 @@ def test_everything_is_read_back(
 ):
     """Encoding loses nothing; ranges that touch stay apart."""
     value = aborted_index.encode_run(topic_id, run)
-    assert aborted_index.decode_run(run[0].first, value) == Run(topic_id, run)
+    assert aborted_index.decode_run(run[0].first, value) == IndexRun(topic_id, run)
     coverage = Coverage(topic_id, *positions, run_count, range_count)
     assert aborted_index.decode_coverage(aborted_index.encode_coverage(coverage)) == coverage
 

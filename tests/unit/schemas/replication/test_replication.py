@@ -5,23 +5,8 @@ import pytest
 from hypothesis import given
 
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
-from stilltide.schemas.replication import markers, positions
-from stilltide.schemas.replication.markers import (
-    Applied,
-    AppliedKey,
-    MarkerKey,
-    MarkerValue,
-    Position,
-    Request,
-    RequestKey,
-    Response,
-    ResponseKey,
-    Snapshot,
-    Snapshots,
-    SnapshotsKey,
-    Update,
-    UpdateKey,
-)
+from stilltide.schemas.replication import positions
+from stilltide.schemas.replication import signals as markers
 from stilltide.schemas.replication.origins import (
     Claims,
     Incarnation,
@@ -32,6 +17,22 @@ from stilltide.schemas.replication.origins import (
     topic_incarnation,
 )
 from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.replication.signals import (
+    Applied,
+    AppliedKey,
+    Position,
+    PositionSnapshot,
+    PositionSnapshotRequest,
+    PositionSnapshotResponse,
+    PositionSnapshots,
+    RequestKey,
+    ResponseKey,
+    SignalKey,
+    SignalValue,
+    SnapshotsKey,
+    Update,
+    UpdateKey,
+)
 from stilltide.schemas.values import ClusterName, EndOffset, Offset
 from tests.support.schemas.wire import DATA, DATA_PARTITIONS, IDS, ROUND_TRIPS, TOPIC_ID, U32, U64
 
@@ -46,23 +47,25 @@ CLAIMS_HEX = "0a0161 1208 0001020304050607 1a07 00ac02ad02ae02"
 POSITION = Position(Incarnation(B, TOPIC), EndOffset(300))
 POSITION_HEX = "0a0162 1208 0001020304050607 18ac02"
 
-GOLDEN: list[tuple[MarkerKey, str, MarkerValue, str]] = [
+GOLDEN: list[tuple[SignalKey, str, SignalValue, str]] = [
     (
         RequestKey(DATA, A),
         "71 00000003 0001 0000 0001 61 74",
-        Request(TOPIC_ID, 2, TOPIC, EndOffset(300)),
+        PositionSnapshotRequest(TOPIC_ID, 2, TOPIC, EndOffset(300)),
         "0801 1210000102030405060708090a0b0c0d0e0f 1802 22080001020304050607 28ac02",
     ),
     (
         ResponseKey(DATA, A, B),
         "61 00000003 0001 0001 0001 61 62 74",
-        Response(TOPIC_ID, 2, TOPIC, EndOffset(300)),
+        PositionSnapshotResponse(TOPIC_ID, 2, TOPIC, EndOffset(300)),
         "0801 1210000102030405060708090a0b0c0d0e0f 1802 22080001020304050607 28ac02",
     ),
     (
         SnapshotsKey(DATA, A),
         "73 00000003 0001 0000 0001 61 74",
-        Snapshots(TOPIC, EndOffset(299), (Snapshot(TOPIC_ID, EndOffset(301), (POSITION,), 5, 6),)),
+        PositionSnapshots(
+            TOPIC, EndOffset(299), (PositionSnapshot(TOPIC_ID, EndOffset(301), (POSITION,), 5, 6),)
+        ),
         "0801 12080001020304050607 18ab02 222b 0a10000102030405060708090a0b0c0d0e0f 10ad02"
         "1a10" + POSITION_HEX + "2005 2806",
     ),
@@ -104,19 +107,21 @@ POSITIONS = st.lists(st.builds(Position, INCARNATIONS, ENDS), max_size=2).map(tu
 MARKERS = st.one_of(
     st.tuples(
         st.builds(RequestKey, DATA_PARTITIONS, NAMES),
-        st.builds(Request, IDS, U32, TOPICS, ENDS),
+        st.builds(PositionSnapshotRequest, IDS, U32, TOPICS, ENDS),
     ),
     st.tuples(
         st.builds(ResponseKey, DATA_PARTITIONS, NAMES, NAMES),
-        st.builds(Response, IDS, U32, TOPICS, ENDS),
+        st.builds(PositionSnapshotResponse, IDS, U32, TOPICS, ENDS),
     ),
     st.tuples(
         st.builds(SnapshotsKey, DATA_PARTITIONS, NAMES),
         st.builds(
-            Snapshots,
+            PositionSnapshots,
             TOPICS,
             ENDS,
-            st.lists(st.builds(Snapshot, IDS, ENDS, POSITIONS, U64, U64), max_size=2).map(tuple),
+            st.lists(st.builds(PositionSnapshot, IDS, ENDS, POSITIONS, U64, U64), max_size=2).map(
+                tuple
+            ),
         ),
     ),
     st.tuples(
@@ -186,7 +191,7 @@ def test_a_copy_keeps_what_the_application_wrote():
 @pytest.mark.parametrize(
     ("key", "key_hex", "value", "value_hex"), GOLDEN, ids=lambda one: type(one).__name__
 )
-def test_marker_bytes(key: MarkerKey, key_hex: str, value: MarkerValue, value_hex: str):
+def test_marker_bytes(key: SignalKey, key_hex: str, value: SignalValue, value_hex: str):
     """Keys are laid out by hand, values are protobuf; both are read back."""
     assert markers.encode_key(key) == bytes.fromhex(key_hex)
     assert markers.encode_value(value) == bytes.fromhex(value_hex)
@@ -196,7 +201,7 @@ def test_marker_bytes(key: MarkerKey, key_hex: str, value: MarkerValue, value_he
 
 @ROUND_TRIPS
 @given(MARKERS)
-def test_every_marker_is_read_back(marker: tuple[MarkerKey, MarkerValue]):
+def test_every_marker_is_read_back(marker: tuple[SignalKey, SignalValue]):
     """Encoding loses nothing, not even that there is no offset."""
     key, value = marker
     found = markers.decode(markers.encode_key(key), markers.encode_value(value))
@@ -206,7 +211,7 @@ def test_every_marker_is_read_back(marker: tuple[MarkerKey, MarkerValue]):
 @ROUND_TRIPS
 @given(MARKERS, MARKERS)
 def test_marker_keys_are_equal_only_for_the_same_marker(
-    one: tuple[MarkerKey, MarkerValue], other: tuple[MarkerKey, MarkerValue]
+    one: tuple[SignalKey, SignalValue], other: tuple[SignalKey, SignalValue]
 ):
     """Compaction never lets a marker replace another one."""
     same = (type(one[0]), one[0]) == (type(other[0]), other[0])

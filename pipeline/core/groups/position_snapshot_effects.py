@@ -6,7 +6,7 @@ begins by reading the markers.
 
 from dataclasses import dataclass
 
-from stilltide.schemas.replication.markers import MarkerKey, MarkerValue, Request
+from stilltide.schemas.replication.signals import PositionSnapshotRequest, SignalKey, SignalValue
 from stilltide.schemas.values import ClusterName
 
 
@@ -14,8 +14,8 @@ from stilltide.schemas.values import ClusterName
 class WriteMarker:
     """Write a marker on this cluster; what becomes of it is read back."""
 
-    key: MarkerKey
-    value: MarkerValue
+    key: SignalKey
+    value: SignalValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ReadDecidedEnd:
     """
 
     asker: ClusterName
-    request: Request
+    request: PositionSnapshotRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,25 +3,29 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from stilltide.pipeline.core.groups.snapshot_cache import passed, with_snapshot
-from stilltide.pipeline.core.groups.snapshot_effects import (
+from stilltide.pipeline.core.groups.position_snapshot_cache import passed, with_snapshot
+from stilltide.pipeline.core.groups.position_snapshot_effects import (
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
     WriteMarker,
 )
-from stilltide.pipeline.core.groups.snapshots import SnapshotBuilder, SnapshotLimits, rounds_of
-from stilltide.schemas.replication.markers import (
-    Position,
-    Request,
-    RequestKey,
-    Response,
-    ResponseKey,
-    Snapshot,
-    Snapshots,
-    SnapshotsKey,
+from stilltide.pipeline.core.groups.position_snapshots import (
+    PositionSnapshotBuilder,
+    PositionSnapshotLimits,
+    rounds_of,
 )
 from stilltide.schemas.replication.origins import Incarnation
+from stilltide.schemas.replication.signals import (
+    Position,
+    PositionSnapshot,
+    PositionSnapshotRequest,
+    PositionSnapshotResponse,
+    PositionSnapshots,
+    RequestKey,
+    ResponseKey,
+    SnapshotsKey,
+)
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 from tests.support.schemas.wire import ROUND_TRIPS
 
@@ -31,16 +35,18 @@ ON_A, ON_B, ON_C = b"a-------", b"b-------", b"c-------"
 FIRST = b"nonce---" + bytes(7) + b"\x01"
 
 
-def builder(*remotes: ClusterName, decided: int = 5) -> SnapshotBuilder:
+def builder(*remotes: ClusterName, decided: int = 5) -> PositionSnapshotBuilder:
     """One that has read its markers, with links connected, before its first attempt."""
-    made = SnapshotBuilder(DATA, A, remotes or (B,), nonce=b"nonce---", limits=SnapshotLimits())
+    made = PositionSnapshotBuilder(
+        DATA, A, remotes or (B,), nonce=b"nonce---", limits=PositionSnapshotLimits()
+    )
     made.caught_up(0)
     if decided:
         made.log_moved(ON_A, EndOffset(decided), 0)
     return made
 
 
-def asking(*remotes: ClusterName) -> SnapshotBuilder:
+def asking(*remotes: ClusterName) -> PositionSnapshotBuilder:
     """One whose first attempt is under way."""
     made = builder(*remotes)
     made.links_changed(0, connected=True)
@@ -49,22 +55,26 @@ def asking(*remotes: ClusterName) -> SnapshotBuilder:
 
 def asked(round_: int = 1, decided: int = 5, attempt: bytes = FIRST) -> list[SnapshotEffect]:
     """A request of `a`."""
-    request = Request(attempt, round_, ON_A, EndOffset(decided))
+    request = PositionSnapshotRequest(attempt, round_, ON_A, EndOffset(decided))
     return [WriteMarker(RequestKey(DATA, A), request)]
 
 
 def answered(
-    made: SnapshotBuilder, who: ClusterName, decided: int, round_: int = 1, attempt: bytes = FIRST
+    made: PositionSnapshotBuilder,
+    who: ClusterName,
+    decided: int,
+    round_: int = 1,
+    attempt: bytes = FIRST,
 ) -> list[SnapshotEffect]:
     """A response that took effect, 9 ms later."""
     topic = ON_B if who == B else ON_C
-    value = Response(attempt, round_, topic, EndOffset(decided))
+    value = PositionSnapshotResponse(attempt, round_, topic, EndOffset(decided))
     return made.marker_read(ResponseKey(DATA, who, A), value, 9)
 
 
-def snapshot(local_end: int) -> Snapshot:
+def snapshot(local_end: int) -> PositionSnapshot:
     """One of that local end."""
-    return Snapshot(local_end.to_bytes(16), EndOffset(local_end), (), 0, 0)
+    return PositionSnapshot(local_end.to_bytes(16), EndOffset(local_end), (), 0, 0)
 
 
 def test_rounds():
@@ -87,7 +97,9 @@ def test_a_snapshot_counts_when_it_is_read_back():
     assert answered(made, B, 7) == [ReadEnd(FIRST)]
     (write,) = made.end_read(FIRST, ON_A, EndOffset(9))
     position = Position(Incarnation(B, ON_B), EndOffset(7))
-    value = Snapshots(ON_A, EndOffset(5), (Snapshot(FIRST, EndOffset(9), (position,), 0, 9),))
+    value = PositionSnapshots(
+        ON_A, EndOffset(5), (PositionSnapshot(FIRST, EndOffset(9), (position,), 0, 9),)
+    )
     assert write == WriteMarker(SnapshotsKey(DATA, A), value)
     assert made.cached is None
     assert made.pending_since_ms == 0
@@ -112,7 +124,7 @@ def test_the_second_round_asks_everybody_again():
     assert answered(made, B, 9, 2) == [ReadEnd(FIRST)]
     (write,) = made.end_read(FIRST, ON_A, EndOffset(9))
     assert isinstance(write, WriteMarker)
-    assert isinstance(write.value, Snapshots)
+    assert isinstance(write.value, PositionSnapshots)
     assert [one.end_offset for one in write.value.snapshots[0].positions] == [7, 3]
 
 
@@ -145,11 +157,11 @@ def test_a_silent_cluster_is_asked_once_in_a_while():
 def test_a_request_is_answered_by_what_is_decided_after_it_was_read():
     """I2, I3: each once, whatever else is going on."""
     made = builder()
-    request = Request(b"x" * 16, 1, ON_B, EndOffset(3))
+    request = PositionSnapshotRequest(b"x" * 16, 1, ON_B, EndOffset(3))
     (ask,) = made.marker_read(RequestKey(DATA, B), request, 0)
     assert ask == ReadDecidedEnd(B, request)
     assert made.marker_read(RequestKey(DATA, B), request, 0) == [], "it is being answered"
-    answer = Response(b"x" * 16, 1, ON_A, EndOffset(8))
+    answer = PositionSnapshotResponse(b"x" * 16, 1, ON_A, EndOffset(8))
     (write,) = made.decided_end_read(B, request, ON_A, EndOffset(8), 0)
     assert write == WriteMarker(ResponseKey(DATA, A, B), answer)
     assert made.decided_end_read(B, request, ON_A, EndOffset(9), 0) == []
@@ -159,7 +171,7 @@ def test_a_request_is_answered_by_what_is_decided_after_it_was_read():
 def test_a_newer_request_makes_an_older_one_moot():
     """I2: the asker has given it up."""
     made = builder()
-    older, newer = (Request(bytes([n]) * 16, 1, ON_B, EndOffset(3)) for n in (1, 2))
+    older, newer = (PositionSnapshotRequest(bytes([n]) * 16, 1, ON_B, EndOffset(3)) for n in (1, 2))
     made.marker_read(RequestKey(DATA, B), older, 0)
     made.marker_read(RequestKey(DATA, B), newer, 0)
     assert made.decided_end_read(B, older, ON_A, EndOffset(8), 0) == []
@@ -168,18 +180,20 @@ def test_a_newer_request_makes_an_older_one_moot():
 
 def test_a_controller_that_begins_answers_what_was_never_answered():
     """I2: its own answers are among the markers that it reads first."""
-    made = SnapshotBuilder(DATA, A, (B, C), nonce=b"nonce---", limits=SnapshotLimits())
-    request = Request(b"x" * 16, 2, ON_B, EndOffset(3))
+    made = PositionSnapshotBuilder(
+        DATA, A, (B, C), nonce=b"nonce---", limits=PositionSnapshotLimits()
+    )
+    request = PositionSnapshotRequest(b"x" * 16, 2, ON_B, EndOffset(3))
     made.marker_read(RequestKey(DATA, B), request, 0)
     made.marker_read(RequestKey(DATA, C), request, 0)
-    answer = Response(b"x" * 16, 2, ON_A, EndOffset(8))
+    answer = PositionSnapshotResponse(b"x" * 16, 2, ON_A, EndOffset(8))
     made.marker_read(ResponseKey(DATA, A, B), answer, 0)
     assert made.caught_up(0) == [ReadDecidedEnd(C, request)]
 
 
 def test_head_and_tail_stay():
     """I5: the inner one with the smallest span to its neighbours goes."""
-    cached: tuple[Snapshot, ...] = ()
+    cached: tuple[PositionSnapshot, ...] = ()
     for local_end in (0, 10, 11, 12, 30):
         cached = with_snapshot(cached, snapshot(local_end), 4)
     assert [one.local_end for one in cached] == [0, 10, 12, 30]
@@ -189,7 +203,7 @@ def test_head_and_tail_stay():
 @given(st.lists(st.integers(0, 1000), min_size=1), st.integers(3, 6), st.integers(0, 1000))
 def test_the_cache_is_bounded_and_ascends(ends: list[int], limit: int, offset: int):
     """I5: whatever comes; the newest one that was passed is found."""
-    cached: tuple[Snapshot, ...] = ()
+    cached: tuple[PositionSnapshot, ...] = ()
     oldest = ends[0]
     for before, end in zip([0, *ends], ends, strict=False):
         oldest = end if end < before else oldest

@@ -9,7 +9,7 @@ goes first.
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from stilltide.schemas.replication.markers import Snapshot
+from stilltide.schemas.replication.signals import PositionSnapshot
 from stilltide.schemas.values import EndOffset
 
 SNAPSHOTS_MAX = 30
@@ -18,8 +18,10 @@ SNAPSHOTS_MIN = 3
 
 
 def with_snapshot(
-    cached: Sequence[Snapshot], snapshot: Snapshot, snapshots_max: int = SNAPSHOTS_MAX
-) -> tuple[Snapshot, ...]:
+    cached: Sequence[PositionSnapshot],
+    snapshot: PositionSnapshot,
+    snapshots_max: int = SNAPSHOTS_MAX,
+) -> tuple[PositionSnapshot, ...]:
     """The cache with a new snapshot.
 
     One at the newest local end replaces it: nothing was written here, but the others went on. One
@@ -36,7 +38,7 @@ def with_snapshot(
     return tuple(kept)
 
 
-def passed(cached: Sequence[Snapshot], offset: EndOffset) -> Snapshot | None:
+def passed(cached: Sequence[PositionSnapshot], offset: EndOffset) -> PositionSnapshot | None:
     """The newest snapshot that a committed offset has passed."""
     count = bisect_right(cached, offset, key=lambda one: one.local_end)
     return cached[count - 1] if count else None

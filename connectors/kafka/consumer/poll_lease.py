@@ -17,7 +17,7 @@ from contextlib import contextmanager
 _UNUSED_S = 0.1
 
 
-class Turns:
+class PollLease:
     """Of one consumer.
 
     Args:

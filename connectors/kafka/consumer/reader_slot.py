@@ -27,7 +27,7 @@ def client_names(partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
     return [ClientPartition(data[0], data[1]) for data in partitions]
 
 
-class Seat:
+class ReaderSlot:
     """One reader's assignment.
 
     Args:

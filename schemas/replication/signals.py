@@ -65,10 +65,10 @@ class AppliedKey(NamedTuple):
     group: str
 
 
-MarkerKey = RequestKey | ResponseKey | SnapshotsKey | UpdateKey | AppliedKey
+SignalKey = RequestKey | ResponseKey | SnapshotsKey | UpdateKey | AppliedKey
 
 
-class Request(NamedTuple):
+class PositionSnapshotRequest(NamedTuple):
     """A request of an attempt at a snapshot (I1).
 
     Attributes:
@@ -84,7 +84,7 @@ class Request(NamedTuple):
     decided_end: EndOffset
 
 
-class Response(NamedTuple):
+class PositionSnapshotResponse(NamedTuple):
     """The answer to a request; the decided end is of the cluster that answers (I2)."""
 
     id: bytes
@@ -100,7 +100,7 @@ class Position(NamedTuple):
     end_offset: EndOffset
 
 
-class Snapshot(NamedTuple):
+class PositionSnapshot(NamedTuple):
     """Who has read below `local_end` has read below `positions` elsewhere (I3).
 
     Attributes:
@@ -118,7 +118,7 @@ class Snapshot(NamedTuple):
     completed_ms: int
 
 
-class Snapshots(NamedTuple):
+class PositionSnapshots(NamedTuple):
     """All cached snapshots of a data partition (I5).
 
     Attributes:
@@ -129,7 +129,7 @@ class Snapshots(NamedTuple):
 
     incarnation: bytes
     started_at: EndOffset
-    snapshots: tuple[Snapshot, ...]
+    snapshots: tuple[PositionSnapshot, ...]
 
 
 class Update(NamedTuple):
@@ -172,10 +172,12 @@ class Applied(NamedTuple):
     lost: Claims
 
 
-MarkerValue = Request | Response | Snapshots | Update | Applied
+SignalValue = (
+    PositionSnapshotRequest | PositionSnapshotResponse | PositionSnapshots | Update | Applied
+)
 
 _REQUEST, _RESPONSE, _SNAPSHOTS, _UPDATE, _APPLIED = b"q", b"a", b"s", b"u", b"d"
-_CODES: dict[type[MarkerKey], bytes] = {
+_CODES: dict[type[SignalKey], bytes] = {
     RequestKey: _REQUEST,
     ResponseKey: _RESPONSE,
     SnapshotsKey: _SNAPSHOTS,
@@ -184,7 +186,7 @@ _CODES: dict[type[MarkerKey], bytes] = {
 }
 
 
-def encode_key(key: MarkerKey) -> bytes:
+def encode_key(key: SignalKey) -> bytes:
     """Key of a marker."""
     target = key.target if isinstance(key, ResponseKey) else ""
     group = key.group if isinstance(key, UpdateKey | AppliedKey) else ""
@@ -193,7 +195,7 @@ def encode_key(key: MarkerKey) -> bytes:
     return fixed + b"".join(names) + group.encode()
 
 
-def decode_key(key: bytes | None) -> MarkerKey:
+def decode_key(key: bytes | None) -> SignalKey:
     """The marker that a key names.
 
     Raises:
@@ -213,7 +215,7 @@ def decode_key(key: bytes | None) -> MarkerKey:
 
 def _key(
     code: bytes, data: TopicPartition, source: ClusterName, target: str, group: str
-) -> MarkerKey | None:
+) -> SignalKey | None:
     if not data.topic or not source:
         return None
     if code == _RESPONSE:
@@ -234,12 +236,12 @@ def _names(data: bytes, lengths: Iterable[int]) -> list[str]:
     return [*names, data[at:].decode()]
 
 
-def encode_value(value: MarkerValue) -> bytes:
+def encode_value(value: SignalValue) -> bytes:
     """Value of a marker; equal ones have equal bytes."""
     return _message(value).SerializeToString()
 
 
-def decode(key: bytes | None, value: bytes | None) -> tuple[MarkerKey, MarkerValue | None]:
+def decode(key: bytes | None, value: bytes | None) -> tuple[SignalKey, SignalValue | None]:
     """A record of replication-markers; the value is None for a tombstone.
 
     Raises:
@@ -279,7 +281,7 @@ def _parsed(kind: type[M], value: bytes) -> M:
 
 
 def _message(
-    value: MarkerValue,
+    value: SignalValue,
 ) -> (
     pb.ReplicationSnapshotRequest
     | pb.ReplicationSnapshotResponse
@@ -288,11 +290,11 @@ def _message(
     | pb.SubscriptionApplied
 ):
     match value:
-        case Request():
+        case PositionSnapshotRequest():
             return pb.ReplicationSnapshotRequest(version=VERSION, **value._asdict())
-        case Response():
+        case PositionSnapshotResponse():
             return pb.ReplicationSnapshotResponse(version=VERSION, **value._asdict())
-        case Snapshots():
+        case PositionSnapshots():
             return pb.ReplicationSnapshots(
                 version=VERSION,
                 incarnation=value.incarnation,
@@ -321,7 +323,7 @@ def _message(
             )
 
 
-def _snapshot_message(snapshot: Snapshot) -> pb.ReplicationSnapshot:
+def _snapshot_message(snapshot: PositionSnapshot) -> pb.ReplicationSnapshot:
     return pb.ReplicationSnapshot(
         id=snapshot.id,
         local_end=snapshot.local_end,
@@ -339,20 +341,24 @@ def _position_message(position: Position) -> pb.ClusterPosition:
     )
 
 
-def _request(body: pb.ReplicationSnapshotRequest) -> Request:
-    return Request(_checked_id(body.id), body.round, body.incarnation, EndOffset(body.decided_end))
+def _request(body: pb.ReplicationSnapshotRequest) -> PositionSnapshotRequest:
+    return PositionSnapshotRequest(
+        _checked_id(body.id), body.round, body.incarnation, EndOffset(body.decided_end)
+    )
 
 
-def _response(body: pb.ReplicationSnapshotResponse) -> Response:
-    return Response(_checked_id(body.id), body.round, body.incarnation, EndOffset(body.decided_end))
+def _response(body: pb.ReplicationSnapshotResponse) -> PositionSnapshotResponse:
+    return PositionSnapshotResponse(
+        _checked_id(body.id), body.round, body.incarnation, EndOffset(body.decided_end)
+    )
 
 
-def _snapshots(body: pb.ReplicationSnapshots) -> Snapshots:
-    return Snapshots(
+def _snapshots(body: pb.ReplicationSnapshots) -> PositionSnapshots:
+    return PositionSnapshots(
         body.incarnation,
         EndOffset(body.started_at),
         tuple(
-            Snapshot(
+            PositionSnapshot(
                 _checked_id(one.id),
                 EndOffset(one.local_end),
                 tuple(map(_position, one.positions)),

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stilltide.connectors.kafka.consumer.turns import Turns
+from stilltide.connectors.kafka.consumer.poll_lease import PollLease
 
 WAIT_S = 10
 
@@ -16,12 +16,12 @@ def ordered() -> threading.Event:
 
 
 @pytest.fixture
-def turns(ordered: threading.Event) -> Turns:
+def turns(ordered: threading.Event) -> PollLease:
     """Of one consumer."""
-    return Turns(ordered)
+    return PollLease(ordered)
 
 
-def test_the_loop_has_no_turn_until_one_is_lent(turns: Turns, ordered: threading.Event):
+def test_the_loop_has_no_turn_until_one_is_lent(turns: PollLease, ordered: threading.Event):
     """And asks for none by trying."""
     assert not turns.begin()
     assert not ordered.is_set()
@@ -30,7 +30,7 @@ def test_the_loop_has_no_turn_until_one_is_lent(turns: Turns, ordered: threading
     turns.end()
 
 
-def test_the_loop_never_waits_for_the_thread(turns: Turns, ordered: threading.Event):
+def test_the_loop_never_waits_for_the_thread(turns: PollLease, ordered: threading.Event):
     """It gives its turns back instead, so that the thread brings what there is."""
     turns.lend()
     with turns.of_thread():
@@ -39,7 +39,7 @@ def test_the_loop_never_waits_for_the_thread(turns: Turns, ordered: threading.Ev
     assert ordered.is_set()
 
 
-def test_the_thread_waits_for_the_loop(turns: Turns):
+def test_the_thread_waits_for_the_loop(turns: PollLease):
     """One of them at a time."""
     turns.lend()
     assert turns.begin()
@@ -57,7 +57,7 @@ def test_the_thread_waits_for_the_loop(turns: Turns):
     assert order == ["loop", "thread"]
 
 
-def test_what_the_loop_leaves_unused_is_taken_back(turns: Turns, ordered: threading.Event):
+def test_what_the_loop_leaves_unused_is_taken_back(turns: PollLease, ordered: threading.Event):
     """Also where orders wake the thread all the time."""
     turns.lend()
     turns.rest()

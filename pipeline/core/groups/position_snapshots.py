@@ -12,33 +12,33 @@ Refuses to ask while a link is down, and when nothing was decided since the last
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from stilltide.pipeline.core.groups.snapshot_cache import SNAPSHOTS_MAX, with_snapshot
-from stilltide.pipeline.core.groups.snapshot_effects import (
+from stilltide.pipeline.core.groups.position_snapshot_cache import SNAPSHOTS_MAX, with_snapshot
+from stilltide.pipeline.core.groups.position_snapshot_effects import (
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
     WriteMarker,
 )
-from stilltide.schemas.replication.markers import (
-    MarkerKey,
-    MarkerValue,
+from stilltide.schemas.replication.origins import Incarnation
+from stilltide.schemas.replication.signals import (
     Position,
-    Request,
+    PositionSnapshot,
+    PositionSnapshotRequest,
+    PositionSnapshotResponse,
+    PositionSnapshots,
     RequestKey,
-    Response,
     ResponseKey,
-    Snapshot,
-    Snapshots,
+    SignalKey,
+    SignalValue,
     SnapshotsKey,
 )
-from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
 NONCE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotLimits:
+class PositionSnapshotLimits:
     """How often snapshots are attempted, for how long, and how many are kept.
 
     After attempts that timed out the next one waits for that long again, twice as long each time,
@@ -96,7 +96,7 @@ def rounds_of(remote_count: int) -> int:
     return 2 if remote_count > 1 else 1
 
 
-class SnapshotBuilder:
+class PositionSnapshotBuilder:
     """Asks, answers, and keeps the snapshots of one data partition on one cluster.
 
     Args:
@@ -114,11 +114,11 @@ class SnapshotBuilder:
         remotes: Collection[ClusterName],
         *,
         nonce: bytes,
-        limits: SnapshotLimits,
+        limits: PositionSnapshotLimits,
     ) -> None:
         assert here not in remotes
         assert len(nonce) == NONCE_BYTES
-        self.cached: Snapshots | None = None
+        self.cached: PositionSnapshots | None = None
         self.counts = SnapshotCounts()
         self._data = data
         self._here = here
@@ -132,8 +132,8 @@ class SnapshotBuilder:
         self._attempt: _Attempt | None = None
         self._failures = 0
         self._next_ms = 0
-        self._requests: dict[ClusterName, Request] = {}  # not answered yet
-        self._answers: dict[ClusterName, Response] = {}  # the last one to each
+        self._requests: dict[ClusterName, PositionSnapshotRequest] = {}  # not answered yet
+        self._answers: dict[ClusterName, PositionSnapshotResponse] = {}  # the last one to each
 
     @property
     def pending_since_ms(self) -> int | None:
@@ -206,22 +206,22 @@ class SnapshotBuilder:
     def _ask(self, attempt: _Attempt) -> list[SnapshotEffect]:
         assert self._decided is not None
         attempt.missing = set(self._remotes)
-        request = Request(attempt.id, attempt.round, *self._decided)
+        request = PositionSnapshotRequest(attempt.id, attempt.round, *self._decided)
         return [WriteMarker(RequestKey(self._data, self._here), request)]
 
     # -- markers
 
-    def marker_read(self, key: MarkerKey, value: MarkerValue, now_ms: int) -> list[SnapshotEffect]:
+    def marker_read(self, key: SignalKey, value: SignalValue, now_ms: int) -> list[SnapshotEffect]:
         """A marker that has taken effect on this cluster, in log order; others are ignored."""
         if isinstance(key, RequestKey) and key.source in self._remotes:
-            assert isinstance(value, Request)
+            assert isinstance(value, PositionSnapshotRequest)
             return self._request_read(key.source, value)
-        if isinstance(key, ResponseKey) and isinstance(value, Response):
+        if isinstance(key, ResponseKey) and isinstance(value, PositionSnapshotResponse):
             if key.source == self._here:
                 self._answered(key.target, value)
             elif key.target == self._here:
                 return self._response_read(key.source, value, now_ms)
-        elif isinstance(value, Snapshots) and key.source == self._here:
+        elif isinstance(value, PositionSnapshots) and key.source == self._here:
             return self._snapshots_read(value, now_ms)
         return []
 
@@ -233,7 +233,9 @@ class SnapshotBuilder:
         ]
         return asked + self.tick(now_ms)
 
-    def _request_read(self, asker: ClusterName, request: Request) -> list[SnapshotEffect]:
+    def _request_read(
+        self, asker: ClusterName, request: PositionSnapshotRequest
+    ) -> list[SnapshotEffect]:
         answer = self._answers.get(asker)
         if answer is not None and answer[:2] == request[:2]:
             return []
@@ -246,7 +248,7 @@ class SnapshotBuilder:
     def decided_end_read(
         self,
         asker: ClusterName,
-        request: Request,
+        request: PositionSnapshotRequest,
         incarnation: bytes,
         decided_end: EndOffset,
         now_ms: int,
@@ -255,18 +257,18 @@ class SnapshotBuilder:
         effects = self.log_moved(incarnation, decided_end, now_ms)
         if self._requests.get(asker) != request:
             return effects
-        answer = Response(request.id, request.round, incarnation, decided_end)
+        answer = PositionSnapshotResponse(request.id, request.round, incarnation, decided_end)
         self._answered(asker, answer)
         return [WriteMarker(ResponseKey(self._data, self._here, asker), answer), *effects]
 
-    def _answered(self, asker: ClusterName, answer: Response) -> None:
+    def _answered(self, asker: ClusterName, answer: PositionSnapshotResponse) -> None:
         self._answers[asker] = answer
         request = self._requests.get(asker)
         if request is not None and request[:2] == answer[:2]:
             del self._requests[asker]
 
     def _response_read(
-        self, source: ClusterName, response: Response, now_ms: int
+        self, source: ClusterName, response: PositionSnapshotResponse, now_ms: int
     ) -> list[SnapshotEffect]:
         attempt = self._attempt
         if attempt is None or (response.id, response.round) != (attempt.id, attempt.round):
@@ -294,7 +296,7 @@ class SnapshotBuilder:
             return []
         if incarnation != attempt.incarnation:
             return []
-        snapshot = Snapshot(
+        snapshot = PositionSnapshot(
             attempt.id,
             end,
             tuple(position for _, position in sorted(attempt.first_answers.items())),
@@ -304,10 +306,10 @@ class SnapshotBuilder:
         before = self.cached
         kept = before.snapshots if before and before.incarnation == incarnation else ()
         kept = with_snapshot(kept, snapshot, self._limits.snapshots_max)
-        value = Snapshots(incarnation, attempt.started_at, kept)
+        value = PositionSnapshots(incarnation, attempt.started_at, kept)
         return [WriteMarker(SnapshotsKey(self._data, self._here), value)]
 
-    def _snapshots_read(self, value: Snapshots, now_ms: int) -> list[SnapshotEffect]:
+    def _snapshots_read(self, value: PositionSnapshots, now_ms: int) -> list[SnapshotEffect]:
         """I4: durable, so it counts; whoever wrote it."""
         self.cached = value
         attempt = self._attempt

@@ -9,7 +9,7 @@ ROUNDS ?= 2
 TOUR_S ?= 0
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test images test-containers check format bench chaos lock protos clean
+.PHONY: help setup demo test images test-containers check format bench chaos lock figures protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,6 +62,9 @@ lock: setup ## Compile requirements.lock anew, and of it what the images need.
 	$(COMPILE) --upgrade --group dev --extra spark -o requirements.lock
 	$(COMPILE) --no-annotate --constraint requirements.lock -o requirements.worker.lock
 	$(COMPILE) --no-annotate --constraint requirements.lock --extra spark -o requirements.spark.lock
+
+figures: setup ## Draw the pictures of the documentation: docs/img/*.svg.
+	$(BIN)/python -m tests.figures
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. stilltide/schemas/v1/*.proto

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.figures.commit import commit
 from tests.figures.layers import layers
+from tests.figures.sequences import commit, fail_over, read, snapshot
 from tests.figures.states import transaction_states
 from tests.figures.system import system
 
@@ -14,7 +14,10 @@ FOLDER = ROOT / "docs" / "img"
 
 FIGURES: Mapping[str, Callable[[], str]] = {
     "commit.svg": commit,
+    "fail-over.svg": fail_over,
     "layers.svg": lambda: layers(ROOT),
+    "read.svg": read,
+    "snapshot.svg": snapshot,
     "system.svg": system,
     "transaction-states.svg": transaction_states,
 }

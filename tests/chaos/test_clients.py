@@ -61,7 +61,9 @@ async def _poll(clients: dict[str, Client]) -> None:
         await asyncio.to_thread(client.poll, 0.002)
 
 
-@pytest.mark.xfail(reason="librdkafka's issues 5301 and 5511: ARCHITECTURE, Decisions", strict=True)
+@pytest.mark.xfail(
+    reason="librdkafka's issues 5301 and 5511: docs/internals/kafka-clients.md", strict=True
+)
 @pytest.mark.timeout(ROUNDS * 10 * WAVERS_S * 2 + COMES_BACK_S + 60)
 async def test_every_client_looks_for_its_broker_again():
     """An answer without brokers leaves no client offline."""

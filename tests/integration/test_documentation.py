@@ -1,0 +1,159 @@
+"""The README and every page of docs do what they say: programs run, and commands exist."""
+
+import asyncio
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import structlog
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.cli.main import run
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.config.sources import CONFIG_VARIABLE
+from stilltide.schemas.topics import TopicSpec
+from tests.support.processes.worker_process import running_worker
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ADDRESS = "127.0.0.1:9092"
+TIMEOUT_S = 120
+
+ASSUMED_TOPICS = ("orders", "payments")
+"""What a page writes to that creates no topics itself."""
+
+_PROGRAM = re.compile(
+    r"^```python\n(.*?)^```\n(?:\nThe program prints:\n\n```text\n(.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+_SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(
+    r"^(?:stilltide|.*\bdocker compose run --rm cli) (.+?)(?:;.*| \|\| .*|\s+#.*)?$", re.MULTILINE
+)
+_INLINE_COMMAND = re.compile(r"`stilltide ([^`]+)`")
+_TARGET = re.compile(r"^make ([a-z-]+)", re.MULTILINE)
+_INLINE_TARGET = re.compile(r"`make ([a-z-]+)[^`]*`")
+_SETTING = re.compile(r"^\| `([a-z_]+)` \| ([^|]+) \|", re.MULTILINE)
+
+
+class Program(NamedTuple):
+    """A program of a page, and what the page says that it prints; None: the page does not say."""
+
+    source: str
+    printed: str | None
+
+
+def page_name(page: Path) -> str:
+    """As a reader would name it."""
+    return str(page.relative_to(ROOT))
+
+
+def programs(page: Path) -> list[Program]:
+    """The programs of a page, in order."""
+    return [Program(*found.groups()) for found in _PROGRAM.finditer(page.read_text())]
+
+
+def commands() -> list[str]:
+    """What any page passes to `stilltide`, each command once."""
+    found: set[str] = set()
+    for page in PAGES:
+        text = page.read_text()
+        found |= set(_INLINE_COMMAND.findall(text))
+        for block in _SHELL.findall(text):
+            found |= set(_COMMAND.findall(block))
+    return sorted(found)
+
+
+@contextmanager
+def cluster_with_worker(directory: Path) -> Iterator[str]:
+    """A broker with a worker, gone at the end; its address."""
+    with (
+        LocalCluster("r", directory / "r", fast_start=True) as cluster,
+        running_worker(cluster.bootstrap, directory / "worker.log"),
+    ):
+        yield cluster.bootstrap
+
+
+async def create_topics(bootstrap: str) -> None:
+    """Those that a page assumes."""
+    admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
+    await admin.ensure_topics([TopicSpec(name, 3) for name in ASSUMED_TOPICS])
+    await admin.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", list(filter(programs, PAGES)), ids=page_name)
+def test_programs_run_one_after_the_other(page: Path, tmp_path: Path):
+    """With the address exchanged, each ends well and prints what the page says."""
+    with cluster_with_worker(tmp_path) as bootstrap:
+        if "NewTopic(" not in page.read_text():
+            asyncio.run(create_topics(bootstrap))
+        for program in programs(page):
+            done = subprocess.run(
+                [sys.executable, "-c", program.source.replace(ADDRESS, bootstrap)],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            assert done.returncode == 0, f"{program.source}\n{done.stderr}"
+            assert program.printed in (None, done.stdout), program.source
+
+
+@pytest.fixture
+def _logging_restored() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    yield
+    root.handlers, root.level = before
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("_logging_restored")
+@pytest.mark.parametrize("command", commands())
+def test_commands_exist(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Noun, verb and options of every command are known; `--help` keeps it from being run."""
+    monkeypatch.setenv(CONFIG_VARIABLE, "")  # `--config` sets it for the whole process
+    words = command.replace("...", "").split()
+    assert run([*words, "--help"]) == 0, capsys.readouterr().err
+    assert "Usage: stilltide" in capsys.readouterr().out
+
+
+def test_targets_exist():
+    """Every `make` target that a page names is one of the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text()
+        named = set(_INLINE_TARGET.findall(text))
+        for block in _SHELL.findall(text):
+            named |= set(_TARGET.findall(block))
+        assert named <= targets, page_name(page)
+
+
+def test_settings_are_listed_with_their_defaults():
+    """The table of settings names every setting, and its default as `config show` prints it."""
+    listed = dict(_SETTING.findall((ROOT / "docs/operating.md").read_text()))
+    for name, field in Settings.model_fields.items():
+        default = field.default
+        shown = "none" if default in (None, "", {}) else str(default)
+        shown = shown.lower() if isinstance(default, bool) else shown
+        assert listed.get(name, "").strip().strip("`") == shown, name
+
+
+def test_programs_and_commands_were_found():
+    """The patterns find what they look for, or the tests above would say nothing."""
+    assert {"README.md", "docs/start.md", "docs/tutorial.md"} <= {
+        page_name(page) for page in PAGES if programs(page)
+    }
+    assert any(program.printed for page in PAGES for program in programs(page))
+    assert {"local", "worker", "audit", "group"} <= {command.split()[0] for command in commands()}

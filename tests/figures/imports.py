@@ -1,8 +1,7 @@
-"""Which layer imports which, counted in the sources."""
+"""Which layer imports which, read in the sources."""
 
 import ast
 import gc
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -52,16 +51,16 @@ def layer_of(path: str) -> int | None:
     return found[0] if found else None
 
 
-def import_counts(root: Path) -> Counter[tuple[int, int]]:
-    """How many import statements lead from one layer to another."""
-    counts: Counter[tuple[int, int]] = Counter()
+def import_arrows(root: Path) -> set[tuple[int, int]]:
+    """Each pair of layers of which the first imports the second."""
+    arrows: set[tuple[int, int]] = set()
     for source in sources(root):
         importer = layer_of(source.relative_to(root).with_suffix("").as_posix())
         for imported in _imported(source):
             layer = layer_of(imported)
             if importer is not None and layer is not None and importer != layer:
-                counts[importer, layer] += 1
-    return counts
+                arrows.add((importer, layer))
+    return arrows
 
 
 def sources(root: Path) -> Iterator[Path]:

@@ -1,6 +1,6 @@
-"""The layers, the nouns in them, and how many imports lead from one layer to another."""
+"""The layers, the nouns in them, and which layer imports which."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.figures.drawing import (
@@ -15,7 +15,7 @@ from tests.figures.drawing import (
     Box,
     Drawing,
 )
-from tests.figures.imports import LAYERS, folders, import_counts, modules
+from tests.figures.imports import LAYERS, folders, import_arrows, modules
 
 FILLS = (PALE, PALE, ROSE, YELLOW, PALE, GREEN, BLUE, VIOLET)
 
@@ -50,15 +50,15 @@ Chip = tuple[int, int, int, str]
 
 def layers(root: Path) -> str:
     """Boxes from top to bottom; at the right one line for each layer that is imported."""
-    counts = import_counts(root)
+    arrows = import_arrows(root)
     contents = [_chips(root, number) for number in range(len(LAYERS))]
     heights = [TITLE_HEIGHT + _lines(chips) * (CHIP_HEIGHT + CHIP_GAP) + 4 for chips in contents]
     height = TOP + sum(heights) + ROW_GAP * len(heights) + 30
-    imported = sorted({to for _, to in counts})
+    imported = sorted({to for _, to in arrows})
     drawing = Drawing(
         LEFT + WIDTH + RAIL_GAP * len(imported) + 66,
         height,
-        "Layers, their folders, and the number of imports from one layer to another",
+        "Layers, their folders, and which layer imports which",
     )
     drawing.text((LEFT, 32), "Layers and nouns", size=16, bold=True)
     y = TOP
@@ -73,11 +73,10 @@ def layers(root: Path) -> str:
             drawing.box(chip, lines=[text], fill=WHITE, size=12.5)
         boxes.append(box)
         y += heights[number] + ROW_GAP
-    _rails(drawing, boxes, counts, imported)
+    _rails(drawing, boxes, arrows, imported)
     drawing.text(
         (LEFT, height - 16),
-        "An arrow leads to the layer that is imported; a dot is a layer that imports, with the "
-        "number of its import statements.",
+        "An arrow leads to the layer that is imported; a dot is a layer that imports it.",
         size=12,
         ink=GREY,
     )
@@ -120,13 +119,13 @@ def _lines(chips: Sequence[Chip]) -> int:
 def _rails(
     drawing: Drawing,
     boxes: Sequence[Box],
-    counts: Mapping[tuple[int, int], int],
+    arrows: set[tuple[int, int]],
     imported: Sequence[int],
 ) -> None:
     """One vertical line for each imported layer; a layer that imports it has a dot there."""
     rails = {to: LEFT + WIDTH + 46 + RAIL_GAP * place for place, to in enumerate(imported)}
     joins = {
-        (number, to): (rails[to], boxes[number].right(0.3)[1]) for number, to in sorted(counts)
+        (number, to): (rails[to], boxes[number].right(0.3)[1]) for number, to in sorted(arrows)
     }
     for to, x in rails.items():
         target = boxes[to].right(0.72)
@@ -137,6 +136,5 @@ def _rails(
         begin = boxes[number].right(0.3)
         last = max(x for (layer, _), (x, _) in joins.items() if layer == number)
         drawing.line([begin, (last, begin[1])])
-    for pair, (x, y) in joins.items():
+    for x, y in joins.values():
         drawing.dot((x, y))
-        drawing.label((x - 16, y - 9), str(counts[pair]), size=11)

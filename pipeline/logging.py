@@ -16,7 +16,7 @@ LEVELS = ("debug", "info", "warning", "error")
 LIBRARY_PERIOD_S = 10.0
 """At most one line from each place in a library's code in this time."""
 
-_OURS = frozenset({"connectors", "pipeline", "stilltide"})
+_OURS = frozenset({"stilltide"})
 
 
 class LibraryFilter(logging.Filter):
@@ -67,7 +67,7 @@ def configure_logging(level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO if level == "debug" else logging.WARNING)
-    for package in ("connectors", "pipeline"):
+    for package in ("stilltide.connectors", "stilltide.pipeline"):
         logging.getLogger(package).setLevel(level.upper())
     structlog.configure(
         processors=[

@@ -110,8 +110,8 @@ def test_json_and_table_hold_the_same(capsys: pytest.CaptureFixture[str]):
 def test_log_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]):
     """Our lines from the level up and libraries' warnings are on stderr; stdout stays clean."""
     configure_logging("info")
-    structlog.get_logger("pipeline.example").info("served", topic="orders")
-    structlog.get_logger("pipeline.example").debug("too much")
+    structlog.get_logger("stilltide.pipeline.example").info("served", topic="orders")
+    structlog.get_logger("stilltide.pipeline.example").debug("too much")
     logging.getLogger("library").info("chatter")
     logging.getLogger("library").warning("trouble")
     out, err = capsys.readouterr()

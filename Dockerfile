@@ -13,7 +13,7 @@ RUN --mount=type=bind,source=requirements.worker.lock,target=/tmp/lock \
 
 FROM dependencies AS application
 WORKDIR /src
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY schemas schemas
 COPY connectors connectors
 COPY pipeline pipeline

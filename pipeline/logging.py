@@ -2,14 +2,19 @@
 
 *Invariants*: a library that says the same again and again, as each does while a broker is away, is
 heard at once, then rarely; what is held back is counted.
+
+structlog loads rich, which costs more than all of the client library: this module imports structlog
+when the first line is logged, or when a process sets up its logging.
 """
 
 import logging
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import structlog
+if TYPE_CHECKING:
+    pass
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -17,6 +22,33 @@ LIBRARY_PERIOD_S = 10.0
 """At most one line from each place in a library's code in this time."""
 
 _OURS = frozenset({"stilltide"})
+
+
+class LazyLogger:
+    """A structlog logger that is made when its first line is logged.
+
+    Args:
+        name: of the module that logs.
+    """
+
+    __slots__ = ("_logger", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._logger: Any = None
+
+    def __getattr__(self, method: str) -> Any:
+        """A method of the logger: `info`, `warning`, `error`, `debug`, `bind`."""
+        if self._logger is None:
+            import structlog  # noqa: PLC0415 - see the module's docstring
+
+            self._logger = structlog.get_logger(self._name)
+        return getattr(self._logger, method)
+
+
+def get_logger(name: str) -> LazyLogger:
+    """The logger of a module, `__name__`; costs nothing until the module logs."""
+    return LazyLogger(name)
 
 
 class LibraryFilter(logging.Filter):
@@ -49,6 +81,8 @@ def configure_logging(level: str = "info") -> None:
     Args:
         level: one of `LEVELS`; with `debug` the libraries' own lines from info up come too.
     """
+    import structlog  # noqa: PLC0415 - see the module's docstring
+
     steps: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),

@@ -1,11 +1,14 @@
 """The Kafka connector: one cluster's writers, readers and admins.
 
 *Source*: architecture.md, The tree; the ports are in connectors.ports.
+
+Parts on kafka-python are imported when a program first asks for one: only operators, indexers and
+controllers of groups do, and loading kafka-python takes longer than loading the client library.
 """
 
+from typing import TYPE_CHECKING
+
 from stilltide.connectors.kafka.admin.admin import KafkaAdmin
-from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
-from stilltide.connectors.kafka.admin.native_transactions import KafkaNativeTransactions
 from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
@@ -14,8 +17,12 @@ from stilltide.connectors.kafka.consumer.sharing import SharedConsumers
 from stilltide.connectors.kafka.producer.copying import KafkaCopyWriter
 from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
-from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
 from stilltide.connectors.ports.fetching import Fetching
+
+if TYPE_CHECKING:
+    from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
+    from stilltide.connectors.kafka.admin.native_transactions import KafkaNativeTransactions
+    from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
 
 
 class KafkaConnector:
@@ -57,12 +64,20 @@ class KafkaConnector:
         """A writer of large native transactions."""
         return KafkaCopyWriter(self._config, transactional_id)
 
-    def batch_reader(self, client_id: str) -> KafkaBatchReader:
+    def batch_reader(self, client_id: str) -> "KafkaBatchReader":
         """A reader of raw batches."""
+        from stilltide.connectors.kafka.raw.fetch import (  # noqa: PLC0415 - see the module's docstring
+            KafkaBatchReader,
+        )
+
         return KafkaBatchReader(self._config, client_id)
 
-    def native_transactions(self, client_id: str) -> KafkaNativeTransactions:
+    def native_transactions(self, client_id: str) -> "KafkaNativeTransactions":
         """The brokers' view of their own transactions."""
+        from stilltide.connectors.kafka.admin.native_transactions import (  # noqa: PLC0415 - see the module's docstring
+            KafkaNativeTransactions,
+        )
+
         return KafkaNativeTransactions(self._config, client_id)
 
     def group_reader(
@@ -75,6 +90,10 @@ class KafkaConnector:
         """An admin."""
         return KafkaAdmin(self._config)
 
-    def group_admin(self) -> KafkaGroupAdmin:
+    def group_admin(self) -> "KafkaGroupAdmin":
         """An admin of consumer groups."""
+        from stilltide.connectors.kafka.admin.groups import (  # noqa: PLC0415 - see the module's docstring
+            KafkaGroupAdmin,
+        )
+
         return KafkaGroupAdmin(self._config)

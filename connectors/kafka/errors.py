@@ -1,4 +1,4 @@
-"""The one place where errors of the client libraries become ours.
+"""The one place where errors of confluent-kafka become ours.
 
 *Source*: kafka.md 2 (order of the questions to ask an error), 7; connectors.errors.
 
@@ -8,7 +8,6 @@ or to be a fencing, is `FatalError`.
 
 import re
 
-import kafka.errors as kafka_python
 from confluent_kafka import KafkaError, KafkaException
 
 from stilltide.connectors.errors import (
@@ -171,24 +170,6 @@ def translate(
         detail=f"{text}; {detail}" if detail else text,
         hint=next((hint for codes, hint in _HINTS if code in codes), ""),
     )
-
-
-def translate_raw(
-    error: kafka_python.KafkaError, address: str, action: str, *, detail: str = ""
-) -> ConnectorError:
-    """Our error for one of kafka-python's; the brokers' codes mean the same in both libraries.
-
-    Args:
-        error: of kafka-python.
-        address: bootstrap servers of the cluster.
-        action: what failed, such as `cannot fetch t/0@7`.
-        detail: what else is known.
-    """
-    if isinstance(error, kafka_python.BrokerResponseError) and error.errno is not None:
-        detail = detail or (str(error) if error.args else "")
-        return translate(KafkaError(error.errno), address, action, detail=detail)
-    away = KafkaError._TRANSPORT if error.retriable else KafkaError._FAIL  # noqa: SLF001 - as above
-    return translate(KafkaError(away, repr(error)), address, action, detail=detail)
 
 
 def error_of(error: KafkaError | KafkaException) -> KafkaError:

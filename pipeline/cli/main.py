@@ -16,7 +16,6 @@ import click
 from google.protobuf.internal import api_implementation
 
 from stilltide.pipeline.cli.common.output import print_error, say
-from stilltide.pipeline.config.sources import CONFIG_VARIABLE
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import LEVELS, configure_logging
 from stilltide.schemas.errors import StilltideError
@@ -63,8 +62,8 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.snapshot.command:snapshot",
             "Take snapshots of aborted transactions.",
         ),
-        "subscription": Noun(
-            "stilltide.pipeline.cli.subscription:subscription",
+        "group": Noun(
+            "stilltide.pipeline.cli.group:group_command",
             "See and control replicated consumer groups.",
         ),
         "offset": Noun(
@@ -82,6 +81,10 @@ NOUNS = MappingProxyType(
 )
 
 
+OLD_NOUNS = MappingProxyType({"subscription": "group"})
+"""Names that commands had; they still work, and `--help` does not list them."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are run."""
 
@@ -91,7 +94,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Imports the command of a noun."""
-        if (noun := NOUNS.get(cmd_name)) is None:
+        if (noun := NOUNS.get(OLD_NOUNS.get(cmd_name, cmd_name))) is None:
             return None
         module, _, attribute = noun.target.partition(":")
         return getattr(importlib.import_module(module), attribute)
@@ -138,6 +141,9 @@ def cli(log_level: str, config_path: str | None) -> None:
     """
     configure_logging(log_level)
     if config_path is not None:
+        # Loading the settings takes longer than all of `--help`.
+        from stilltide.pipeline.config.sources import CONFIG_VARIABLE  # noqa: PLC0415
+
         os.environ[CONFIG_VARIABLE] = config_path  # for the processes that a command starts, too
     require_upb(api_implementation.Type())
 

@@ -23,7 +23,7 @@ long there have been such offsets, 0 without |
 again if the group's consumers begin here now, at most; a `Subscription` skips them |
 
 `standing` is one of `core.replication.group.Standing`, in lower case. The last family is what
-`stilltide subscription describe` calls `read_again_others`, as far as this cluster has heard; of a
+`stilltide group describe` calls `read_again_others`, as far as this cluster has heard; of a
 group that is more than 10 000 records behind it is a bound. Only groups that are replicated are
 shown by name, at most 1000 of a data partition, the first by name; the counts by standing have all.
 

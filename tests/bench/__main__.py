@@ -21,6 +21,7 @@ CASES = {
     "failover": "replication.failover",
     "sync_latency": "replication.sync_latency",
     "translate": "replication.translate",
+    "startup": "startup",
 }
 """The module of each case, below `tests.bench`."""
 

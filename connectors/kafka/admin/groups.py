@@ -21,7 +21,7 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import translate_raw
+from stilltide.connectors.kafka.raw.errors import translate_raw
 from stilltide.connectors.kafka.raw.line import Line, RawClient
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import Offset, TopicPartition

@@ -22,7 +22,7 @@ from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordi
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import translate_raw
+from stilltide.connectors.kafka.raw.errors import translate_raw
 from stilltide.connectors.kafka.raw.line import Line, RawClient
 from stilltide.schemas.native.transactions import (
     ActiveProducer,

@@ -20,8 +20,8 @@ import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
 
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import translate_raw
 from stilltide.connectors.kafka.raw.batches import parse_batches
+from stilltide.connectors.kafka.raw.errors import translate_raw
 from stilltide.connectors.kafka.raw.line import Line, RawClient
 from stilltide.connectors.ports.readers import FETCH_BYTES, FetchedBatches
 from stilltide.schemas.native.batches import AbortedTransaction, Batch

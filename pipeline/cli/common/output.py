@@ -1,4 +1,7 @@
-"""How commands print: data on stdout as a table or JSON, talk and errors on stderr."""
+"""How commands print: data on stdout as a table or JSON; progress and errors on stderr.
+
+The module imports rich when it prints a table, so that `--help` and JSON do not wait for rich.
+"""
 
 import json
 import sys
@@ -6,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from stilltide.schemas.errors import StilltideError
 
@@ -44,6 +45,9 @@ def print_rows(rows: Sequence[Row], output: str, *, title: str | None = None) ->
     if output == "json":
         print(json.dumps([dict(row) for row in rows], indent=2))
     elif rows:
+        from rich.console import Console  # noqa: PLC0415 - see the module's docstring
+        from rich.table import Table  # noqa: PLC0415 - as above
+
         table = Table(title=title, title_justify="left")
         for column, value in rows[0].items():
             justify = "right" if isinstance(value, int | float) else "left"

@@ -6,7 +6,7 @@ import click
 
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import output_option, print_rows
-from stilltide.pipeline.cli.subscription import connected, timeout_option
+from stilltide.pipeline.cli.group import connected, timeout_option
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition

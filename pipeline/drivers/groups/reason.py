@@ -31,7 +31,7 @@ def reason(one: Standpoint, *, disabled: Collection[ClusterName]) -> str:
     """
     here, topic = one.cluster, one.data.topic
     if here in disabled:
-        return f"it is not replicated here; `stilltide subscription enable {topic} GROUP`"
+        return f"it is not replicated here; `stilltide group enable {topic} GROUP`"
     for source, left in sorted(one.links.items()):
         if left is None:
             return (

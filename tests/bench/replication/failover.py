@@ -10,7 +10,7 @@ Beside each other, in the same run, at each lag:
   a second; it is given time until its offset on `b` has not moved for five seconds.
 
 Records are counted by the number that they bear. Those that are skipped unread are counted too, and
-`told` is what `stilltide subscription failover` said of the foreign group.
+`told` is what `stilltide group failover` said of the foreign group.
 
 Sizes: RECORDS, ROUNDS.
 """

@@ -1,8 +1,11 @@
 """Keys and partitions."""
 
 import pytest
+from aiokafka.partitioner import murmur2 as aiokafka_murmur2
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stilltide.pipeline.client.partitioner import partition_for
+from stilltide.pipeline.client.partitioner import murmur2, partition_for
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,9 @@ def test_keys_go_where_other_producers_send_them(key: bytes, hashed: int):
     """The vectors of Kafka's own test of murmur2: a key's partition is that of any producer."""
     for count in (1, 3, 7, 1000):
         assert partition_for(key, count, turn=5) == (hashed & 0x7FFFFFFF) % count
+
+
+@given(st.binary(max_size=64))
+def test_the_hash_is_that_of_another_client(key: bytes):
+    """Any key has the hash that aiokafka gives it."""
+    assert murmur2(key) == aiokafka_murmur2(key)

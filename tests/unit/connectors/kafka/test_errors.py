@@ -9,7 +9,8 @@ from stilltide.connectors.errors import (
     OffsetOutOfRangeError,
     RetriableError,
 )
-from stilltide.connectors.kafka.errors import place_of, translate, translate_raw
+from stilltide.connectors.kafka.errors import place_of, translate
+from stilltide.connectors.kafka.raw.errors import translate_raw
 from stilltide.schemas.values import TopicPartition
 
 

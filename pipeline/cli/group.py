@@ -1,7 +1,7 @@
-"""`stilltide subscription`: consumer groups whose positions are carried over between clusters.
+"""`stilltide group`: consumer groups whose positions are carried over between clusters.
 
-*Source*: protocols.md I. What there is to say is read from topics and groups of every cluster; only
-`enable` and `disable` write anything, and `failover` waits for the workers.
+*Source*: protocols.md I. The commands read topics and groups of every cluster; only `enable` and
+`disable` write anything, and `failover` waits for the workers.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ timeout_option = click.option(
 )
 
 
-@click.group()
-def subscription() -> None:
+@click.group("group")
+def group_command() -> None:
     """See and control consumer groups that are replicated between clusters."""
 
 
@@ -63,7 +63,7 @@ def connected(clusters: str | None) -> dict[ClusterName, GroupConnector]:
     return {ClusterName(name): connector_of(settings, name) for name in settings.clusters}
 
 
-@subscription.command("list", epilog=EXIT_CODES)
+@group_command.command("list", epilog=EXIT_CODES)
 @clusters_option
 @timeout_option
 @output_option
@@ -92,7 +92,7 @@ def _switch(name: str, text: str, *, value: bool) -> click.Command:
     @click.command(
         name,
         help=f"{text}\n\nWritten to every cluster; workers take it up within a moment.",
-        epilog=f"\b\nExamples:\n  stilltide subscription {name} orders billing\n",
+        epilog=f"\b\nExamples:\n  stilltide group {name} orders billing\n",
     )
     @click.argument("topic")
     @click.argument("group")
@@ -111,7 +111,7 @@ def _switch(name: str, text: str, *, value: bool) -> click.Command:
     return switch
 
 
-@subscription.command("describe", epilog=EXIT_CODES)
+@group_command.command("describe", epilog=EXIT_CODES)
 @click.argument("topic")
 @click.argument("group")
 @clusters_option
@@ -184,7 +184,7 @@ def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:
     return rows
 
 
-@subscription.command("sync-status", epilog=EXIT_CODES)
+@group_command.command("sync-status", epilog=EXIT_CODES)
 @click.argument("topic")
 @click.argument("group")
 @clusters_option
@@ -222,14 +222,14 @@ def sync_status(
     ctx.exit(0 if all(row["in_sync"] for row in rows) else EXIT_INCOMPLETE)
 
 
-@subscription.command(
+@group_command.command(
     "failover",
     epilog=EXIT_CODES
     + """
 \b
 Examples:
-  stilltide subscription failover orders billing --to b --dry-run
-  stilltide subscription failover orders billing --to b
+  stilltide group failover orders billing --to b --dry-run
+  stilltide group failover orders billing --to b
 """,
 )
 @click.argument("topic")
@@ -281,4 +281,4 @@ for command in (
     _switch("enable", "Carry the position of GROUP on TOPIC over between clusters.", value=True),
     _switch("disable", "Leave GROUP on TOPIC alone on every cluster.", value=False),
 ):
-    subscription.add_command(command)
+    group_command.add_command(command)

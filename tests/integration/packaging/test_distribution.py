@@ -1,0 +1,149 @@
+"""What is published: archives that are the same each time, and a wheel that works by itself."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from stilltide.connectors.local.cluster import LocalCluster
+from tests.support.processes.local import create_topic
+
+ROOT = Path(__file__).parents[3]
+UV = str(Path(sys.executable).with_name("uv"))
+
+APPLICATION = """
+import asyncio, sys
+import connectors, pipeline, schemas
+from stilltide import Subscription, TransactionClient
+
+async def main(servers: str, topic: str) -> None:
+    async with TransactionClient(servers) as client:
+        async with client.transaction() as txn:
+            await txn.send(topic, pipeline.VALUE)
+    async with Subscription([topic], group="packaging", bootstrap_servers=servers) as records:
+        assert (await anext(records)).value == b"of the application"
+
+asyncio.run(main(*sys.argv[1:]))
+print(sorted({"pyspark", "pandas", "matplotlib"} & set(sys.modules)), schemas.OWN, connectors.OWN)
+"""
+
+
+def run(*command: str | Path, **options: object) -> str:
+    """Runs a command outside of the checkout's environment; its stdout."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV", "SOURCE_DATE_EPOCH")
+    }
+    ended = subprocess.run(
+        [str(word) for word in command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,  # pyright: ignore[reportArgumentType, reportCallIssue]
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def build(source: Path, into: Path, *kinds: str) -> dict[str, Path]:
+    """Archives of a source tree, by their ending."""
+    run(
+        UV, "build", "--no-build-isolation", "--python", sys.executable,
+        "--out-dir", into, *kinds, source,
+    )  # fmt: skip
+    return {path.suffix: path for path in into.iterdir() if path.suffix in (".gz", ".whl")}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Source archive and wheel, both made from the checkout."""
+    return build(ROOT, tmp_path_factory.mktemp("built"), "--sdist", "--wheel")
+
+
+def test_two_builds_are_byte_equal(built: dict[str, Path], tmp_path: Path):
+    """Nothing of the time or the machine goes into an archive."""
+    again = build(ROOT, tmp_path, "--sdist", "--wheel")
+    for ending, path in built.items():
+        first, second = (hashlib.sha256(it.read_bytes()) for it in (path, again[ending]))
+        assert first.hexdigest() == second.hexdigest(), ending
+
+
+def test_the_source_archive_gives_the_same_wheel(built: dict[str, Path], tmp_path: Path):
+    """The linked folders are in the source archive, so that its wheel lacks no module."""
+    with tarfile.open(built[".gz"]) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (source,) = (tmp_path / "unpacked").iterdir()
+    wheel = build(source, tmp_path / "wheel", "--wheel")[".whl"]
+    with ZipFile(wheel) as from_archive, ZipFile(built[".whl"]) as from_checkout:
+        names = from_archive.namelist()
+        assert sorted(names) == sorted(from_checkout.namelist())
+        assert len(names) == len(set(names))
+    assert {name.split("/")[0] for name in names} == {"stilltide", "stilltide-0.1.0.dist-info"}
+    for wanted in ("py.typed", "connectors/local/jars.lock", "pipeline/cli/main.py"):
+        assert f"stilltide/{wanted}" in names
+    assert "stilltide-0.1.0.dist-info/licenses/LICENSE" in names
+
+
+@pytest.fixture
+def installed(built: dict[str, Path], tmp_path: Path) -> Path:
+    """The programs of a fresh environment with the wheel and, without extras, what it needs."""
+    environment = tmp_path / "environment"
+    run(UV, "venv", "--quiet", "--python", sys.executable, environment)
+    python = environment / "bin/python"
+    install = (UV, "pip", "install", "--quiet", "--python", python)
+    run(*install, "--require-hashes", "--requirement", ROOT / "requirements.worker.lock")
+    run(*install, "--no-deps", built[".whl"])
+    return environment / "bin"
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[str]:
+    """A broker of the test's own, on which no other test has a worker."""
+    with LocalCluster("a", tmp_path / "kafka", fast_start=True) as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.fixture
+def worker(installed: Path, servers: str, tmp_path: Path) -> Iterator[None]:
+    """A worker of the installed wheel that serves."""
+    command = [str(installed / "stilltide"), "worker", "--bootstrap-servers", servers]
+    command += ["--web-port", "0"]
+    with (tmp_path / "worker.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, (tmp_path / "worker.log").read_text()
+        assert json.loads(line)["web"]
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.usefixtures("worker")
+def test_an_application_with_folders_of_the_same_names(
+    installed: Path, servers: str, tmp_path: Path
+):
+    """Packages `pipeline`, `schemas` and `connectors` of an application stay its own."""
+    create_topic(servers, "orders")
+    application = tmp_path / "application"
+    for folder, text in {
+        "pipeline": "VALUE = b'of the application'",
+        "schemas": "OWN = 'schemas of the application'",
+        "connectors": "OWN = 'connectors of the application'",
+    }.items():
+        (application / folder).mkdir(parents=True)
+        (application / folder / "__init__.py").write_text(text)
+    (application / "main.py").write_text(APPLICATION)
+    said = run(installed / "python", application / "main.py", servers, "orders")
+    assert said == "[] schemas of the application connectors of the application\n"

@@ -7,7 +7,6 @@ processes must hold no more threads, files and memory after a scenario than they
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.chaos.scenarios import (
     worker_killed_while_it_recovers,
     worker_stopped_past_its_session,
 )
-from tests.support.processes.worker_process import Held
+from tests.support.processes.child import Held
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
@@ -46,10 +45,10 @@ async def member_stopped_past_its_session(world: AckWorld, point: Point) -> None
     await world.point(point)
     frozen = world.members.pop(0)
     claimed = asyncio.create_task(world.site.point(CLAIMED))
-    frozen.send(signal.SIGSTOP)
+    frozen.pause()
     await claimed
     await world.progress()
-    frozen.send(signal.SIGCONT)
+    frozen.resume()
     world.members.append(frozen)
     await world.progress()
 

@@ -7,7 +7,6 @@ is looked up in it.
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import entry_stamp
 from stilltide.schemas.topics import ENTRY_BYTES_MAX, TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.chaos.processes.told import Told
+from tests.support.processes.child import Child
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
@@ -42,14 +41,14 @@ class Owners:
     directory: Path
     random: Random
     acknowledged: dict[str, Place] = field(default_factory=dict)
-    running: list[Told] = field(default_factory=list)
+    running: list[Child] = field(default_factory=list)
     _made: int = 0
-    _told: asyncio.Event = field(default_factory=asyncio.Event)
+    _heard_more: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def add(self) -> Told:
+    async def add(self) -> Child:
         """One more owner; it fences the one before."""
         self._made += 1
-        owner = Told(
+        owner = Child.of_module(
             "tests.chaos.processes.appender",
             *(self.cluster.bootstrap, self.topic, f"owner{self._made}"),
             log_path=self.directory / "owners.log",
@@ -63,8 +62,8 @@ class Owners:
         goal = len(self.acknowledged) + count
         async with asyncio.timeout(PROGRESS_S):
             while len(self.acknowledged) < goal:
-                self._told.clear()
-                await self._told.wait()
+                self._heard_more.clear()
+                await self._heard_more.wait()
 
     def _heard(self, line: str) -> None:
         if line == "serving":
@@ -73,7 +72,7 @@ class Owners:
         offset, size, index = map(int, place)
         assert payload not in self.acknowledged, f"{payload} was acknowledged twice"
         self.acknowledged[payload] = offset, size, index
-        self._told.set()
+        self._heard_more.set()
 
 
 async def owner_killed(owners: Owners) -> None:
@@ -92,10 +91,10 @@ async def owner_replaced(owners: Owners) -> None:
 async def owner_woken_as_a_zombie(owners: Owners) -> None:
     """SIGSTOP; replaced; what it appends when it wakes counts for nothing."""
     zombie = owners.running.pop()
-    zombie.send(signal.SIGSTOP)
+    zombie.pause()
     await owners.add()
     await owners.progress()
-    zombie.send(signal.SIGCONT)
+    zombie.resume()
     await zombie.ended()
 
 

@@ -6,7 +6,6 @@ in each scenario, `SEED` elsewhere. What must hold is in `Campaign`.
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -46,7 +45,7 @@ async def link_stopped(campaign: Campaign) -> None:
         await campaign.point(target, campaign.any_point(target))
         frozen = await campaign.mesh.links[source, target].freeze()
         await campaign.copied(source, target)
-        frozen.send(signal.SIGCONT)
+        frozen.resume()
         await campaign.point(target, COPIED)
         assert await frozen.ended() == 1, frozen.said
 

@@ -1,7 +1,6 @@
-"""A cluster, its workers and its applications, with what the applications were told."""
+"""A cluster, its workers and its applications, with the outcomes that applications saw."""
 
 import asyncio
-import signal
 from collections import defaultdict
 from pathlib import Path
 from typing import Self
@@ -12,8 +11,8 @@ from stilltide.schemas.values import TopicPartition
 from tests.chaos.points import Point
 from tests.chaos.processes.application import RECORDS_PER_TOPIC
 from tests.chaos.processes.site import POINT_S, Site
-from tests.chaos.processes.told import Told
 from tests.chaos.snapshots import seen_by_snapshots
+from tests.support.processes.child import Child
 from tests.support.processes.worker_process import PARTITIONS, await_all_ended
 
 
@@ -22,11 +21,11 @@ class World:
 
     def __init__(self, cluster: LocalCluster, directory: Path, seed: int) -> None:
         self.site = Site(cluster, directory, seed, [f"orders-{seed}", f"payments-{seed}"])
-        self.applications: list[Told] = []
+        self.applications: list[Child] = []
         self.fates: dict[str, str] = {}
         self._made = 0
         self._answered = 0
-        self._told = asyncio.Event()
+        self._heard_more = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self.site.__aenter__()
@@ -38,11 +37,11 @@ class World:
                 await one.kill()
         await self.site.__aexit__()
 
-    async def add_application(self) -> Told:
+    async def add_application(self) -> Child:
         """Another application, at work."""
         self._made += 1
         name = f"app{self._made}"
-        application = Told(
+        application = Child.of_module(
             "tests.chaos.processes.application",
             *(self.site.cluster.bootstrap, name, *self.site.topics),
             log_path=self.site.directory / f"application-{self.site.seed}.log",
@@ -60,21 +59,20 @@ class World:
         goal = self._answered + transactions
         async with asyncio.timeout(POINT_S):
             while self._answered < goal:
-                self._told.clear()
-                await self._told.wait()
+                self._heard_more.clear()
+                await self._heard_more.wait()
 
     def _heard(self, line: str) -> None:
         what, number = line.split()
         self.fates[number] = what
         self._answered += what != "begun"
-        self._told.set()
+        self._heard_more.set()
 
     async def settle(self) -> None:
         """Applications end in good order; then every transaction ends."""
         for one in self.applications:
             if one.running:
-                one.send(signal.SIGTERM)
-                await one.ended()
+                await one.stop()
         async with TransactionClient(self.site.cluster.bootstrap, resend_s=0.5) as client:
             async with asyncio.timeout(POINT_S):
                 await await_all_ended(client)

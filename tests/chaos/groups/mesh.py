@@ -4,7 +4,6 @@ A link that ends is started again, as whoever runs it does.
 """
 
 import asyncio
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import permutations
@@ -58,7 +57,7 @@ class KeptLink:
         self._keeping.cancel()
         await asyncio.wait([self._keeping])
         frozen = self._processes[-1]
-        frozen.send(signal.SIGSTOP)
+        frozen.pause()
         await self.start()
         return frozen
 
@@ -75,7 +74,7 @@ class KeptLink:
             process = self._make()
             await process.spawn()
             self._processes.append(process)
-            if await process.served():
+            if await process.line():
                 self._serving.set()
             await process.ended(None)
             self.ended += 1

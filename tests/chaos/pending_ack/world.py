@@ -5,7 +5,6 @@ what they do with them.
 """
 
 import asyncio
-import signal
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from tests.chaos.pending_ack.acknowledger import COPYING, WAYS
 from tests.chaos.pending_ack.history import AckHistory
 from tests.chaos.points import CLAIMED, Point
 from tests.chaos.processes.site import POINT_S, Site
-from tests.chaos.processes.told import Told
+from tests.support.processes.child import Child
 from tests.support.processes.worker_process import PARTITIONS, await_all_ended
 
 MEMBERS = 2
@@ -49,7 +48,7 @@ class AckWorld:
         self._suffix = f"{seed}"
         topics = [f"{way}-{seed}" for way in WAYS] + [f"{way}-out-{seed}" for way in COPYING]
         self.site = Site(cluster, directory, seed, topics)
-        self.members: list[Told] = []
+        self.members: list[Child] = []
         self.history = AckHistory(self.site.connector)
         self._made = 0
         self._told: dict[str, set[Place]] = {way: set() for way in WAYS}
@@ -83,10 +82,10 @@ class AckWorld:
         await self.history.close()
         await self.site.__aexit__()
 
-    async def add_member(self) -> Told:
+    async def add_member(self) -> Child:
         """Another member of each group."""
         self._made += 1
-        member = Told(
+        member = Child.of_module(
             "tests.chaos.pending_ack.acknowledger",
             *(self.site.cluster.bootstrap, f"member{self._made}", self._suffix),
             log_path=self.site.directory / f"members-{self._suffix}.log",
@@ -225,10 +224,8 @@ class AckWorld:
         await admin.close()
         return ends
 
-    async def _leave(self, member: Told) -> None:
-        member.send(signal.SIGTERM)
-        await member.ended()
-        assert member.exit_code == 0, f"a member failed: see {self.site.directory}"
+    async def _leave(self, member: Child) -> None:
+        assert await member.stop() == 0, f"a member failed: see {self.site.directory}"
 
     async def _feed(self, writer: LogWriter) -> None:
         while not self._enough.is_set():

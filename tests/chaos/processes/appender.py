@@ -1,4 +1,4 @@
-"""One owner of a log under fault: appends without end, each acknowledged position told on stdout.
+"""One owner of a log under fault: appends without end; stdout names each acknowledged position.
 
 `python -m tests.chaos.processes.appender BOOTSTRAP TOPIC NAME`. A line says
 `payload offset size index`. The process ends by itself when it is fenced.

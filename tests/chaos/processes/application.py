@@ -1,4 +1,4 @@
-"""An application under fault: transactions without end, each outcome told on stdout at once.
+"""An application under fault: transactions without end; stdout names each outcome at once.
 
 `python -m tests.chaos.processes.application BOOTSTRAP NAME TOPIC TOPIC`. A line says `begun`,
 `committed`, `aborted` or `unknown` and which; SIGTERM lets what is under way end.

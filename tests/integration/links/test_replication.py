@@ -1,7 +1,6 @@
 """`stilltide replicate` between real brokers: exactly once through kills, and what it refuses."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,8 +102,7 @@ async def test_a_topic_is_copied_with_all_that_a_record_has(
         produced(clusters, "a", f"{topic_name}-later", 0, 10)
         for added in (TopicPartition(topic_name, 2), TopicPartition(f"{topic_name}-later", 0)):
             assert [it.value for it in await clusters.records("b", added, 10)] == numbers(0, 10)
-        running.send(signal.SIGTERM)
-        assert await running.ended() == 0, running.said
+        assert await running.stop() == 0, running.said
     admin = clusters.connector("b").admin()
     assert await admin.topic_overrides([topic_name]) == {
         topic_name: {
@@ -143,11 +141,11 @@ async def test_a_frozen_link_is_fenced_by_the_next_one(
     produced(clusters, "a", topic_name, 0, 5000)
     async with link() as zombie:
         await clusters.records("b", data, 1, more=True)
-        zombie.send(signal.SIGSTOP)
+        zombie.pause()
         produced(clusters, "a", topic_name, 5000, 10_000)
         async with link():
             await clusters.records("b", data, 10_000)
-            zombie.send(signal.SIGCONT)
+            zombie.resume()
             produced(clusters, "a", topic_name, 10_000, 15_000)
             assert await zombie.ended() == 1
             copies = await clusters.records("b", data, 15_000)

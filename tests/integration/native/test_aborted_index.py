@@ -20,6 +20,7 @@ from tests.support.native.topics import (
     until_stable,
     write,
 )
+from tests.support.processes.child import Child
 from tests.support.processes.local import STILLTIDE, run_stilltide
 from tests.support.processes.operator import Operator, fetch
 
@@ -118,23 +119,14 @@ async def test_an_indexer_is_probed_and_stopped(bootstrap: str, topic_name: str)
     admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
     await admin.ensure_topics([TopicSpec(topic_name, 2)])
     await admin.close()
-    process = await asyncio.create_subprocess_exec(
-        STILLTIDE,
-        *("index", "run", topic_name, "--bootstrap-servers", bootstrap, "--web-port", "0"),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    try:
+    options = ("--bootstrap-servers", bootstrap, "--web-port", "0")
+    async with Child([str(STILLTIDE), "index", "run", topic_name, *options]) as process:
+        web = (await process.announced())["web"]
         async with asyncio.timeout(60):
-            web = json.loads(await process.stdout.readline())["web"]
             while (answer := await fetch(f"{web}/readyz"))[0] != 200:
                 pass
             metrics = (await fetch(f"{web}/metrics"))[1]
-            process.terminate()
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
+        assert await process.stop() == 0
     assert answer[1] == "[+]broker answers\n[+]index indexes 2 partitions; 0 offsets behind\n"
     assert 'stilltide_aborted_index_lag{cluster="a"' in metrics
 

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +18,7 @@ from stilltide.schemas.coordinator import markers
 from stilltide.schemas.snapshots.snapshots import end_key
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
+from tests.support.processes.child import Child
 from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import ModuleWorker, running_worker
 from tests.support.snapshots.client import (
@@ -147,15 +147,9 @@ async def test_snapshots_come_by_trigger_and_on_request(
 
 async def die_after(bootstrap: str, records_max: int) -> None:
     """Another process takes the partition over, and is killed in its first write."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.support.snapshots.lone_writer",
-        bootstrap,
-        str(records_max),
-    )
-    async with asyncio.timeout(WAIT_S):
-        assert await child.wait() == -signal.SIGKILL
+    module = "tests.support.snapshots.lone_writer"
+    async with Child.of_module(module, bootstrap, str(records_max)) as child:
+        assert await child.ended(WAIT_S) == -signal.SIGKILL
 
 
 async def test_a_writer_killed_between_any_two_records_leaves_nothing_torn(

@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-import sys
-from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,6 +15,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.schemas.values import TopicPartition
+from tests.support.processes.child import Child
 from tests.support.processes.worker_process import PARTITIONS, WorkerProcess, create_topics
 
 COUNT = 3000
@@ -33,20 +32,13 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @asynccontextmanager
 async def transformer(
     bootstrap: str, source: str, target: str, log_path: Path
-) -> AsyncIterator[Process]:
+) -> AsyncIterator[Child]:
     """A process that copies, killed at the end if it was not before."""
-    command = [sys.executable, "-m", "tests.support.pending_ack.transformer"]
-    with log_path.open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            *command, bootstrap, source, target, f"group-{source}", stderr=log
-        )
-    try:
+    arguments = (bootstrap, source, target, f"group-{source}")
+    module = "tests.support.pending_ack.transformer"
+    async with Child.of_module(module, *arguments, log_path=log_path) as process:
         yield process
-        assert process.returncode in (None, -signal.SIGKILL), f"see {log_path}"
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        assert process.exit_code in (None, -signal.SIGKILL), process.said
 
 
 class Output:
@@ -97,8 +89,7 @@ async def test_each_message_once_whatever_is_killed(bootstrap: str, tmp_path: Pa
             output = Output(subscription)
             async with transformer(bootstrap, source, target, log_path) as process:
                 await output.until(COUNT // 4)
-                process.kill()
-                await process.wait()
+                await process.kill()
             async with transformer(bootstrap, source, target, log_path):
                 await output.until(COUNT // 2)
                 await worker.kill()

@@ -1,15 +1,9 @@
 """`stilltide replicate` as a process of its own, and what it copies between two brokers."""
 
 import asyncio
-import json
-import os
-import signal
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -17,12 +11,13 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.records import Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.processes.child import Child
 
 WAIT_S = 60.0
 
 
-class LinkProcess:
-    """Copies from its start on; killed on exit if it still runs.
+class LinkProcess(Child):
+    """`stilltide replicate` between two of the clusters; `serving` says when it copies.
 
     Args:
         clusters: by name.
@@ -45,75 +40,14 @@ class LinkProcess:
     ) -> None:
         named = " ".join(f"{name}={address}" for name, address in clusters.items())
         command = [sys.executable, "-m", "stilltide", "replicate", "--clusters", named]
-        self._command = [*command, "--from", source, "--to", target, *options]
-        self._log_path = log_path
-        self._process: Process | None = None
-        self._topics: list[str] = []
+        super().__init__([*command, "--from", source, "--to", target, *options], log_path)
         self.web: str | None = None
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def said(self) -> str:
-        """What it, and those before it, have said on stderr."""
-        return self._log_path.read_text()
-
-    async def spawn(self):
-        """Starts it and waits for nothing."""
-        with self._log_path.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdout=PIPE, stderr=log, env=dict(os.environ)
-            )
-
-    async def serving(self) -> list[str]:
-        """The topics that it copies, once it has checked them."""
-        async with asyncio.timeout(WAIT_S):
-            assert await self.served(), self.said
-        return self._topics
-
-    async def served(self) -> bool:
-        """Whether it has come to copy, and not ended before."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if line:
-            told = json.loads(line)
-            self._topics, self.web = told["topics"], told["web"]
-        return bool(line)
-
-    def send(self, number: signal.Signals):
-        """A signal."""
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    async def ended(self, within_s: float | None = WAIT_S) -> int:
-        """Waits until it ends, None: however long; its exit code."""
-        assert self._process is not None
-        async with asyncio.timeout(within_s):
-            return await self._process.wait()
-
-    async def kill(self):
-        """SIGKILL, and waits until it is gone."""
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.kill()
-        await self.ended()
-
-    async def __aenter__(self) -> Self:
-        await self.spawn()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.kill()
+    async def serving(self, within_s: float = WAIT_S) -> list[str]:
+        """Waits until the link copies; its topics."""
+        announced = await self.announced(within_s)
+        self.web = announced["web"]
+        return announced["topics"]
 
 
 class Clusters:

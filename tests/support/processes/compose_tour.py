@@ -6,7 +6,6 @@ there, acknowledging it in the same transaction; all of it is copied to every cl
 
 import asyncio
 import logging
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +13,8 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.schemas.values import TopicPartition
-from tests.support.processes.containers import INDEXED, ROOT, Compose
+from tests.support.processes.child import Child
+from tests.support.processes.containers import INDEXED, Compose
 from tests.support.processes.worker_process import PARTITIONS, Load, create_topics
 
 LOGGER = logging.getLogger(__name__)
@@ -103,23 +103,11 @@ class Tour:
         """Runs the application on b; whenever it ends, another one follows, as under a restart
         policy.
         """  # noqa: D205 - one sentence
-        servers = self._compose.bootstrap("b")
-        command = [
-            "-m",
-            "tests.support.pending_ack.transformer",
-            servers,
-            ORDERS[0],
-            INVOICES,
-            "invoicing",
-        ]
+        arguments = (self._compose.bootstrap("b"), ORDERS[0], INVOICES, "invoicing")
         while True:
-            process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT)
-            try:
-                await process.wait()
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
+            module = "tests.support.pending_ack.transformer"
+            async with Child.of_module(module, *arguments) as process:
+                await process.ended(None)
 
     async def _check(self) -> None:
         outcomes, per_topic = self.load.outcomes, self.load.per_topic

@@ -1,17 +1,13 @@
 """`stilltide worker` as a process of its own, and what applications do and see while it lives."""
 
 import asyncio
-import json
-import os
-import signal
-import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from threading import Thread
+from typing import Any, Self
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -22,6 +18,7 @@ from stilltide.pipeline.errors import OutcomeUnknownError, PipelineError
 from stilltide.schemas.coordinator.transactions import Listed, ListTransactions
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
+from tests.support.processes.child import Child
 
 COORDINATORS = 4
 PARTITIONS = 3
@@ -30,122 +27,78 @@ PARTITIONS = 3
 READ_S = 120.0
 
 
-class Held(NamedTuple):
-    """What a process holds of the machine."""
-
-    rss_kib: int
-    threads: int
-    descriptors: int
-
-
-def held_by(pid: int) -> Held:
-    """What a process holds just now."""
-    proc = Path("/proc") / str(pid)
-    said = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
-    return Held(
-        rss_kib=int(said["VmRSS"].split()[0]),
-        threads=int(said["Threads"]),
-        descriptors=len(list((proc / "fd").iterdir())),
-    )
-
-
-class WorkerProcess(worker_process.WorkerProcess):
-    """Starts on entry, serves when `serving` returns, and is killed on exit if it still runs.
+class WorkerProcess(Child):
+    """`stilltide worker` with an empty log; `serving` says when it serves.
 
     Args:
         bootstrap: the cluster.
-        log_path: where its stderr goes; written anew.
+        log_path: where its stderr goes; emptied on entry.
         options: further options of the command.
         settings: as environment variables, without the prefix.
+
+    Attributes:
+        web: address of its site, once it serves.
     """
 
     def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
-        super().__init__(bootstrap, log_path, *options, environment=_variables(settings))
+        variables = {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
+        super().__init__(worker_process.command(bootstrap, *options), log_path, variables)
+        self.web = ""
 
     async def __aenter__(self) -> Self:
+        assert self.log_path is not None
         self.log_path.unlink(missing_ok=True)
-        await self.spawn()
-        return self
+        return await super().__aenter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.kill()
-
-    @property
-    def said(self) -> str:
-        """What it has said on stderr."""
-        return self.log_path.read_text()
-
-    def pause(self) -> None:
-        """SIGSTOP: it holds its connections and does nothing."""
-        self._send(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self._send(signal.SIGCONT)
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-        self._send(signal.SIGTERM)
-
-    def held(self) -> Held:
-        """What it holds just now."""
-        return held_by(self.pid)
-
-    async def ended(self, within_s: float) -> int:
-        """Waits until it ends by itself; its exit code."""
-        assert self._process is not None
-        async with asyncio.timeout(within_s):
-            return await self._process.wait()
-
-    def _send(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
+    async def serving(self) -> list[int]:
+        """Waits until the worker serves; its coordinators."""
+        announced = await self.announced()
+        self.web = announced["web"]
+        return announced["coordinators"]
 
 
 class ModuleWorker:
     """A worker of a module's tests, whose loops come and go; each call blocks.
 
+    The loop that watches the process runs in a thread of its own.
+
     Args:
-        bootstrap: the cluster.
-        log_path: where its stderr goes.
-        options: further options of the command.
-        settings: as environment variables, without the prefix.
+        child: not yet started.
     """
 
-    def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
-        self._command = worker_process.command(bootstrap, *options)
-        self._environment = {**os.environ, **_variables(settings)}
-        self._log_path = log_path
-        self._process: subprocess.Popen[bytes] | None = None
-        self.web = ""
+    def __init__(self, child: WorkerProcess) -> None:
+        self._child = child
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def web(self) -> str:
+        """Address of its site."""
+        return self._child.web
 
     def start(self) -> None:
-        """Returns when it serves."""
-        with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, env=self._environment, stdout=subprocess.PIPE, stderr=log
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, self._log_path.read_text()
-        self.web = json.loads(line)["web"]
+        """Returns when the worker serves."""
+        self._run(self._child.spawn())
+        self._run(self._child.serving())
 
     def kill(self) -> None:
-        """SIGKILL, and waits until it is gone."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        """SIGKILL, and waits for the end."""
+        self._run(self._child.kill())
 
-    def stop(self) -> None:
-        """SIGTERM, and waits until it is gone."""
-        assert self._process is not None
-        with self._process:
-            self._process.terminate()
+    def close(self) -> None:
+        """SIGTERM, and SIGKILL if that does not end the worker; no start can follow."""
+        try:
+            if self._child.running:
+                self._run(self._child.stop())
+        finally:
+            self._run(self._child.kill())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, step: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(step, self._loop).result()
 
 
 @contextmanager
@@ -153,17 +106,12 @@ def running_worker(
     bootstrap: str, log_path: Path, *options: str, **settings: object
 ) -> Iterator[ModuleWorker]:
     """A worker that serves from entry to exit, for the tests of a module."""
-    made = ModuleWorker(bootstrap, log_path, *options, **settings)
-    made.start()
+    made = ModuleWorker(WorkerProcess(bootstrap, log_path, *options, **settings))
     try:
+        made.start()
         yield made
     finally:
-        made.stop()
-
-
-def _variables(settings: Mapping[str, object]) -> dict[str, str]:
-    """Settings as the environment holds them."""
-    return {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
+        made.close()
 
 
 @dataclass

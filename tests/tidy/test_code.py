@@ -1,0 +1,77 @@
+"""Habits of the code that a linter does not know (docs/internals/style.md)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tidy.sources import (
+    ROOT,
+    at,
+    functions,
+    sources,
+    sources_of_product,
+    sources_of_tests,
+    tree,
+)
+
+
+def test_every_test_states_a_behaviour():
+    """A test without a docstring shows what runs, not what is promised."""
+    assert [
+        f"{at(path, one)} {one.name}"
+        for path in sources_of_tests()
+        for one in functions(path)
+        if one.name.startswith("test_") and not ast.get_docstring(one)
+    ] == []
+
+
+def sleeps(path: Path) -> Iterator[ast.AST]:
+    """Sleeps of a file; `asyncio.sleep(0)` only lets the loop turn once."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
+            yield from (name for name in node.names if name.name == "sleep")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            turn = [getattr(one, "value", None) for one in node.args] == [0]
+            if ast.unparse(node.func) in ("time.sleep", "asyncio.sleep") and not turn:
+                yield node
+
+
+SLEEPS_LEFT = {
+    "tests/chaos/scenarios.py": 1,  # how long a fault lasts is the fault itself
+    "tests/support/coordinator/worker_memory.py": 1,
+    "tests/unit/drivers/buffered_log/test_owned_log.py": 2,
+    "tests/unit/drivers/service/test_requests.py": 1,
+}
+"""A ratchet: numbers go down, and none is added."""
+
+
+def test_tests_do_not_sleep():
+    """A test that sleeps is slow on a fast machine and fails on a slow one."""
+    found = {path: [at(path, node) for node in sleeps(path)] for path in sources_of_tests()}
+    counts = {str(path.relative_to(ROOT)): len(where) for path, where in found.items() if where}
+    assert counts == SLEEPS_LEFT, found
+
+
+def test_no_failure_is_passed_over_in_silence():
+    """An `except` that only passes hides the one failure that matters."""
+    assert [
+        at(path, node)
+        for path in sources()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ExceptHandler)
+        and all(isinstance(one, ast.Pass) for one in node.body)
+    ] == []
+
+
+def waits_for(path: Path) -> Iterator[ast.AST]:
+    """Uses of `wait_for` of asyncio, by whatever name it was imported."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module == "asyncio":
+            yield from (name for name in node.names if name.name == "wait_for")
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for":
+            yield node
+
+
+def test_no_cancellation_is_swallowed():
+    """Python 3.11's `wait_for` may lose a cancellation: loops that must end use `timeout`."""
+    assert [at(path, node) for path in sources_of_product() for node in waits_for(path)] == []

@@ -21,16 +21,11 @@ from stilltide.connectors.spark.session import SparkOptions
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.errors import ConfigError, ReportError
-from stilltide.pipeline.jobs.audit_result import Verdict
 from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, SUMMARY, write_report
+from stilltide.pipeline.jobs.audits.plan import EVIDENCE_MAX, STEPS, AuditPlan, AuditProgress
 from stilltide.pipeline.jobs.audits.report import AuditReport, CheckResult, PartitionFigures
-from stilltide.pipeline.jobs.audits.run import (
-    EVIDENCE_MAX,
-    STEPS,
-    AuditPlan,
-    AuditProgress,
-    run_audit,
-)
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.values import TopicPartition
 
 EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4}
@@ -230,8 +225,7 @@ def _progress() -> Generator[AuditProgress]:
 
 def _print_tables(report: AuditReport) -> None:
     print_rows(_record_rows(report.partitions), "table", title="records")
-    rows = [one.to_dict() for check in report.checks for one in check.findings]
-    print_rows(rows, "table", title="findings")
+    print_rows([one.to_dict() for one in report.findings], "table", title="findings")
     print_rows([_check_row(one) for one in report.checks], "table", title="checks")
     print(f"{report.verdict.value}; {report.elapsed_s:.1f} s")
 
@@ -259,8 +253,8 @@ def _record_rows(partitions: Sequence[PartitionFigures]) -> list[Row]:
             "visible": one.records.visible,
             "plain": one.records.plain,
             "hidden": one.records.hidden,
-            "aborted": one.aborted,
-            "markers": one.markers,
+            "aborted": one.batches and one.batches.aborted,
+            "markers": one.batches and one.batches.markers,
             **{fault: getattr(one.records, fault) for fault in faults},
             **_digest(one.records.digest),
         }

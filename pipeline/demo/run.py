@@ -20,17 +20,22 @@ from stilltide.pipeline.demo.events import ORDERS, PAYMENTS, read_lines
 from stilltide.pipeline.demo.produce import Plan, produce
 from stilltide.pipeline.demo.views import View, differences
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
-from stilltide.pipeline.jobs.audit import audit
-from stilltide.pipeline.jobs.audit_result import AuditResult, Verdict
+from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
 
 TOPICS = (ORDERS, PAYMENTS)
 PARTITION_COUNT = 3
 
+_AUDIT = AuditPlan(TOPICS, checks=COORDINATED, digest=True, promises_required=False)
+"""What the producer wrote, with its content, says how many records there must be."""
+
 
 class DemoProgress(Protocol):
-    """Told how far the demo is."""
+    """Shows how far the demo is."""
 
     def step(self, text: str) -> None:
         """A step begins."""
@@ -41,13 +46,27 @@ class DemoProgress(Protocol):
         ...
 
 
+class _SparkSteps:
+    """Shows the steps of the audit as steps of the demo."""
+
+    def __init__(self, progress: DemoProgress) -> None:
+        self._progress = progress
+
+    def step(self, text: str) -> None:
+        """A step of the audit begins."""
+        self._progress.step(f"Spark: {text}")
+
+    def share(self, done: float) -> None:
+        """Nothing: the demo shows no shares of a step."""
+
+
 @dataclass(frozen=True)
 class DemoResult:
     """The three views and what is wrong with them."""
 
     views: Sequence[View]
     differences: Sequence[str]
-    audit: AuditResult
+    audit: AuditReport
     elapsed_s: float
 
     @property
@@ -86,7 +105,7 @@ async def run_demo(plan: Plan, progress: DemoProgress) -> DemoResult:
         progress.step("auditing with Spark")
         await opening
         audited = await asyncio.to_thread(
-            audit, cluster.bootstrap, TOPICS, progress=lambda text: progress.step(f"Spark: {text}")
+            run_audit, cluster.bootstrap, _AUDIT, progress=_SparkSteps(progress)
         )
     views = [written, consumed, _spark_view(audited)]
     return DemoResult(views, differences(views), audited, time.monotonic() - began_s)
@@ -139,9 +158,10 @@ async def _crash(worker: WorkerProcess, half: asyncio.Event, step: Callable[[str
     await worker.start()
 
 
-def _spark_view(result: AuditResult) -> View:
-    view = View("spark", result.transactions_committed, result.transactions_aborted)
-    for one in result.partitions:
+def _spark_view(report: AuditReport) -> View:
+    transactions = report.result(Check.ATOMICITY).figures
+    view = View("spark", transactions["committed"], transactions["aborted"])
+    for one in (partition.records for partition in report.partitions):
         assert one.digest is not None, "it was asked for"
         partition = view.partition(TopicPartition(one.topic, one.partition))
         partition.visible, partition.hidden, partition.digest = one.visible, one.hidden, one.digest

@@ -1,1 +1,1 @@
-"""Audits of topics, one module for each check: valid, invalid or unknown, with evidence."""
+"""The audit of topics: a plan, a run of its checks, and a report with a verdict and evidence."""

@@ -87,7 +87,8 @@ def _ranges(on: Axes, shown: Sequence[PartitionFigures]) -> None:
             (row - 0.35, 0.7),
             facecolors=_PLAIN,
         )
-        hit = [window for window in one.windows if window.aborted]
+        windows = one.batches.windows if one.batches else ()
+        hit = [window for window in windows if window.aborted]
         if hit:
             on.broken_barh(
                 [(window.first, window.end - window.first) for window in hit],
@@ -102,9 +103,9 @@ def _ranges(on: Axes, shown: Sequence[PartitionFigures]) -> None:
 
 def _rates(on: Axes, shown: Sequence[PartitionFigures]) -> None:
     for one in shown:
-        if one.windows:
-            edges = [window.first for window in one.windows] + [one.windows[-1].end]
-            values = [100 * _rate(window.aborted, window.visible) for window in one.windows]
+        if one.batches and (windows := one.batches.windows):
+            edges = [window.first for window in windows] + [windows[-1].end]
+            values = [100 * _rate(window.aborted, window.visible) for window in windows]
             on.stairs(values, edges, label=_name(one))
     on.set_ylim(bottom=0)
     on.set_xlabel("offset")

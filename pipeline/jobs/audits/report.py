@@ -1,4 +1,4 @@
-"""What a run of the audits found: a verdict and evidence for each check, figures for the plots.
+"""The report of an audit: a verdict and evidence for each check, figures for the plots.
 
 *Source*: protocols.md C6, D, F4; facts: spark.md 6.
 
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stilltide.pipeline.core.native.offset_ledger import Window
-from stilltide.pipeline.jobs.audit_result import (
+from stilltide.pipeline.jobs.audits.verdicts import (
     VERDICTS,
     Finding,
     FindingKind,
@@ -136,9 +136,9 @@ class OpenNative:
     """A native transaction that was open when the run began.
 
     Attributes:
-        topic: where.
-        partition: likewise.
-        producer_id: whose.
+        topic: the partition's topic.
+        partition: its number.
+        producer_id: of the producer that opened it.
         first_offset: of its first record there.
         age_ms: since it began, or last wrote where only that is known; >= 0.
         transactional_id: as its coordinator knows it; None when no coordinator does.
@@ -157,9 +157,9 @@ class UndecidedRecord:
     """The first record of a partition whose coordinated transaction is undecided.
 
     Attributes:
-        topic: where.
-        partition: likewise.
-        txn: whose, as `coordinator:sequence`.
+        topic: the partition's topic.
+        partition: its number.
+        txn: the transaction, as `coordinator:sequence`.
         offset: of the record; readers wait there.
         age_ms: since the record was written; >= 0.
     """
@@ -172,30 +172,42 @@ class UndecidedRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFigures:
-    """One partition in offsets.
+class BatchFigures:
+    """One partition as its batch headers count it.
 
     Attributes:
-        records: what its coordinated transactions are about, by visibility.
         aborted: records of aborted native transactions.
         markers: offsets of native control batches.
         commits: markers that say COMMIT.
         aborts: markers that say ABORT.
         unexplained: offsets without record or marker.
-        last_stable_offset: when the run began.
-        high_watermark: likewise; what lies between the two waits for an open transaction.
         windows: counts along the offsets.
     """
 
-    records: PartitionAudit
     aborted: int
     markers: int
     commits: int
     aborts: int
     unexplained: int
+    windows: Sequence[Window] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFigures:
+    """One partition in offsets.
+
+    Attributes:
+        records: records by the visibility that coordinated transactions give them.
+        last_stable_offset: when the run began.
+        high_watermark: when the run began; offsets between the last stable offset and the high
+            watermark wait for an open transaction.
+        batches: None when no check walked the batches.
+    """
+
+    records: PartitionAudit
     last_stable_offset: int
     high_watermark: int
-    windows: Sequence[Window] = field(repr=False)
+    batches: BatchFigures | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +234,23 @@ class AuditReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the checks'."""
+        """The worst verdict of the checks."""
         verdicts = [one.verdict for one in self.checks]
         return worst(one for one in verdicts if one is not Verdict.VALID)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The evidence of all checks."""
+        return [finding for one in self.checks for finding in one.findings]
+
+    @property
+    def finding_counts(self) -> dict[FindingKind, int]:
+        """How many findings of each kind there are; kinds without any are absent."""
+        return {kind: count for one in self.checks for kind, count in one.finding_counts.items()}
+
+    def result(self, check: Check) -> CheckResult:
+        """The result of a check that ran."""
+        return next(one for one in self.checks if one.check is check)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, without windows."""
@@ -252,5 +278,8 @@ class AuditReport:
 
 def _partition(one: PartitionFigures) -> dict[str, Any]:
     names = ("aborted", "markers", "commits", "aborts", "unexplained")
-    more = ("last_stable_offset", "high_watermark")
-    return one.records.to_dict() | {name: getattr(one, name) for name in (*names, *more)}
+    return one.records.to_dict() | {
+        **{name: getattr(one.batches, name, None) for name in names},
+        "last_stable_offset": one.last_stable_offset,
+        "high_watermark": one.high_watermark,
+    }

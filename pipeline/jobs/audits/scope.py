@@ -16,7 +16,7 @@ from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.native.batch_walk import deleted_meanwhile
-from stilltide.pipeline.drivers.snapshots.outcomes import Progress, TopicOutcomes, gather_evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
 from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
@@ -48,7 +48,6 @@ async def resolve(
     topics: Sequence[str],
     first: Bounds,
     until: Bounds,
-    progress: Progress = lambda _: None,
 ) -> Scope:
     """The scope of a run, as of now.
 
@@ -57,7 +56,6 @@ async def resolve(
         topics: at least one.
         first: where to begin, instead of at the log start.
         until: where to end, instead of at the last stable offset; exclusive.
-        progress: told what begins.
 
     Raises:
         ConfigError: a bound of a partition that is not audited, or a range that ends before it
@@ -65,7 +63,7 @@ async def resolve(
         OffsetOutOfRangeError: the log does not hold a bound.
         FatalError, SnapshotError, DecodeError, RetriableError: as `gather_evidence`.
     """
-    evidence = await gather_evidence(connector, topics, progress, outcomes_required=False)
+    evidence = await gather_evidence(connector, topics, outcomes_required=False)
     logs = evidence.data
     _check_named(first, logs, "begin")
     _check_named(until, logs, "end")

@@ -23,8 +23,9 @@ from stilltide.connectors.local.jars import spark_jars
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import options_of, read_ranges
 from stilltide.pipeline.cli.common.output import say
-from stilltide.pipeline.jobs.audit_result import Verdict
-from stilltide.pipeline.jobs.audits.run import AuditPlan, run_audit
+from stilltide.pipeline.jobs.audits.plan import AuditPlan
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.values import OffsetRange
 from tests.bench.harness import report, rotated
 from tests.bench.spark.spark_filter_topics import (
@@ -74,7 +75,7 @@ def audit(bootstrap: str) -> float:
     result = run_audit(bootstrap, AuditPlan([NATIVE]), progress=watch)
     seconds = time.perf_counter() - began
     assert result.verdict is Verdict.VALID, result.to_dict()
-    assert sum(one.aborts for one in result.partitions) == NATIVE_ABORTED
+    assert sum(one.batches.aborts for one in result.partitions if one.batches) == NATIVE_ABORTED
     watch.step("")
     steps = ", ".join(f"{name} {value:.2f}" for name, value in watch.seconds.items() if name)
     say(f"audit: {steps}")

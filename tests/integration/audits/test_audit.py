@@ -6,9 +6,10 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError, RetriableError
-from stilltide.pipeline.jobs.audit import audit
-from stilltide.pipeline.jobs.audit_result import (
-    AuditResult,
+from stilltide.pipeline.jobs.audits.plan import COORDINATED, EVIDENCE_MAX, AuditPlan
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.verdicts import (
     Finding,
     FindingKind,
     PartitionAudit,
@@ -42,9 +43,35 @@ def writer(bootstrap: str, topic_name: str) -> HandWriter:
     return HandWriter(bootstrap, topic_name)
 
 
-def by_partition(result: AuditResult) -> dict[int, PartitionAudit]:
-    """The partitions of a result that holds one topic."""
-    return {partition.partition: partition for partition in result.partitions}
+def audit(bootstrap: str, topics: list[str], evidence_max: int = EVIDENCE_MAX) -> AuditReport:
+    """Audits the coordinated transactions on topics, with digests."""
+    plan = AuditPlan(topics, checks=COORDINATED, digest=True, evidence_max=evidence_max)
+    return run_audit(bootstrap, plan)
+
+
+def ended(report: AuditReport) -> tuple[int, int]:
+    """How many transactions have committed, and aborted."""
+    figures = report.result(Check.ATOMICITY).figures
+    return figures["committed"], figures["aborted"]
+
+
+def by_partition(report: AuditReport) -> dict[int, PartitionAudit]:
+    """The records of each partition, in a report on one topic."""
+    return {one.records.partition: one.records for one in report.partitions}
+
+
+class Steps:
+    """Progress that remembers the steps."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def step(self, text: str) -> None:
+        """Remembers the step."""
+        self.seen.append(text)
+
+    def share(self, done: float) -> None:
+        """Nothing."""
 
 
 def test_what_was_committed_is_counted_and_digested_exactly(bootstrap: str, writer: HandWriter):
@@ -62,12 +89,14 @@ def test_what_was_committed_is_counted_and_digested_exactly(bootstrap: str, writ
     payments.commit(committed, 0, paid)
     writer.abort(aborted, 0)
 
-    steps: list[str] = []
-    result = audit(bootstrap, [writer.topic, other], progress=steps.append)
+    steps = Steps()
+    plan = AuditPlan([writer.topic, other], checks=COORDINATED, digest=True)
+    result = run_audit(bootstrap, plan, progress=steps)
 
     assert result.verdict is Verdict.VALID
-    assert (result.transactions_committed, result.transactions_aborted) == (1, 1)
-    assert result.partitions == (
+    assert {one.check for one in result.checks} == COORDINATED
+    assert ended(result) == (1, 1)
+    assert tuple(one.records for one in result.partitions) == (
         PartitionAudit(
             topic=writer.topic,
             partition=0,
@@ -85,11 +114,11 @@ def test_what_was_committed_is_counted_and_digested_exactly(bootstrap: str, writ
         PartitionAudit(writer.topic, 1, *[0] * 10),
         PartitionAudit(other, 0, 0, 4, 4, 4, *[0] * 5, paid.digest),
     )
-    assert steps, "nothing was said while it ran"
+    assert steps.seen, "nothing was said while it ran"
 
 
 @pytest.fixture(scope="module")
-def planted(bootstrap: str) -> AuditResult:
+def planted(bootstrap: str) -> AuditReport:
     """One audit of a topic with one fault on each partition, named in the tests."""
     topic = "audit-planted-faults"
     create_topics(bootstrap, {topic: 10})
@@ -131,7 +160,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[1]}-{fault[0]}")
 def test_a_planted_fault_is_found_with_its_evidence(
     fault: tuple[int | None, FindingKind, int | None, TxnId | None, int | None, int | None],
-    planted: AuditResult,
+    planted: AuditReport,
 ):
     """C6, D1, D2, D6: kind, place, transaction and counts of each fault are reported."""
     partition, kind, offset, txn, expected, found = fault
@@ -139,7 +168,7 @@ def test_a_planted_fault_is_found_with_its_evidence(
     assert Finding(kind, topic, partition, offset, txn, expected, found) in planted.findings
 
 
-def test_nothing_but_the_planted_faults_is_found(planted: AuditResult):
+def test_nothing_but_the_planted_faults_is_found(planted: AuditReport):
     """Sound transactions beside the faults raise no alarm, and any fault makes it invalid."""
     assert len(planted.findings) == len(FAULTS)
     assert sum(planted.finding_counts.values()) == len(FAULTS)
@@ -151,7 +180,7 @@ def test_nothing_but_the_planted_faults_is_found(planted: AuditResult):
     [(0, 4, {}), (2, 4, {"late": 1}), (3, 0, {"undecided": 2}), (4, 0, {"malformed": 3})],
 )
 def test_withheld_records_are_written_but_not_visible(
-    partition: int, visible: int, withheld: dict[str, int], planted: AuditResult
+    partition: int, visible: int, withheld: dict[str, int], planted: AuditReport
 ):
     """D1, D2: late, undecided and malformed records are counted, none is taken as visible."""
     row = by_partition(planted)[partition]
@@ -172,7 +201,7 @@ def test_the_latest_marker_of_a_transaction_counts(bootstrap: str, writer: HandW
     found = by_partition(result := audit(bootstrap, [writer.topic]))
     assert (found[0].visible, found[1].undecided) == (3, 2)
     assert result.verdict is Verdict.UNKNOWN
-    assert result.transactions_committed == 1
+    assert ended(result)[0] == 1
 
 
 def test_an_open_native_transaction_caps_the_audit(bootstrap: str, writer: HandWriter):
@@ -229,7 +258,7 @@ def test_markers_of_a_former_topic_bound_and_promise_nothing(bootstrap: str, wri
     writer.marker(current, 0, committed=True, start=0, end=2, count=2, of_topic=own)
     result = audit(bootstrap, [writer.topic])
     assert result.verdict is Verdict.VALID
-    assert result.transactions_committed == 1
+    assert ended(result)[0] == 1
     assert by_partition(result)[0].digest == kept.digest
 
 

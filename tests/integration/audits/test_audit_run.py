@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.errors import ConfigError
-from stilltide.pipeline.jobs.audit_result import FindingKind, Verdict
 from stilltide.pipeline.jobs.audits.files import FINDINGS, FINDINGS_SCHEMA, PAGE, SUMMARY
+from stilltide.pipeline.jobs.audits.plan import AuditPlan
 from stilltide.pipeline.jobs.audits.report import AuditReport, Check
-from stilltide.pipeline.jobs.audits.run import AuditPlan, run_audit
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.verdicts import FindingKind, Verdict
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.native.hanging import write_hanging
@@ -190,7 +191,7 @@ def test_nothing_else_is_found(planted: Planted):
 
 def test_evidence_says_what_differs(planted: Planted):
     """How many records either side has, which offsets are empty, who hangs."""
-    every = [each for one in planted.report.checks for each in one.findings]
+    every = planted.report.findings
     found = {(each.kind, each.topic): each for each in reversed(every)}
     shows = found[FindingKind.DIFFERENT, planted.topics["shows"]]
     assert (shows.expected, shows.found) == (0, 3)

@@ -14,8 +14,10 @@ from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.config.settings import Settings, load_settings
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
-from stilltide.pipeline.jobs.audit import audit
-from stilltide.pipeline.jobs.audit_result import Verdict
+from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
+from stilltide.pipeline.jobs.audits.report import Check
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.topics import TopicSpec
 from tests.support.processes.local import run_stilltide
 from tests.support.processes.secure import Secured, scram_listener, tls_listener
@@ -89,9 +91,9 @@ def test_every_client_passes(secure: Secure, kind: str, topic_name: str, tmp_pat
     with running_worker(address(secured), tmp_path / "worker.log", **secured.settings):
         assert asyncio.run(write_and_read(settings, topic_name)) == [b"through"]
     with local_spark():
-        result = audit(settings.kafka, [topic_name])
-    assert result.verdict is Verdict.VALID
-    assert result.transactions_committed >= 1
+        report = run_audit(settings.kafka, AuditPlan([topic_name], checks=COORDINATED))
+    assert report.verdict is Verdict.VALID
+    assert report.result(Check.COUNTS).figures["committed"] >= 1
 
 
 def failure(secured: Secured, monkeypatch: pytest.MonkeyPatch, **changed: str) -> int:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +15,10 @@ from stilltide.connectors.spark.read_committed import digest_of_sums, digest_sum
 from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.errors import SnapshotPartError
-from stilltide.pipeline.jobs.audit import audit
-from stilltide.pipeline.jobs.audit_result import AuditResult, FindingKind, Verdict
-from stilltide.pipeline.jobs.audits.report import Check
-from stilltide.pipeline.jobs.audits.run import AuditPlan, run_audit
+from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.verdicts import FindingKind, Verdict
 from stilltide.pipeline.jobs.read_committed import read_committed
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.snapshots import part_key
@@ -92,9 +91,30 @@ def told(bootstrap: str, capsys: pytest.CaptureFixture[str], *words: str) -> tup
     return code, json.loads(out) if out else None
 
 
-def without_clock(result: AuditResult) -> AuditResult:
+def audit(bootstrap: str) -> AuditReport:
+    """The report on coordinated transactions, where other counts than those of markers are known.
+
+    Content digests and the numbers of the test say how many records there must be.
+    """
+    plan = AuditPlan([TOPIC], checks=COORDINATED, digest=True, promises_required=False)
+    return run_audit(bootstrap, plan)
+
+
+def unchecked(report: AuditReport) -> int:
+    """Committed transactions whose number of records nothing promises."""
+    return report.result(Check.COUNTS).figures["unchecked"]
+
+
+def ended(report: AuditReport) -> tuple[int, int]:
+    """How many transactions have committed, and aborted."""
+    figures = report.result(Check.ATOMICITY).figures
+    return figures["committed"], figures["aborted"]
+
+
+def lasting(report: AuditReport) -> tuple[Any, ...]:
     """What two audits of the same topics must agree on."""
-    return replace(result, elapsed_s=0, transactions_unchecked=0)
+    records = [one.records for one in report.partitions]
+    return report.verdict, records, ended(report), report.finding_counts, report.findings
 
 
 def digest(frame: DataFrame) -> tuple[int, int]:
@@ -113,22 +133,21 @@ def test_an_audit_says_the_same_from_snapshots_as_from_markers(
     In turn, because each step needs what the one before has left in the topics.
     """
     asyncio.run(load(bootstrap, TRANSACTIONS))
-    before = audit(bootstrap, [TOPIC])
+    before = audit(bootstrap)
     assert before.verdict is Verdict.VALID
-    assert (before.transactions_unchecked, sum(it.hidden for it in before.partitions)) == (
-        0,
-        before.transactions_aborted,
-    )
-    visible = sum(it.visible for it in before.partitions)
-    whole = visible, sum(it.digest for it in before.partitions)
+    _, aborted = ended(before)
+    records = [it.records for it in before.partitions]
+    assert (unchecked(before), sum(it.hidden for it in records)) == (0, aborted)
+    visible = sum(it.visible for it in records)
+    whole = visible, sum(it.digest for it in records)
     assert digest(read_committed(spark, bootstrap, [TOPIC])) == whole
 
     assert digest(read_committed(spark, bootstrap, [TOPIC], take_snapshot=True)) == whole
     log = TopicPartition(TXN_MARKERS, system_partition(BUSY, 4))
     assert len(keys_of(bootstrap, log)) < TRANSACTIONS / 4
-    trimmed = audit(bootstrap, [TOPIC])
-    assert without_clock(trimmed) == without_clock(before)
-    assert trimmed.transactions_unchecked == trimmed.transactions_committed == visible
+    trimmed = audit(bootstrap)
+    assert lasting(trimmed) == lasting(before)
+    assert unchecked(trimmed) == ended(trimmed)[0] == visible
     counts = {one.check: one for one in run_audit(bootstrap, AuditPlan([TOPIC])).checks}
     assert counts[Check.COUNTS].finding_counts == {FindingKind.UNPROMISED: 1}
     assert counts[Check.COUNTS].verdict is Verdict.UNKNOWN
@@ -142,13 +161,12 @@ def test_an_audit_says_the_same_from_snapshots_as_from_markers(
     snapshots = TopicPartition(TXN_SNAPSHOTS, log.partition)
     assert len(keys_of(bootstrap, snapshots)) > len(set(keys_of(bootstrap, snapshots)))
     force_compaction(bootstrap, snapshots, part_key(TopicPartition("roller", 0), 1))
-    compacted = audit(bootstrap, [TOPIC])
+    compacted = audit(bootstrap)
     assert compacted.verdict is Verdict.VALID
     written = [TRANSACTIONS, *[TRANSACTIONS // 4] * 2]
     committed = sum(len(range(0, each, 3)) for each in written)
-    assert compacted.transactions_committed == committed
-    assert compacted.transactions_aborted == sum(written) - committed
-    whole = committed, sum(it.digest for it in compacted.partitions)
+    assert ended(compacted) == (committed, sum(written) - committed)
+    whole = committed, sum(it.records.digest for it in compacted.partitions)
     assert digest(read_committed(spark, bootstrap, [TOPIC])) == whole
 
 
@@ -165,7 +183,7 @@ def test_an_open_transaction_bounds_what_is_read_and_keeps_its_markers(
         found["take"] = told(bootstrap, capsys, "take", TOPIC)
         found["verify"] = told(bootstrap, capsys, "verify", TOPIC)
         found["count"] = readable()
-        found["audit"] = audit(bootstrap, [TOPIC])
+        found["audit"] = audit(bootstrap)
 
     async def write() -> None:
         async with TransactionClient(bootstrap) as client, client.transaction() as held:
@@ -218,7 +236,7 @@ def test_snapshots_are_listed_shown_and_verified(
     producer.produce(TXN_SNAPSHOTS, None, key, shown["snapshot_partition"])
     assert producer.flush(TIMEOUT_S) == 0
     with pytest.raises(SnapshotPartError, match="is missing"):
-        audit(bootstrap, [TOPIC])
+        audit(bootstrap)
     code, verified = told(bootstrap, capsys, "verify")
     assert code == 3
     assert [one["kind"] for one in verified["differences"]] == ["unusable"]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from random import Random
 
-from stilltide.pipeline.jobs.audit_result import Verdict
-from stilltide.pipeline.jobs.audits.run import AuditPlan, run_audit
+from stilltide.pipeline.jobs.audits.plan import AuditPlan
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.native.topics import index_topics
 from tests.support.native.writer import NativeWriter, await_stable
@@ -66,11 +67,10 @@ def assert_sound(bootstrap: str, name: str, seeds: Sequence[int]) -> None:
     asyncio.run(index_topics(bootstrap, *written))
     for topic, held in written.items():
         report = run_audit(bootstrap, AuditPlan([topic]))
-        assert [one for check in report.checks for one in check.findings] == [], topic
+        assert report.findings == [], topic
         assert report.verdict is Verdict.VALID
         for expected, found in zip(held, report.partitions, strict=True):
-            told = asdict(found.records) | {
-                name: getattr(found, name) for name in ("aborted", "markers", "commits", "aborts")
-            }
-            assert {name: told[name] for name in expected} == dict(expected), topic
-            assert found.unexplained == 0
+            assert found.batches is not None, topic
+            counted = asdict(found.records) | asdict(found.batches)
+            assert {name: counted[name] for name in expected} == dict(expected), topic
+            assert found.batches.unexplained == 0

@@ -1,6 +1,7 @@
 """Reports without Kafka and Spark: verdicts, the files they are written to, the page."""
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,13 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from stilltide.pipeline.core.native.offset_ledger import Window
-from stilltide.pipeline.jobs.audit_result import (
-    VERDICTS,
-    Finding,
-    FindingKind,
-    PartitionAudit,
-    Verdict,
-)
 from stilltide.pipeline.jobs.audits.files import (
     FINDINGS,
     FINDINGS_SCHEMA,
@@ -28,6 +22,7 @@ from stilltide.pipeline.jobs.audits.report import (
     KINDS,
     SCHEMA_VERSION,
     AuditReport,
+    BatchFigures,
     Check,
     CheckResult,
     Findings,
@@ -35,7 +30,17 @@ from stilltide.pipeline.jobs.audits.report import (
     PartitionFigures,
     UndecidedRecord,
 )
+from stilltide.pipeline.jobs.audits.verdicts import (
+    VERDICTS,
+    Finding,
+    FindingKind,
+    PartitionAudit,
+    Verdict,
+)
 from stilltide.schemas.values import TxnId
+
+DIGEST = 2**70 + 1
+"""More digits than a double holds."""
 
 
 def finding(kind: FindingKind, topic: str = "orders") -> Finding:
@@ -45,9 +50,9 @@ def finding(kind: FindingKind, topic: str = "orders") -> Finding:
 
 def figures(number: int) -> PartitionFigures:
     """A partition with some of everything."""
-    records = PartitionAudit("orders", number, 0, 100, 60, 50, 10, 0, 0, 0, 40, None)
+    records = PartitionAudit("orders", number, 0, 100, 60, 50, 10, 0, 0, 0, 40, DIGEST)
     windows = [Window(0, 50, 50, 0, 0), Window(50, 100, 10, 30, 10)]
-    return PartitionFigures(records, 30, 10, 4, 6, 0, 100, 130, windows)
+    return PartitionFigures(records, 100, 130, BatchFigures(30, 10, 4, 6, 0, windows))
 
 
 def report_of(
@@ -90,12 +95,68 @@ def test_a_finding_makes_its_check_and_the_report_what_it_is(kind: FindingKind):
         assert one.verdict is expected
 
 
-def test_invalid_outranks_unknown_and_unknown_valid():
+@pytest.mark.parametrize(
+    ("kinds", "verdict"),
+    [
+        ([], Verdict.VALID),
+        ([FindingKind.UNCOVERED], Verdict.UNKNOWN),
+        ([FindingKind.UNCOVERED, FindingKind.LEAKED], Verdict.INVALID),
+        ([FindingKind.UNDECIDED], Verdict.UNKNOWN),
+        ([FindingKind.UNDECIDED, FindingKind.MISSING], Verdict.INVALID),
+        ([FindingKind.TRIMMED, FindingKind.BEYOND_END, FindingKind.ORPHAN], Verdict.UNKNOWN),
+    ],
+)
+def test_invalid_outranks_unknown_and_unknown_valid(kinds: list[FindingKind], verdict: Verdict):
     """Never a clean bill with a check that could not look."""
-    assert report_of().verdict is Verdict.VALID
-    assert report_of(FindingKind.UNCOVERED).verdict is Verdict.UNKNOWN
-    both = report_of(FindingKind.UNCOVERED, FindingKind.LEAKED)
-    assert both.verdict is Verdict.INVALID
+    assert report_of(*kinds).verdict is verdict
+
+
+def test_every_kind_of_finding_has_a_verdict_and_none_is_valid():
+    """A new kind cannot be forgotten: it would be reported as valid."""
+    assert set(VERDICTS) == set(FindingKind)
+    assert Verdict.VALID not in VERDICTS.values()
+
+
+def test_the_dictionary_survives_json_without_losing_a_digit():
+    """Digests exceed what JSON readers keep of a number, so they are strings."""
+    found = json.loads(json.dumps(report_of(FindingKind.MISSING).to_dict()))
+    assert found["verdict"] == "invalid"
+    assert found["partitions"][0]["digest"] == str(DIGEST)
+    (counts,) = [one for one in found["checks"] if one["check"] == "counts"]
+    assert counts["figures"] == {"records": 7}
+    assert counts["finding_counts"] == {"missing": 1}
+    assert counts["findings"] == [
+        {
+            "kind": "missing",
+            "topic": "orders",
+            "partition": 0,
+            "offset": 4,
+            "txn": "1:2",
+            "expected": 3,
+            "found": 2,
+            "detail": "<b>why</b>",
+        }
+    ]
+    assert found["elapsed_s"] == 1.235
+
+
+def test_a_report_without_walked_batches_has_no_figures_of_them():
+    """None, never 0: nothing was counted. The page is drawn all the same."""
+    unwalked = PartitionFigures(figures(0).records, 100, 130, batches=None)
+    report = replace(report_of(), partitions=(unwalked,))
+    (partition,) = report.to_dict()["partitions"]
+    names = ("aborted", "markers", "commits", "aborts", "unexplained")
+    assert {partition[name] for name in names} == {None}
+    assert (partition["visible"], partition["high_watermark"]) == (50, 130)
+    assert render_page(report).count("<svg") == 5
+
+
+def test_findings_of_all_checks_are_one_list_and_one_count():
+    """In the order of the checks."""
+    report = report_of(FindingKind.LATE, FindingKind.UNEXPLAINED)
+    assert [one.kind for one in report.findings] == [FindingKind.UNEXPLAINED, FindingKind.LATE]
+    assert report.finding_counts == {FindingKind.UNEXPLAINED: 1, FindingKind.LATE: 1}
+    assert report.result(Check.LATE).finding_counts == {FindingKind.LATE: 1}
 
 
 def test_findings_are_bounded_and_counted():

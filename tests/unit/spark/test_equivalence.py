@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
-from stilltide.pipeline.jobs.audits.equivalence import (
+from stilltide.pipeline.jobs.audits.checks.equivalence import (
     BUCKETS_NAMED_MAX,
     Comparison,
     check_equivalence,
 )
+from stilltide.pipeline.jobs.audits.checks.scans import BUCKET_BITS, bucket_sums
 from stilltide.pipeline.jobs.audits.report import CheckResult
-from stilltide.pipeline.jobs.audits.scans import BUCKET_BITS, bucket_sums
+from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 from tests.support.spark.session import kafka_frame
 

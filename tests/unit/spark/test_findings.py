@@ -6,8 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
-from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
-from stilltide.pipeline.jobs.findings import collect_findings, group_records
+from stilltide.pipeline.jobs.audits.checks.findings import collect_findings
+from stilltide.pipeline.jobs.audits.checks.scans import by_transaction, committed_groups
+from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
@@ -52,7 +53,8 @@ def findings_of(
 ) -> tuple[Counter[FindingKind], list[Finding]]:
     """What is found in these records, given these markers."""
     decisions = decisions_of(spark, TopicOutcomes(RANGES, {"orders": TOPIC_ID}, found, (), {}, {}))
-    groups = group_records(kafka_frame(spark, rows), decisions)
+    records = kafka_frame(spark, rows)
+    groups = by_transaction(committed_groups(records, decisions, digest=True))
     return collect_findings(groups, decisions.outcomes, 100)
 
 

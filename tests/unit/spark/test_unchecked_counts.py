@@ -6,11 +6,10 @@ from pyspark.sql import DataFrame, SparkSession
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
-from stilltide.pipeline.jobs.audit_result import FindingKind, Verdict
-from stilltide.pipeline.jobs.audits.coordinated import Judgement, judge
+from stilltide.pipeline.jobs.audits.checks.coordinated import Judgement, coordinated_checks, judge
+from stilltide.pipeline.jobs.audits.checks.scans import by_transaction, committed_groups
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult
-from stilltide.pipeline.jobs.audits.run import coordinated_checks
-from stilltide.pipeline.jobs.findings import group_records
+from stilltide.pipeline.jobs.audits.verdicts import FindingKind, Verdict
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
@@ -53,7 +52,8 @@ def judged(spark: SparkSession, rows: DataFrame, *found: Marker) -> Judgement:
     snapshots = {DATA: Snapshot(end, AbortedSet({}))}
     evidence = TopicOutcomes(RANGES, IDS, found, (), {}, snapshots)
     decisions = decisions_of(spark, evidence)
-    return judge(group_records(rows, decisions), decisions.outcomes, evidence, 5)
+    groups = by_transaction(committed_groups(rows, decisions, digest=True))
+    return judge(groups, decisions.outcomes, evidence, 5)
 
 
 def counts(found: Judgement) -> CheckResult:
@@ -107,3 +107,10 @@ def test_what_is_wrong_outranks_what_could_not_be_checked(spark: SparkSession):
     """A promised record is missing: the transaction was looked at, and the check is invalid."""
     check = counts(judged(spark, records(spark, DATA, ABSORBED, 110), marker(160, 162)))
     assert (check.verdict, check.finding_counts) == (Verdict.INVALID, {FindingKind.MISSING: 1})
+
+
+def test_counts_known_from_elsewhere_need_no_promise(spark: SparkSession):
+    """C6: a caller that knows the records by itself gets a verdict on all the rest."""
+    found = judged(spark, records(spark, DATA, ABSORBED, 110))
+    checks = coordinated_checks(found, 5, promises_required=False)
+    assert [(one.verdict, one.finding_counts) for one in checks] == [(Verdict.VALID, {})] * 5

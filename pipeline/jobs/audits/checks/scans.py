@@ -43,7 +43,7 @@ def committed_groups(records: DataFrame, decisions: Decisions, *, digest: bool) 
 
 
 def by_transaction(groups: DataFrame) -> DataFrame:
-    """The groups without buckets, as `pipeline.jobs.findings` takes them."""
+    """The groups without buckets, as `pipeline.jobs.audits.checks.findings` takes them."""
     sums = [name for name in ("rows", "digest_high", "digest_low") if name in groups.columns]
     return groups.groupBy(*_PLACE, "txn", VISIBILITY).agg(
         F.min("offset").alias("offset"), *(F.sum(name).alias(name) for name in sums)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.checks.scans import BUCKET_BITS
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
-from stilltide.pipeline.jobs.audits.scans import BUCKET_BITS
+from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 BUCKETS_NAMED_MAX = 5

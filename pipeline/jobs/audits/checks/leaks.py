@@ -20,8 +20,8 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.spark.errors import spark_errors
 from stilltide.connectors.spark.frames import frame_of_rows
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
-from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
+from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import OffsetRange
 
 _COLUMNS = {"topic": "string", "partition": "bigint", "offset": "bigint"}

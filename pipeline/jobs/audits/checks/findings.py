@@ -16,16 +16,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.spark.read_committed import (
-    VISIBILITY,
-    Decisions,
-    Visibility,
-    classify,
-    delivered,
-    digest_sums,
-    with_txn,
-)
-from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
+from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
+from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import TxnId
 
 _COMPLETE = "complete"
@@ -49,21 +41,6 @@ class Unmarked(NamedTuple):
     mixed_count: int
     mixed: tuple[TxnId, ...]
     others: bool
-
-
-def group_records(records: DataFrame, decisions: Decisions) -> DataFrame:
-    """One row for each (topic, partition, txn, visibility): all that the audit needs to know."""
-    high, low = digest_sums(delivered())
-    return (
-        classify(with_txn(records), decisions)
-        .groupBy(*_KEYS, VISIBILITY)
-        .agg(
-            F.count("*").alias("rows"),
-            F.min("offset").alias("offset"),
-            high.alias("digest_high"),
-            low.alias("digest_low"),
-        )
-    )
 
 
 def collect_findings(

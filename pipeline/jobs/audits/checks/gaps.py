@@ -9,8 +9,8 @@ so those of a compacted topic are figures; on any other topic they are findings.
 from collections.abc import Collection, Mapping, Sequence
 
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
-from stilltide.pipeline.jobs.audit_result import Finding, FindingKind
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
+from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import TopicPartition
 
 

@@ -16,15 +16,16 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility, digest_of_sums
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
-from stilltide.pipeline.jobs.audit_result import Finding, FindingKind, PartitionAudit
-from stilltide.pipeline.jobs.findings import Unmarked, collect_findings, find_unmarked
+from stilltide.pipeline.jobs.audits.checks.findings import Unmarked, collect_findings, find_unmarked
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
+from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind, PartitionAudit
 from stilltide.pipeline.jobs.outcomes import mixed_transactions, of_current_topic
 from stilltide.schemas.values import OffsetRange, TopicPartition, TxnId
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is to say of the coordinated transactions on some partitions.
+    """The judgement of the coordinated transactions on some partitions.
 
     Attributes:
         partitions: in the order of the evidence's.
@@ -52,12 +53,12 @@ def judge(
     evidence_max: int,
     compacted: Collection[str] = (),
 ) -> Judgement:
-    """Judges what `group_records` returned; several jobs, so `groups` had better be persisted.
+    """Judges what `by_transaction` returned; several jobs, so `groups` had better be persisted.
 
     Args:
         groups: with digests or without.
-        outcomes: of the decisions that `groups` were classified by.
-        evidence: likewise.
+        outcomes: of the decisions that classified the records of `groups`.
+        evidence: what those decisions were made from.
         evidence_max: findings that are listed of each kind.
         compacted: topics of which a cleaner may have taken records.
     """
@@ -78,6 +79,41 @@ def judge(
         finding_counts=counts,
         findings=(*findings, *map(_mixed, [*mixed, *unmarked.mixed][:evidence_max])),
     )
+
+
+def coordinated_checks(
+    found: Judgement, evidence_max: int, *, promises_required: bool = True
+) -> list[CheckResult]:
+    """The checks of coordinated transactions.
+
+    Args:
+        found: the judgement.
+        evidence_max: findings that are listed of each kind.
+        promises_required: whether counts are unknown when no committed transaction's could be
+            checked (C6).
+    """
+    findings = Findings(evidence_max)
+    findings.add_all(found.finding_counts, found.findings)
+    if found.none_checked and promises_required:
+        findings.add(_unpromised(found.unchecked))
+    visible = sum(one.visible for one in found.partitions)
+    figures = {
+        Check.HEADERS: {"records": sum(one.written for one in found.partitions)},
+        Check.ORPHANS: {"visible": visible, "hidden": sum(it.hidden for it in found.partitions)},
+        Check.LATE: {"visible": visible},
+        Check.COUNTS: {"committed": found.committed, "unchecked": found.unchecked},
+        Check.ATOMICITY: {"committed": found.committed, "aborted": found.aborted},
+    }
+    return [CheckResult.of(check, findings, **each) for check, each in figures.items()]
+
+
+def _unpromised(unchecked: int) -> Finding:
+    """The counts of no transaction could be checked: that is not known to be right."""
+    detail = (
+        f"snapshots have absorbed the markers of all {unchecked} committed transactions in the"
+        " range, and nothing else promises how many records they have"
+    )
+    return Finding(FindingKind.UNPROMISED, None, None, None, None, None, None, detail)
 
 
 def _partition_audits(groups: DataFrame, evidence: TopicOutcomes) -> tuple[PartitionAudit, ...]:

@@ -1,4 +1,4 @@
-"""What an audit found: counts and digests per partition, findings with evidence, one verdict.
+"""Verdicts, the kinds of findings that lead to them, and the records of a partition in numbers.
 
 *Source*: protocols.md C6, D1-D3, D6; facts: spark.md 6 (valid, invalid, unknown, with evidence).
 
@@ -175,52 +175,6 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
         return asdict(self) | {"kind": self.kind.value, "txn": str(self.txn) if self.txn else None}
-
-
-@dataclass(frozen=True, slots=True)
-class AuditResult:
-    """The whole answer.
-
-    Attributes:
-        partitions: ordered by topic and partition.
-        transactions_committed: distinct transactions committed on an audited partition, as a
-            marker says, or a visible record.
-        transactions_aborted: distinct transactions aborted on an audited partition, as a marker
-            says, or a snapshot by name.
-        transactions_unchecked: those of the committed ones that have visible records whose number
-            nothing promises any more, because a snapshot has absorbed their marker (C6).
-        finding_counts: how many findings of each kind there are; kinds without any are absent.
-        findings: evidence, a bounded number of each kind.
-        elapsed_s: how long the audit took, the session's start included.
-    """
-
-    partitions: tuple[PartitionAudit, ...]
-    transactions_committed: int
-    transactions_aborted: int
-    transactions_unchecked: int
-    finding_counts: Mapping[FindingKind, int]
-    findings: tuple[Finding, ...]
-    elapsed_s: float
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst that the findings say; valid without any."""
-        return worst(VERDICTS[kind] for kind in self.finding_counts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON types."""
-        return {
-            "verdict": self.verdict.value,
-            "transactions": {
-                "committed": self.transactions_committed,
-                "aborted": self.transactions_aborted,
-                "counts_unchecked": self.transactions_unchecked,
-            },
-            "partitions": [partition.to_dict() for partition in self.partitions],
-            "finding_counts": {kind.value: n for kind, n in self.finding_counts.items()},
-            "findings": [finding.to_dict() for finding in self.findings],
-            "elapsed_s": round(self.elapsed_s, 3),
-        }
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

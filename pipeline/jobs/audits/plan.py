@@ -1,0 +1,72 @@
+"""The plan of an audit: which checks of which topics, and what the report should hold."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
+from stilltide.pipeline.jobs.audits.report import Check
+from stilltide.pipeline.jobs.audits.scope import Bounds
+
+EVIDENCE_MAX = 20
+"""Findings of each kind that a report lists by default; all findings are counted."""
+
+STEPS = 7
+"""Calls of `AuditProgress.step` in a run of all checks."""
+
+COORDINATED = frozenset({Check.HEADERS, Check.ORPHANS, Check.LATE, Check.COUNTS, Check.ATOMICITY})
+"""The checks of coordinated transactions: one scan by Spark decides all of them."""
+
+
+class AuditProgress(Protocol):
+    """Shows how far a run is."""
+
+    def step(self, text: str) -> None:
+        """The next step begins; there are `STEPS` at most."""
+        ...
+
+    def share(self, done: float) -> None:
+        """This share of the step is done, from 0 to 1."""
+        ...
+
+
+class Silent:
+    """An `AuditProgress` that shows nothing."""
+
+    def step(self, text: str) -> None:
+        """Nothing."""
+
+    def share(self, done: float) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What to audit.
+
+    Attributes:
+        topics: at least one.
+        checks: which checks to run. `Check.LEAKS` needs tables, and does not run without.
+        first: offsets to begin at, instead of the log starts.
+        until: offsets to end at, exclusive, instead of the last stable offsets.
+        tables: paths of Parquet tables that were made of the topics.
+        digest: whether to compute each partition's content digest; it costs as much as a scan.
+        promises_required: whether `Check.COUNTS` is unknown when snapshots have absorbed the
+            markers of all committed transactions (C6). False for a caller that knows the number
+            and content of the records from elsewhere.
+        index_partitions: bring aborted-index up to date first, and create the topic with so many
+            partitions if it is missing; None leaves the topic as it is.
+        index_replicas: of aborted-index, when it is created.
+        evidence_max: findings of each kind that the report lists, >= 0; all are counted.
+    """
+
+    topics: Sequence[str]
+    checks: Collection[Check] = frozenset(Check)
+    first: Bounds = field(default_factory=dict)
+    until: Bounds = field(default_factory=dict)
+    tables: Sequence[str] = ()
+    digest: bool = False
+    promises_required: bool = True
+    index_partitions: int | None = None
+    index_replicas: WantedReplicas = AUTOMATIC
+    evidence_max: int = EVIDENCE_MAX

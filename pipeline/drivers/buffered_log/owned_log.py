@@ -42,7 +42,7 @@ from stilltide.pipeline.core.buffered_log.owner import (
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.coordinator.transactions import Fence, Noop
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import entry_stamp
 from stilltide.schemas.values import BatchPosition, Offset, TopicPartition
@@ -340,13 +340,14 @@ class OwnedLog:
     ) -> None:
         while True:
             asked: Offset | None = None  # one answer is later than every gap among what was read
-            for item in await read():
-                if not isinstance(item, Record):
-                    continue
-                if item.offset > owner.next_offset:
-                    asked = await log_start() if asked is None else asked
-                    owner.gap_read(item.offset, asked)
-                self._entry_read(owner, item)
+            with placed_each(await read()) as each:
+                for item in each:
+                    if not isinstance(item, Record):
+                        continue
+                    if item.offset > owner.next_offset:
+                        asked = await log_start() if asked is None else asked
+                        owner.gap_read(item.offset, asked)
+                    self._entry_read(owner, item)
             if self._ended is not None:
                 raise self._ended
 
@@ -357,16 +358,13 @@ class OwnedLog:
             nonce = self._codec.nonce_of(records[0]) if stamp is None and records else None
         except DecodeError:
             stamp = nonce = None
-        try:
-            if stamp is not None:
-                effects = owner.entry_read(record.offset, stamp, damage)
-            elif nonce is not None:
-                effects = owner.fence_read(record.offset, nonce)
-            else:
-                effects = owner.foreign_read(record.offset)
-            self._run_effects(effects, record, records)
-        except DecodeError as error:
-            raise error.at(record.topic, record.partition, record.offset) from error
+        if stamp is not None:
+            effects = owner.entry_read(record.offset, stamp, damage)
+        elif nonce is not None:
+            effects = owner.fence_read(record.offset, nonce)
+        else:
+            effects = owner.foreign_read(record.offset)
+        self._run_effects(effects, record, records)
 
     def _run_effects(
         self,

@@ -18,7 +18,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.shared.log_scan import scan
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.origins import (
@@ -131,15 +131,13 @@ async def read_group_markers(
     reader = connector.reader("replicated-group", fetching=Fetching.SCANNING)
     try:
         async for records in scan(reader, [OffsetRange(it, starts[it], ends[it]) for it in logs]):
-            for record in records:
-                try:
+            with placed_each(records) as each:
+                for record in each:
                     key, value = replication_markers.decode(record.key, record.value)
-                except DecodeError as error:
-                    raise error.at(record.topic, record.partition, record.offset) from None
-                if isinstance(key, UpdateKey | AppliedKey) and key.group == group:
-                    markers = found.get(key.data)
-                    if markers is not None:
-                        markers.read(key, value)
+                    if isinstance(key, UpdateKey | AppliedKey) and key.group == group:
+                        markers = found.get(key.data)
+                        if markers is not None:
+                            markers.read(key, value)
     finally:
         await reader.close()
     return found

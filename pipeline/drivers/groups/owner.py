@@ -40,7 +40,7 @@ from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError, UnavailableError
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
 from stilltide.schemas.replication import signals as replication_markers
@@ -212,9 +212,9 @@ class OwnedReplication:
         await reader.assign(starts)
         read_to: dict[TopicPartition, int] = dict(starts)
         while True:
-            for item in await outages.call(reader.read, may_rest=True):
-                data = item.data
-                read_to[data] = self._item_read(item)
+            with placed_each(await outages.call(reader.read, may_rest=True)) as each:
+                for item in each:
+                    read_to[item.data] = self._item_read(item)
             for one in self.partitions.values():
                 one.positions_read(EndOffset(read_to[self._positions]))
             if not self.serving and all(read_to[one] >= ends[one] for one in logs):
@@ -227,19 +227,16 @@ class OwnedReplication:
         """Feeds one record; returns the offset behind it."""
         if isinstance(item, EndReached):
             return item.end_offset
-        try:
-            if item.topic == REPLICATION_MARKERS:
-                key, value = replication_markers.decode(item.key, item.value)
-                self._of(key.data).marker_read(key, value)
-            else:
-                bucket_key = replication_positions.decode_key(item.key)
-                bucket = None
-                if item.value is not None:
-                    bucket = replication_positions.decode_bucket(item.value)
-                if bucket_key.target == self._parts.here:
-                    self._of(bucket_key.data).bucket_read(bucket_key, bucket)
-        except DecodeError as error:
-            raise error.at(item.topic, item.partition, item.offset) from None
+        if item.topic == REPLICATION_MARKERS:
+            key, value = replication_markers.decode(item.key, item.value)
+            self._of(key.data).marker_read(key, value)
+        else:
+            bucket_key = replication_positions.decode_key(item.key)
+            bucket = None
+            if item.value is not None:
+                bucket = replication_positions.decode_bucket(item.value)
+            if bucket_key.target == self._parts.here:
+                self._of(bucket_key.data).bucket_read(bucket_key, bucket)
         return item.offset + 1
 
     def _of(self, data: TopicPartition) -> ControlledPartition:

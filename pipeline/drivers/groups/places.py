@@ -26,7 +26,7 @@ from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
 from stilltide.schemas.replication import signals as replication_markers
@@ -322,11 +322,9 @@ class GroupPlaces:
         try:
             ranges = [OffsetRange(it, starts[it], ends[it]) for it in logs]
             async for records in scan(reader, ranges):
-                for record in records:
-                    try:
+                with placed_each(records) as each:
+                    for record in each:
                         _feed_one(places, record, self._cluster, group)
-                    except DecodeError as error:
-                        raise error.at(record.topic, record.partition, record.offset) from None
         finally:
             await reader.close()
         return places

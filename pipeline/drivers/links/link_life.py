@@ -53,7 +53,7 @@ from stilltide.pipeline.drivers.links.topics import incarnations
 from stilltide.pipeline.drivers.links.writer import LinkWriter
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import PipelineError
-from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
@@ -338,23 +338,20 @@ class LinkDriver:
                     caught_up = True
                     self._take(self._machine.markers_caught_up(self._parts.clock.now_ms()))
                 markers: list[tuple[SignalKey, SignalValue | None]] = []
-                for item in await reader.read():
-                    place = item.data
-                    if isinstance(item, Record):
-                        markers += self._markers_of(item, count)
-                    elif item.end_offset >= ends[place]:
-                        left.discard(place)
+                with placed_each(await reader.read()) as each:
+                    for item in each:
+                        place = item.data
+                        if isinstance(item, Record):
+                            markers += self._markers_of(item, count)
+                        elif item.end_offset >= ends[place]:
+                            left.discard(place)
                 if markers:
                     self._take(self._machine.markers_read(markers, self._parts.clock.now_ms()))
         finally:
             await reader.close()
 
     def _markers_of(self, record: Record, count: int) -> list[tuple[SignalKey, SignalValue | None]]:
-        try:
-            key, value = replication_markers.decode(record.key, record.value)
-        except StilltideError as error:
-            error.at(record.topic, record.partition, record.offset)
-            raise
+        key, value = replication_markers.decode(record.key, record.value)
         return [(key, value)] if system_partition(key.data, count) == self._partition else []
 
     # -- tasks

@@ -22,7 +22,7 @@ from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
 from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
@@ -115,16 +115,14 @@ async def _index(
         raise RetriableError("the positions have no offsets yet", topic=REPLICATION_POSITIONS)
     index = OffsetIndex(names[0])
     async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
-        for record in records:
-            try:
+        with placed_each(records) as each:
+            for record in each:
                 key = replication_positions.decode_key(record.key)
                 if (key.data, key.source, key.target) != (data, *names):
                     continue
                 value = record.value
                 bucket = None if value is None else replication_positions.decode_bucket(value)
                 index.bucket_read(key.number, bucket)
-            except DecodeError as error:
-                raise error.at(record.topic, record.partition, record.offset) from None
     return index
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.drivers.links.sides import Side
-from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.positions import decode_bucket, decode_key
 from stilltide.schemas.topics import REPLICATION_POSITIONS
@@ -51,13 +51,14 @@ class PositionsView:
             assert self._reader is not None
             ends = await self._side.admin.end_offsets(list(self._positions))
             while any(self._positions[data] < end for data, end in ends.items()):
-                for item in await self._reader.read():
-                    data = item.data
-                    if isinstance(item, Record):
-                        self._record_read(item)
-                        self._positions[data] = item.offset + 1
-                    else:
-                        self._positions[data] = item.end_offset
+                with placed_each(await self._reader.read()) as each:
+                    for item in each:
+                        data = item.data
+                        if isinstance(item, Record):
+                            self._record_read(item)
+                            self._positions[data] = item.offset + 1
+                        else:
+                            self._positions[data] = item.end_offset
 
     async def close(self) -> None:
         """Releases the connection."""
@@ -73,13 +74,9 @@ class PositionsView:
         self._reader, self._positions = reader, dict(starts)
 
     def _record_read(self, record: Record) -> None:
-        try:
-            key = decode_key(record.key)
-            if record.value is None:
-                return  # what was copied once stays known
-            bucket = decode_bucket(record.value)
-        except StilltideError as error:
-            error.at(record.topic, record.partition, record.offset)
-            raise
+        key = decode_key(record.key)
+        if record.value is None:
+            return  # what was copied once stays known
+        bucket = decode_bucket(record.value)
         self._origins[key.data].add(Incarnation(key.source, bucket.source_incarnation))
         self.links.add((key.source, key.target, key.data.topic))

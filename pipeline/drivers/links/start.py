@@ -6,7 +6,7 @@
 a last stable offset that another link's open transaction holds back is waited for.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -15,7 +15,7 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.links.effects import LinkEffect, ReadLinkPositions, ServeLink
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.drivers.links.sides import Side
-from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.errors import StilltideError, placed
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.positions import decode_bucket, decode_key
@@ -36,7 +36,8 @@ async def feed_positions(
                     assert effects == [ServeLink()]
                     return effects
             else:
-                _fed(item, lambda it: _bucket_read(machine, it))
+                with placed(item, StilltideError):
+                    _bucket_read(machine, item)
     raise AssertionError(f"reading up to {effect.until} ended")
 
 
@@ -50,7 +51,8 @@ async def feed_target_markers(machine: Link[Any], target: Side, partition: int) 
         async with aclosing(_read(target, place)) as items:
             async for item in items:
                 if isinstance(item, Record):
-                    _fed(item, lambda it: _marker_read(machine, target, partition, it))
+                    with placed(item, StilltideError):
+                        _marker_read(machine, target, partition, item)
                 elif item.end_offset >= ends[place]:
                     break
 
@@ -74,14 +76,6 @@ async def _read(side: Side, place: TopicPartition) -> AsyncGenerator[Record | En
                 yield item
     finally:
         await reader.close()
-
-
-def _fed(record: Record, feed: Callable[[Record], None]) -> None:
-    try:
-        feed(record)
-    except StilltideError as error:
-        error.at(record.topic, record.partition, record.offset)
-        raise
 
 
 def _bucket_read(machine: Link[Any], record: Record) -> None:

@@ -20,7 +20,7 @@ from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.errors import AbortedIndexError
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -222,11 +222,9 @@ class _Index:
         _check_there(logs, self._positions, ends)
         ranges = [OffsetRange(log, self._positions[log], ends[log]) for log in logs]
         async for records in scan(self._reader, ranges):
-            for record in records:
-                try:
+            with placed_each(records) as each:
+                for record in each:
                     self._tables[record.partition].record_read(record.key, record.value)
-                except DecodeError as error:
-                    raise error.at(record.topic, record.partition, record.offset) from error
         self._positions = {log: Offset(max(self._positions[log], ends[log])) for log in logs}
         return any(read.start < read.end for read in ranges)
 

@@ -10,12 +10,12 @@ from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import BatchReader
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.records import EndReached
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
 from stilltide.pipeline.core.native.batch_filter import BatchFilter
 from stilltide.pipeline.core.native.index_table import IndexTable
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.native.aborted_index import Coverage
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX
@@ -67,11 +67,12 @@ async def read_index_table(
         await reader.assign({index: starts[index]})
         position = EndOffset(starts[index])
         while position < ends[index]:
-            for item in await reader.read():
-                if isinstance(item, EndReached):
-                    position = item.end_offset
-                else:
-                    _take(table, item)
+            with placed_each(await reader.read()) as each:
+                for item in each:
+                    if isinstance(item, EndReached):
+                        position = item.end_offset
+                    else:
+                        table.record_read(item.key, item.value)
     finally:
         await reader.close()
     return table
@@ -161,10 +162,3 @@ def _mismatch(
     if last_stable_offset < coverage.covered_to:
         return "the log ends below what was indexed"
     return ""
-
-
-def _take(table: IndexTable, record: Record) -> None:
-    try:
-        table.record_read(record.key, record.value)
-    except DecodeError as error:
-        raise error.at(record.topic, record.partition, record.offset) from error

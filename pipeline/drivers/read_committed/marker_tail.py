@@ -18,7 +18,7 @@ from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.coordinator.markers import Marker, decode
-from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import TXN_MARKERS
 from stilltide.schemas.values import Offset, TopicPartition
@@ -100,8 +100,10 @@ class MarkerTail:
         try:
             await reader.assign({source: self._positions[source] for source in sources})
             while True:
-                for item in await self._read(reader, sources):
-                    self._item_read(item)
+                items = await self._read(reader, sources)
+                with placed_each(items, StilltideError) as each:
+                    for item in each:
+                        self._item_read(item)
                 self._batch_read()
         finally:
             await reader.close()
@@ -141,13 +143,9 @@ class MarkerTail:
                 self._caught_up_at[source] = asyncio.get_running_loop().time()
             self._positions[source] = Offset(item.end_offset)
             return
-        try:
-            marker = decode(item.key, item.value)
-            if isinstance(marker, Marker):  # barriers are for snapshot writers
-                if marker.committed and marker.end_offset is None:
-                    raise DecodeError("a commit marker without end offset")
-                self._marker_read(marker)
-        except StilltideError as error:
-            error.at(source.topic, source.partition, item.offset)
-            raise
+        marker = decode(item.key, item.value)
+        if isinstance(marker, Marker):  # barriers are for snapshot writers
+            if marker.committed and marker.end_offset is None:
+                raise DecodeError("a commit marker without end offset")
+            self._marker_read(marker)
         self._positions[source] = Offset(item.offset + 1)

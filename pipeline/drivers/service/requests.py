@@ -26,7 +26,7 @@ from stilltide.pipeline.errors import RequestTimeoutError, client_failed
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator import requests
 from stilltide.schemas.coordinator.transactions import Answer, Request, RequestBody
-from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
@@ -280,15 +280,13 @@ class Requests(Generic[B, R, A]):
                 await asyncio.sleep(TICK_S)
                 continue
             away = False
-            for item in items:
-                if isinstance(item, EndReached) or item.key != self._client_id:
-                    continue
-                if self._failure is not None:
-                    return  # while it was read
-                try:
+            with placed_each(items, StilltideError) as each:
+                for item in each:
+                    if isinstance(item, EndReached) or item.key != self._client_id:
+                        continue
+                    if self._failure is not None:
+                        return  # while it was read
                     self._answered(decode_value(item.value))
-                except StilltideError as error:
-                    raise error.at(item.topic, item.partition, item.offset) from None
 
     def _answered(self, records: Sequence[bytes]) -> None:
         for record in records:

@@ -17,11 +17,13 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
 from stilltide.schemas import settings
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, placed
 from stilltide.schemas.topics import SETTINGS
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = structlog.get_logger(__name__)
+
+_HINT = "set it again, for example `stilltide txn-log batching enable`"
 
 OUTAGE_RETRY_S = 0.25
 PARTITION = TopicPartition(SETTINGS, 0)
@@ -103,14 +105,13 @@ class DynamicSettings:
         """Puts what was read in force; whether there was anything."""
         unread, self._unread = self._unread, {}
         for record in unread.values():
-            try:
-                name, value = settings.decode(record.key, record.value)
-                self._put(name, value)
-            except DecodeError as error:
-                error.hint = (
-                    error.hint or "set it again, for example `stilltide txn-log batching enable`"
-                )
-                raise error.at(record.topic, record.partition, record.offset) from error
+            with placed(record):
+                try:
+                    name, value = settings.decode(record.key, record.value)
+                    self._put(name, value)
+                except DecodeError as error:
+                    error.hint = error.hint or _HINT
+                    raise
         return bool(unread)
 
     def _put(self, name: str, value: settings.SettingValue | None) -> None:

@@ -25,7 +25,7 @@ from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs, check_policy
 from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError, SnapshotPartError
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -191,16 +191,14 @@ class _Gathering:
     async def _markers(self, ranges: Sequence[OffsetRange]) -> Collection[tuple[Offset, Marker]]:
         latest: dict[bytes, tuple[Offset, Marker]] = {}
         async for records in scan(self._reader, ranges):
-            for record in records:
-                try:
+            with placed_each(records) as each:
+                for record in each:
                     marker = markers.decode(record.key, record.value)
-                except DecodeError as error:
-                    raise error.at(record.topic, record.partition, record.offset) from None
-                assert record.key is not None
-                if marker is None:
-                    latest.pop(record.key, None)
-                elif isinstance(marker, Marker) and marker.data in self._serving:
-                    latest[record.key] = record.offset, marker
+                    assert record.key is not None
+                    if marker is None:
+                        latest.pop(record.key, None)
+                    elif isinstance(marker, Marker) and marker.data in self._serving:
+                        latest[record.key] = record.offset, marker
         return latest.values()
 
 

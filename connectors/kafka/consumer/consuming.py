@@ -68,14 +68,14 @@ class Membership(NamedTuple):
     """What a member of a group has to do with its consumer.
 
     Attributes:
-        overtaken: whether a rebalance has come that was not settled, so that what was read with it
+        overtaken: whether a rebalance has come that was not acted on, so that what was read with it
             belongs to nobody.
-        settle: acts on it, on the thread.
+        act: acts on the rebalance, on the thread.
         rejoin: has a new consumer join the group of the one it replaces.
     """
 
     overtaken: Callable[[], bool]
-    settle: Callable[[Consumer], None]
+    act: Callable[[Consumer], None]
     rejoin: Callable[[Consumer], None]
 
 
@@ -309,7 +309,7 @@ class ConsumerThread:
         messages = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
         self._poll_s = POLL_S if messages else min(self._poll_s * _REST_GROWTH, _REST_S)
         if self._membership is not None and self._membership.overtaken():
-            self._membership.settle(consumer)
+            self._membership.act(consumer)
             return
         for seat, brought in self._shared_out(messages):
             items = self._sorted_out(brought, seat)

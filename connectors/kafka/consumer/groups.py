@@ -48,7 +48,7 @@ class KafkaGroupReader:
             config,
             {**group_options(config, client_id, group), "on_commit": self._note_committed},
             self._seat,
-            Membership(self._is_overtaken, self._settle, self._rejoin),
+            Membership(self._is_overtaken, self._act, self._rejoin),
         )
         self._topics: list[str] = []
         # The thread's view of the assignment.
@@ -216,10 +216,10 @@ class KafkaGroupReader:
         self._thread.unassign(consumer, self._seat)
 
     def _is_overtaken(self) -> bool:
-        """Whether there was a rebalance that was not settled."""
+        """Whether there was a rebalance that was not acted on."""
         return self._withdrawn or self._granted is not None
 
-    def _settle(self, consumer: Consumer) -> None:
+    def _act(self, consumer: Consumer) -> None:
         """Acts on a rebalance, on the thread."""
         if self._withdrawn:
             self._withdrawn = False

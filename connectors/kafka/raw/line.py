@@ -103,7 +103,7 @@ class Line:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
-        def settle(result: T | None, error: BaseException | None) -> None:
+        def answered(result: T | None, error: BaseException | None) -> None:
             if done.done():
                 return
             if error is None:
@@ -113,7 +113,7 @@ class Line:
 
         def post(result: T | None, error: BaseException | None) -> None:
             try:
-                loop.call_soon_threadsafe(settle, result, error)
+                loop.call_soon_threadsafe(answered, result, error)
             except RuntimeError:
                 # The loop ended without closing its reader; nobody is left to tell.
                 self._net.stop(timeout_ms=0)

@@ -99,8 +99,8 @@ class BaseKeeper:
         self._next_ms = now_ms
         self._changed_ms = now_ms if epoch > self.log_start else None
 
-    def deadline_ms(self, *, idle: bool) -> int | None:
-        """When `tick` and `due` are to be asked; `idle`: nothing is open."""
+    def next_due_ms(self, *, idle: bool) -> int | None:
+        """When `trims_due` and `due` are to be asked; `idle`: nothing is open."""
         times = [] if self._trim_ms is None else [self._trim_ms]
         if self._making is None:
             if self.liveness.dead_count >= self._limits.dead_floor:
@@ -170,7 +170,7 @@ class BaseKeeper:
         if self._trim is not None and self._trim.offset == offset:
             self._trim_ms = now_ms + TRIM_RETRY_MS
 
-    def tick(self, now_ms: int) -> list[Trim]:
+    def trims_due(self, now_ms: int) -> list[Trim]:
         """A failed trim whose time has come again."""
         if self._trim is None or self._trim_ms is None or now_ms < self._trim_ms:
             return []

@@ -1,9 +1,9 @@
 """One owner of one log: takes it by a fence, knows its entries by reading them back.
 
 *Source*: protocols.md A4, A5, B1-B7.
-*Invariants*: B3 an entry is settled as written only when read back effective; B5 a write that
-failed is settled only when a later entry of this owner, or a fence, is read back; B4 after a later
-fence nothing is settled as written any more. Settled entries come in the order of writing (A1).
+*Invariants*: B3 an entry is reported as written only when read back effective; B5 a write that
+failed is reported only when a later entry of this owner, or a fence, is read back; B4 after a later
+fence nothing is reported as written any more. Reports come in the order of writing (A1).
 B6 an entry that is not effective is passed over, whatever its bytes; an effective one that cannot
 be understood is an error.
 """
@@ -60,7 +60,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class AppendNoop:
-    """Effect: append a no-op, so that an unknown write can be settled by reading it back (B5)."""
+    """Effect: append a no-op, so that reading it back decides an unknown write (B5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class LogOwner:
 
     @property
     def in_flight(self) -> int:
-        """Entries written and not settled."""
+        """Entries written and not reported."""
         return len(self._in_flight)
 
     @property
@@ -111,7 +111,7 @@ class LogOwner:
         """The producer gave up on an entry: it may still land (A5)."""
         if self.state is not OwnerState.SERVING or serial not in self._in_flight:
             return []
-        # A later entry on its way settles this one when it is read back; otherwise make one.
+        # A later entry on its way decides this one when it is read back; otherwise make one.
         return [AppendNoop()] if serial == self._in_flight[-1] else []
 
     def fence_read(self, offset: Offset, nonce: bytes) -> list[OwnerEffect]:
@@ -143,7 +143,7 @@ class LogOwner:
     def entry_read(
         self, offset: Offset, stamp: EntryStamp, damage: DecodeError | None = None
     ) -> list[OwnerEffect]:
-        """A stamped entry was read: apply it if effective, and settle it if it is ours.
+        """A stamped entry was read: apply it if effective, and report it if it is ours.
 
         Args:
             offset: where it lies.
@@ -161,7 +161,7 @@ class LogOwner:
             raise damage
         if self.state is OwnerState.REPLAYING or stamp.epoch != self.epoch:
             return [Apply(None)]
-        effects = self._settle_below(stamp.serial)
+        effects = self._report_below(stamp.serial)
         if not self._in_flight or self._in_flight.popleft() != stamp.serial:
             raise DecodeError(
                 "an entry of this owner's epoch that it did not write",
@@ -178,7 +178,7 @@ class LogOwner:
         # What lies behind a later fence is its owner's to judge.
         return [] if self.state is OwnerState.FENCED else [Foreign()]
 
-    def _settle_below(self, serial: int) -> list[OwnerEffect]:
+    def _report_below(self, serial: int) -> list[OwnerEffect]:
         lost: list[OwnerEffect] = []
         while self._in_flight and self._in_flight[0] < serial:
             lost.append(Written(self._in_flight.popleft(), None))

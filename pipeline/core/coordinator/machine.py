@@ -163,7 +163,7 @@ class Coordinator:
             times.append(self._due[0][0])
         if self._ending:
             times.append(self._ending_ms)
-        base_ms = self.bases.deadline_ms(idle=not self.state.transactions)
+        base_ms = self.bases.next_due_ms(idle=not self.state.transactions)
         if base_ms is not None:
             times.append(base_ms)
         return min(times)
@@ -265,7 +265,7 @@ class Coordinator:
             )
             if silent:
                 effects.append(Propose(ForgetClients(silent)))
-        effects += self.bases.tick(now_ms)
+        effects += self.bases.trims_due(now_ms)
         idle = not self.state.transactions
         as_of = self.bases.due(now_ms, idle=idle, held=lambda: item_count(self.state))
         if as_of is not None:

@@ -84,7 +84,7 @@ class PendingAckStore:
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is due next; None before `serve`, and with no base to write."""
-        return self.bases.deadline_ms(idle=self.state.idle) if self._serving else None
+        return self.bases.next_due_ms(idle=self.state.idle) if self._serving else None
 
     def applied(
         self, offset: Offset, records: Sequence[PendingAckRecord], *, own: bool, now_ms: int
@@ -132,7 +132,7 @@ class PendingAckStore:
 
     def tick(self, now_ms: int) -> list[PendingAckEffect]:
         """A base that is due, a trim whose time has come again."""
-        effects: list[PendingAckEffect] = [*self.bases.tick(now_ms)]
+        effects: list[PendingAckEffect] = [*self.bases.trims_due(now_ms)]
         as_of = self.bases.due(now_ms, idle=self.state.idle, held=lambda: self.state.item_count)
         if as_of is not None:
             effects.append(WriteAckBase(as_of, self.state.base()))

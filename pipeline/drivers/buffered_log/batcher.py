@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from stilltide.pipeline.core.buffered_log.accumulator import Accumulator, BatchLimits, WriteEntry
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 
 
 class Batcher:
@@ -22,8 +23,7 @@ class Batcher:
         self._accumulator = Accumulator(limits)
         self._write = write
         self._loop = asyncio.get_running_loop()
-        self._soon: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._tick)
 
     @property
     def buffered(self) -> int:
@@ -42,7 +42,7 @@ class Batcher:
         if written:
             self._run(written)
         if self._accumulator.buffered == 1:
-            self._arm(now_ms)
+            self._alarm.arm(self._accumulator.deadline_ms, now_ms)
 
     def write_ended(self) -> None:
         """One entry was acknowledged or given up."""
@@ -54,34 +54,14 @@ class Batcher:
 
     def close(self) -> None:
         """Hands on what is buffered; no append afterwards (A6)."""
-        for handle in (self._soon, self._timer):
-            if handle is not None:
-                handle.cancel()
+        self._alarm.cancel()
         self._run(self._accumulator.close(self._loop.time() * 1000))
 
     def _run(self, written: list[WriteEntry]) -> None:
         for entry in written:
             self._write(entry)
 
-    def _arm(self, now_ms: float) -> None:
-        deadline_ms = self._accumulator.deadline_ms
-        if deadline_ms is None:
-            return
-        if deadline_ms <= now_ms:
-            if self._soon is None:
-                self._soon = self._loop.call_soon(self._ticked_soon)
-        elif self._timer is None:
-            self._timer = self._loop.call_at(deadline_ms / 1000, self._ticked_later)
-
-    def _ticked_soon(self) -> None:
-        self._soon = None
-        self._tick()
-
-    def _ticked_later(self) -> None:
-        self._timer = None
-        self._tick()
-
     def _tick(self) -> None:
         now_ms = self._loop.time() * 1000
         self._run(self._accumulator.tick(now_ms))
-        self._arm(now_ms)
+        self._alarm.arm(self._accumulator.deadline_ms, now_ms)

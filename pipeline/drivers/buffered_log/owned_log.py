@@ -104,12 +104,12 @@ def log_codec(
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsettled:
+class _Unread:
     """An entry of this owner that it has not read back yet: its records, as bytes and decoded."""
 
     records: Sequence[bytes]
     decoded: Sequence[Any]
-    settles: Sequence[Appended | None]
+    appended: Sequence[Appended | None]
 
 
 class OwnedLog:
@@ -164,7 +164,7 @@ class OwnedLog:
         self._owner: LogOwner | None = None
         self._open: list[Appended | None] = []  # of records that no entry holds yet
         self._open_decoded: list[Any] = []
-        self._unsettled: dict[int, _Unsettled] = {}  # by serial
+        self._unread: dict[int, _Unread] = {}  # by serial
         self._ended: ConnectorError | None = None
 
     @property
@@ -175,8 +175,8 @@ class OwnedLog:
 
     @property
     def in_flight(self) -> int:
-        """Records appended and not settled."""
-        return len(self._open) + sum(len(it.settles) for it in self._unsettled.values())
+        """Records appended that are neither read back nor lost."""
+        return len(self._open) + sum(len(it.appended) for it in self._unread.values())
 
     @property
     def buffered(self) -> tuple[int, int]:
@@ -209,12 +209,12 @@ class OwnedLog:
             await reader.close()
             await admin.close()
 
-    def append(self, record: bytes, settle: Appended | None = None, decoded: Any = None) -> None:
+    def append(self, record: bytes, appended: Appended | None = None, decoded: Any = None) -> None:
         """Takes one serialised record; only between `serving` and the end of `run`.
 
         Args:
             record: its bytes.
-            settle: told once what has become of it.
+            appended: called once, with the position of the record or with why it was lost.
             decoded: what the codec decodes of `record`, from callers that know; `applied` is given
                 it when the entry is read back, instead of decoding the same bytes again.
 
@@ -224,14 +224,14 @@ class OwnedLog:
         if self._ended is not None:
             raise self._ended
         self._open_decoded.append(self._codec.decode(record) if decoded is None else decoded)
-        self._open.append(settle)
+        self._open.append(appended)
         self._batcher.append(record)
 
     async def append_and_wait(self, record: bytes) -> BatchPosition:
         """Appends one record and waits until it is read back; raises what `Appended` is given."""
         future: asyncio.Future[BatchPosition] = asyncio.get_running_loop().create_future()
 
-        def settle(result: BatchPosition | ConnectorError) -> None:
+        def appended(result: BatchPosition | ConnectorError) -> None:
             if future.done():
                 return
             if isinstance(result, ConnectorError):
@@ -239,7 +239,7 @@ class OwnedLog:
             else:
                 future.set_result(result)
 
-        self.append(record, settle)
+        self.append(record, appended)
         return await future
 
     def limits_changed(self, limits: BatchLimits) -> None:
@@ -378,7 +378,7 @@ class OwnedLog:
                     assert entry is not None
                     self._applied(entry.offset, self._decoded(records, serial), serial is not None)
                 case Written(serial, offset):
-                    self._settle(serial, offset)
+                    self._report(serial, offset)
                 case Serve():
                     self._serving()
                 case AppendNoop():
@@ -393,7 +393,7 @@ class OwnedLog:
         """The records of an entry; with a `serial` of this owner's they were decoded before."""
         if serial is None:
             return [self._codec.decode(record) for record in records]
-        written = self._unsettled[serial]
+        written = self._unread[serial]
         if records != written.records:
             raise DecodeError(
                 "an entry of this owner's epoch that it did not write so",
@@ -403,16 +403,16 @@ class OwnedLog:
 
     def _entry_made(self, entry: WriteEntry) -> None:
         count = len(entry.records)
-        decoded, settles = self._open_decoded[:count], self._open[:count]
+        decoded, appended = self._open_decoded[:count], self._open[:count]
         del self._open_decoded[:count], self._open[:count]
-        self._unsettled[entry.number] = _Unsettled(entry.records, decoded, settles)
+        self._unread[entry.number] = _Unread(entry.records, decoded, appended)
         assert self._owner is not None
         if self._owner.state is OwnerState.SERVING:
             self._owner.entry_written(entry.number)
             self._submit(self, entry)
 
-    def _settle(self, serial: int, offset: Offset | None) -> None:
-        settles = self._unsettled.pop(serial).settles
+    def _report(self, serial: int, offset: Offset | None) -> None:
+        appended = self._unread.pop(serial).appended
         if offset is None:
             error = RetriableError(
                 "the record was not written",
@@ -420,13 +420,13 @@ class OwnedLog:
                 topic=self.partition.topic,
                 partition=self.partition.partition,
             )
-            for settle in settles:
-                if settle is not None:
-                    settle(error)
+            for one in appended:
+                if one is not None:
+                    one(error)
             return
-        for index, settle in enumerate(settles):
-            if settle is not None:
-                settle(BatchPosition(self.partition.partition, offset, len(settles), index))
+        for index, one in enumerate(appended):
+            if one is not None:
+                one(BatchPosition(self.partition.partition, offset, len(appended), index))
 
     def _fenced(self, detail: str) -> FencedError:
         return FencedError(
@@ -437,17 +437,17 @@ class OwnedLog:
         )
 
     def _fail_all(self) -> None:
-        """Everything not settled fails, once; no append afterwards (A1, B4)."""
+        """Everything that was not read back fails, once; no append afterwards (A1, B4)."""
         if self._ended is None:
             self._ended = self._fenced("this ownership has ended")
         if self._owner is not None:
             self._owner.replaced()
         self._batcher.close()
-        unsettled, self._unsettled = self._unsettled, {}
-        for entry, error in zip(unsettled.values(), repeat(self._ended)):
-            for settle in entry.settles:
-                if settle is not None:
-                    settle(error)
+        unread, self._unread = self._unread, {}
+        for entry, error in zip(unread.values(), repeat(self._ended)):
+            for one in entry.appended:
+                if one is not None:
+                    one(error)
 
 
 def _records_of(entry: Record) -> tuple[list[bytes], DecodeError | None]:

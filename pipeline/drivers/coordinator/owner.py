@@ -189,12 +189,12 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         body = effect.body
         log_now = self._log
 
-        def settled(result: BatchPosition | ConnectorError) -> None:
+        def appended(result: BatchPosition | ConnectorError) -> None:
             lost = isinstance(result, ConnectorError) and self._log is log_now
             if lost and self.serving and not isinstance(body, ForgetClients):
                 self._lost(body.sequence, type(body).__name__)
 
-        self._append(self._own(body), settled)
+        self._append(self._own(body), appended)
 
     def _ends_reader(self, sequence: int) -> Callable[..., None]:
         machine = self._machine

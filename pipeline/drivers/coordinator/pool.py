@@ -16,6 +16,7 @@ from stilltide.pipeline.core.coordinator.pool import (
     Used,
 )
 from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.schemas.coordinator.transactions import (
     Answer,
     Open,
@@ -43,8 +44,7 @@ class PoolDriver:
         self._register = register
         self._pool = TransactionPool()
         self._loop = asyncio.get_running_loop()
-        self._soon: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._tick)
 
     def take(self, timeout_ms: int, used: Used) -> Pooled | None:
         """A transaction registered with `used` and with its whole time-out before it, or None."""
@@ -56,41 +56,23 @@ class PoolDriver:
         partitions: Iterable[TopicPartition],
         subscriptions: Iterable[SubscriptionId],
     ) -> None:
-        """To be called before a transaction's end is sent: its successor travels with it."""
+        """To be called before a transaction's end is sent: its successor travels with it.
+
+        The transactions that end in one turn of the loop share a request for their successors.
+        """
         self._pool.ending(timeout_ms, partitions, subscriptions, self._now_ms())
         self._arm()
 
     def close(self) -> None:
         """Releases what is in stock, before `Requests.close`."""
-        for handle in (self._soon, self._timer):
-            if handle is not None:
-                handle.cancel()
+        self._alarm.cancel()
         self._run(self._pool.close())
 
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
 
     def _arm(self) -> None:
-        deadline_ms = self._pool.deadline_ms
-        if deadline_ms is None:
-            return
-        if deadline_ms <= self._now_ms():  # the ends of this turn of the loop share a request
-            if self._soon is None:
-                self._soon = self._loop.call_soon(self._ticked_soon)
-            return
-        if self._timer is not None:
-            if self._timer.when() <= deadline_ms / 1000:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(deadline_ms / 1000, self._ticked_later)
-
-    def _ticked_soon(self) -> None:
-        self._soon = None
-        self._tick()
-
-    def _ticked_later(self) -> None:
-        self._timer = None
-        self._tick()
+        self._alarm.arm(self._pool.deadline_ms, self._now_ms())
 
     def _tick(self) -> None:
         self._run(self._pool.tick(self._now_ms()))
@@ -107,7 +89,7 @@ class PoolDriver:
     def _refill(self, refill: Refill) -> None:
         partitions = tuple(map(self._register, refill.partitions))
 
-        def settle(answer: Answer | StilltideError) -> None:
+        def answered(answer: Answer | StilltideError) -> None:
             if isinstance(answer, Opened):
                 registered = {one.data: one for one in partitions}
                 self._run(self._pool.refilled(refill.number, answer.first_sequence, registered))
@@ -117,7 +99,7 @@ class PoolDriver:
 
         timeout_ms = refill.timeout_ms + POOLED_MS_MAX
         body = Open(timeout_ms, refill.count, partitions, refill.subscriptions)
-        self._requests.tell(self._requests.home, body, settle)
+        self._requests.tell(self._requests.home, body, answered)
 
 
 def _ignored(_answer: Answer | StilltideError) -> None:

@@ -10,9 +10,7 @@ Any failure ends the ownership: another one begins by reading the markers.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -37,9 +35,11 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
     WriteMarker,
 )
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
+from stilltide.pipeline.core.machine import Machine
 from stilltide.pipeline.drivers.groups.metadata import moved
 from stilltide.pipeline.drivers.groups.polls import GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey
@@ -50,6 +50,9 @@ log = structlog.get_logger(__name__)
 
 ABSENT_S = 1.0
 """Between two looks at a topic that is not there, or was created anew meanwhile."""
+
+REST_MS = 10
+"""From a tick that had no effect to the next one."""
 
 Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
 
@@ -79,13 +82,6 @@ class ControllerDeps:
     polls: GroupPolls
     replicated: Callable[[str, Collection[str]], Collection[str]]
     snapshot_taken: Callable[[float], None] = lambda _s: None
-
-
-class _Machine(Protocol):
-    @property
-    def deadline_ms(self) -> int | None: ...
-
-    def tick(self, now_ms: int) -> Effects: ...
 
 
 class ControlledPartition:
@@ -280,7 +276,7 @@ class _Lane:
 
     def __init__(
         self,
-        machine: _Machine,
+        machine: Machine[int, ControllerEffect | SnapshotEffect],
         clock: Clock,
         carry_out: Callable[[ControllerEffect | SnapshotEffect], Awaitable[Effects]],
     ) -> None:
@@ -289,6 +285,7 @@ class _Lane:
         self._carry_out = carry_out
         self._todo: deque[ControllerEffect | SnapshotEffect] = deque()
         self._woken = asyncio.Event()
+        self._alarm = Alarm(self._woken.set)
 
     def add(self, effects: Effects) -> None:
         self._todo.extend(effects)
@@ -299,6 +296,12 @@ class _Lane:
         self._woken.set()
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            self._alarm.cancel()
+
+    async def _run(self) -> None:
         while True:
             if self._todo:
                 effects = await self._carry_out(self._todo.popleft())
@@ -311,7 +314,6 @@ class _Lane:
                 self._todo.extend(effects)
                 if effects:
                     continue
-            wait_s = None if deadline_ms is None else max((deadline_ms - now_ms) / 1000, 0.01)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._woken.wait()
+            if deadline_ms is not None:
+                self._alarm.arm(max(deadline_ms, now_ms + REST_MS), now_ms)
+            await self._woken.wait()

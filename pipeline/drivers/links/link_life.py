@@ -14,7 +14,6 @@ Refuses: to go on with a topic that is another one by now (`StartOverError`).
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +50,7 @@ from stilltide.pipeline.drivers.links.start import (
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import incarnations
 from stilltide.pipeline.drivers.links.writer import LinkWriter
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import PipelineError
 from stilltide.schemas.errors import placed_each
@@ -121,6 +121,7 @@ class LinkDriver:
         self._asking: set[TopicPartition] = set()
         self._todo: list[LinkEffect[Payload]] = []
         self._changed = asyncio.Event()
+        self._alarm = Alarm(self._changed.set)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._stopping = False
@@ -179,6 +180,7 @@ class LinkDriver:
 
     async def close(self) -> None:
         """Aborts what is open and releases the connections; safe to call twice."""
+        self._alarm.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -236,15 +238,13 @@ class LinkDriver:
         return machine.accepts_records and machine.deadline_ms is None and not self._todo
 
     async def _wait(self) -> None:
-        """Until something has changed, or is due."""
-        due_s = [self._parts.throttle.delay_s()] if self._source.next_ready() else []
-        if self._machine.deadline_ms is not None:
-            due_s.append((self._machine.deadline_ms - self._parts.clock.now_ms()) / 1000)
-        waits = [one for one in due_s if one > 0]
-        if not self._changed.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(waits, default=None)):
-                    await self._changed.wait()
+        """Waits until something has changed, or is due."""
+        now_ms = self._parts.clock.now_ms()
+        self._alarm.arm(self._machine.deadline_ms, now_ms)
+        delay_s = self._parts.throttle.delay_s() if self._source.next_ready() else 0
+        if delay_s:
+            self._alarm.arm(now_ms + delay_s * 1000, now_ms)
+        await self._changed.wait()
         self._changed.clear()
 
     async def _assign(self) -> None:

@@ -76,13 +76,13 @@ class LogBases:
                 await asyncio.sleep(0)
                 until = now() + SLICE_S
 
-        def settled(result: BatchPosition | ConnectorError) -> None:
+        def appended(result: BatchPosition | ConnectorError) -> None:
             if isinstance(result, ConnectorError):
                 self._lost(as_of)
 
         try:
             for piece in pieces(as_of, bytes(state)):
-                self._owned.append(self._encode(piece), settled)
+                self._owned.append(self._encode(piece), appended)
         except ConnectorError:
             return  # the ownership has ended meanwhile
 

@@ -21,11 +21,13 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
-from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec, OwnedLog
+from stilltide.pipeline.core.machine import Machine
+from stilltide.pipeline.drivers.buffered_log.owned_log import Appended, LogCodec, OwnedLog
 from stilltide.pipeline.drivers.service.log_bases import LogBases
 from stilltide.pipeline.drivers.service.ownership import Ownership
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.transactions import Noop
@@ -67,13 +69,11 @@ class OwnerDeps:
     broker_away_s_max: float = 60.0
 
 
-class OwnerMachine(Protocol):
-    """One ownership's machine, as far as any driver knows it; records and effects are its own."""
+class OwnerMachine(Machine[int, Any], Protocol):
+    """The machine of one ownership, as far as `OwnerDriver` knows it.
 
-    @property
-    def deadline_ms(self) -> int | None:
-        """When `tick` is due next."""
-        ...
+    Records and effects are the machine's own.
+    """
 
     def applied(
         self, offset: Offset, records: Sequence[Any], *, own: bool, now_ms: int
@@ -83,10 +83,6 @@ class OwnerMachine(Protocol):
 
     def serve(self, epoch: Offset, now_ms: int) -> Sequence[Any]:
         """Replay is over."""
-        ...
-
-    def tick(self, now_ms: int) -> Sequence[Any]:
-        """What is due."""
         ...
 
     def base_lost(self, as_of: EndOffset, now_ms: int) -> None:
@@ -136,8 +132,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         self._machine = self._new_machine(Offset(0))
         self._log: OwnedLog | None = None
         self._bases: LogBases | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+        self._alarm = Alarm(self._ticked)
         self._ownership = Ownership(0)
 
     @abstractmethod
@@ -234,20 +229,20 @@ class OwnerDriver(ABC, Generic[M, R]):
     def _append(
         self,
         record: bytes,
-        settled: Callable[[BatchPosition | ConnectorError], None] | None = None,
+        appended: Appended | None = None,
         decoded: Any = None,
     ) -> None:
         assert self._log is not None
-        self._log.append(record, settled, decoded)
+        self._log.append(record, appended, decoded)
 
     def _after_noop(self, call: Callable[[], None]) -> None:
         """Calls once what was appended up to now has been read back (C1); never if it is lost."""
 
-        def settled(result: BatchPosition | ConnectorError) -> None:
+        def appended(result: BatchPosition | ConnectorError) -> None:
             if not isinstance(result, ConnectorError):
                 call()
 
-        self._append(self._own(Noop()), settled)
+        self._append(self._own(Noop()), appended)
 
     def _respond(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
         self._metrics.answers.inc()
@@ -292,9 +287,7 @@ class OwnerDriver(ABC, Generic[M, R]):
     def _stop_serving(self) -> None:
         assert self._bases is not None
         self._bases.close()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
 
     def _base_lost(self, as_of: EndOffset) -> None:
         if self.serving:
@@ -309,19 +302,8 @@ class OwnerDriver(ABC, Generic[M, R]):
             self._arm()
 
     def _arm(self) -> None:
-        """Sees to a tick at the machine's deadline; one that comes too early does no harm."""
-        deadline_ms = self._machine.deadline_ms
-        if deadline_ms is None:
-            return
-        if self._timer is not None:
-            if self._timer_ms <= deadline_ms:
-                return
-            self._timer.cancel()
-        delay_s = max(0, deadline_ms - self._parts.clock.now_ms()) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._ticked)
-        self._timer_ms = deadline_ms
+        self._alarm.arm(self._machine.deadline_ms, self._parts.clock.now_ms())
 
     def _ticked(self) -> None:
-        self._timer = None
         if self.serving:
             self._run(self._machine.tick(self._parts.clock.now_ms()))

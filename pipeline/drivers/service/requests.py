@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NoReturn, Protocol, TypeVar
@@ -22,6 +22,7 @@ from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbered, Send
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.errors import RequestTimeoutError, client_failed
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator import requests
@@ -41,7 +42,7 @@ from stilltide.schemas.values import Offset, TopicPartition
 
 log = structlog.get_logger(__name__)
 
-TICK_S = 0.1
+READ_AGAIN_S = 0.1
 
 WAKES_PER_TURN = 64
 """Callers of one batch of answers go on in groups: what the first ones ask is on its way while the
@@ -145,7 +146,8 @@ class Requests(Generic[B, R, A]):
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
         self._client_id = b""
         self._reader = connector.reader(f"{name}-responses", committed=False)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._listening: asyncio.Task[None] | None = None
+        self._alarm = Alarm(self._tick)
         self._failure: StilltideError | None = None
         self._ended = asyncio.Event()
 
@@ -180,16 +182,14 @@ class Requests(Generic[B, R, A]):
             )
             self._sessions.append(session)
             self._batches.append(RequestBatches(partial(self._send, owner)))
-        self._tasks = [
-            asyncio.create_task(self._guarded(self._listen), name="responses"),
-            asyncio.create_task(self._guarded(self._tick), name="requests-tick"),
-        ]
+        self._listening = asyncio.create_task(self._listen_guarded(), name="responses")
 
     async def close(self) -> None:
         """Gives up what is not answered."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._alarm.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
         await self._reader.close()
         self._fail_all(RequestTimeoutError("the client was closed before the answer came"))
 
@@ -208,23 +208,24 @@ class Requests(Generic[B, R, A]):
         """
         future: asyncio.Future[A] = self._loop.create_future()
 
-        def settle(answer: A | StilltideError) -> None:
+        def answered(answer: A | StilltideError) -> None:
             if not self._waking:
                 self._loop.call_soon(self._wake)
             self._waking.append((future, answer))
 
-        self.tell(partition, body, settle)
+        self.tell(partition, body, answered)
         return await future
 
-    def tell(self, partition: int, body: B, settle: Callable[[A | StilltideError], None]) -> None:
-        """One request; `settle` is called once, before anybody hears who asks by `ask`."""
+    def tell(self, partition: int, body: B, answered: Callable[[A | StilltideError], None]) -> None:
+        """One request; `answered` is called once, before any caller of `ask` is woken."""
         if self._failure is not None:
-            settle(self._failure)
+            answered(self._failure)
             return
         now_ms = self._loop.time() * 1000
-        send = self._sessions[partition].made(body, now_ms, self._timeout_ms)
-        request = send.request
-        self._batches[partition].append(request.number, self._service.encode(request), settle)
+        session = self._sessions[partition]
+        request = session.made(body, now_ms, self._timeout_ms).request
+        self._alarm.arm(session.deadline_ms, now_ms)
+        self._batches[partition].append(request.number, self._service.encode(request), answered)
 
     def answers_received(self, answers: Sequence[bytes]) -> None:
         """Answers of neighbours; once all is failed they are passed over."""
@@ -261,10 +262,10 @@ class Requests(Generic[B, R, A]):
         except ConnectorError as error:
             self._loop.call_soon(delivered, error, -1)
 
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs what a client needs to the end of it: without one of them calls would hang."""
+    async def _listen_guarded(self) -> None:
+        """Listens; an error that nobody foresaw ends the client, for else its calls would hang."""
         try:
-            await work()
+            await self._listen()
         except Exception as error:  # noqa: BLE001 - raised from every call of this client
             self._fail_all(error)
 
@@ -277,7 +278,7 @@ class Requests(Generic[B, R, A]):
                 if not away:
                     log.warning("responses_unreadable", why=error.primary)
                 away = True
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(READ_AGAIN_S)
                 continue
             away = False
             with placed_each(items, StilltideError) as each:
@@ -297,16 +298,18 @@ class Requests(Generic[B, R, A]):
             if self._sessions[partition].answered(number, answer) is not None:
                 self._batches[partition].answered(number)(answer)
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            if self._failure is not None:
-                return  # everybody has been told
+    def _tick(self) -> None:
+        if self._failure is not None:
+            return  # everybody has been told
+        try:
             now_ms = self._loop.time() * 1000
             for partition, session in enumerate(self._sessions):
                 deadline_ms = session.deadline_ms
                 if deadline_ms is not None and deadline_ms <= now_ms:
                     self._run(partition, session.tick(now_ms))
+                self._alarm.arm(session.deadline_ms, now_ms)
+        except Exception as error:  # noqa: BLE001 - raised from every call of this client
+            self._fail_all(error)
 
     def _run(self, partition: int, effects: Sequence[Send[R] | GiveUp]) -> None:
         for effect in effects:
@@ -331,8 +334,8 @@ class Requests(Generic[B, R, A]):
         if self._failure is None:
             self._failure = failure
         self._ended.set()
-        for settle in [settle for batches in self._batches for settle in batches.close()]:
-            settle(self._failure)
+        for answered in [one for batches in self._batches for one in batches.close()]:
+            answered(self._failure)
 
 
 CoordinatorRequests = Requests[RequestBody, Request, Answer]

@@ -38,6 +38,7 @@ from stilltide.pipeline.core.snapshots.effects import (
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.snapshots.data_positions import coordinator_log_ends, data_positions
 from stilltide.pipeline.drivers.snapshots.recovery import marker_bounds, recovered_writer
@@ -53,7 +54,9 @@ from stilltide.schemas.values import Offset, TopicPartition
 
 log = structlog.get_logger(__name__)
 
-TICK_S = 0.1
+LOOK_MS = 1000
+"""Deadlines are looked at so often at least: the wall clock may jump."""
+
 OUTAGE_RETRY_S = 0.25
 
 Ts = TypeVarTuple("Ts")
@@ -119,6 +122,7 @@ class OwnedSnapshots:
         self._writer = parts.connector.transactional_writer(f"snapshots-{partition}")
         self._tasks = asyncio.TaskGroup()
         self._busy: set[object] = set()
+        self._alarm = Alarm(self._due)
 
     async def run(self) -> None:
         """Fences, recovers, then serves until it cannot; always ends with an exception.
@@ -142,6 +146,7 @@ class OwnedSnapshots:
             raise group.exceptions[0] from None
         finally:
             self.machine = None
+            self._alarm.cancel()
             await self._writer.close()
 
     def lag(self) -> int:
@@ -180,7 +185,7 @@ class OwnedSnapshots:
             await reader.assign({self._markers: machine.position})
             async with self._tasks:
                 self.machine = machine
-                self._start("tick", self._tick, machine)
+                self._arm(machine)
                 self._serving()
                 await self._follow(machine, lambda: outages.call(reader.read, may_rest=True))
         finally:
@@ -217,12 +222,17 @@ class OwnedSnapshots:
         if batch:
             self._carry_out(machine.markers_read(batch, now_ms))
 
+    def _arm(self, machine: SnapshotWriter) -> None:
+        now_ms = self._parts.clock.now_ms()
+        self._alarm.arm(min(machine.deadline_ms, now_ms + LOOK_MS), now_ms)
+
+    def _due(self) -> None:
+        if self.machine is not None:
+            self._start("tick", self._tick, self.machine)
+
     async def _tick(self, machine: SnapshotWriter) -> None:
-        now_ms = self._parts.clock.now_ms
-        while True:
-            await asyncio.sleep(TICK_S)
-            if machine.deadline_ms <= now_ms():
-                self._carry_out(machine.tick(now_ms()))
+        """Runs as a task of the ownership, so that a failure ends it."""
+        self._carry_out(machine.tick(self._parts.clock.now_ms()))
 
     def _carry_out(self, effects: Sequence[WriterEffect]) -> None:
         machine = self.machine
@@ -243,6 +253,7 @@ class OwnedSnapshots:
                     self._start(("trim", before), self._trim, before)
                 case SnapshotsTaken(requests):
                     self._taken(requests)
+        self._arm(machine)
 
     def _start(self, key: object, work: Callable[[*Ts], Awaitable[None]], *given: *Ts) -> None:
         """Does it beside, unless that is being done already: a step is taken again if it is slow.

@@ -50,7 +50,7 @@ def made(bases: BaseKeeper, as_of: EndOffset | None, at: int) -> list[Trim]:
 def test_a_new_log_gets_no_base():
     """A coordinator that nobody has used writes nothing."""
     bases = keeper()
-    assert bases.deadline_ms(idle=True) is None
+    assert bases.next_due_ms(idle=True) is None
     assert due(bases, NOW_MS + 10**6) is None
 
 
@@ -58,8 +58,8 @@ def test_an_idle_log_gets_one_base_and_is_trimmed_to_it():
     """C8: a second after the last change, then never again."""
     bases = keeper()
     read(bases, 1)
-    assert bases.deadline_ms(idle=False) is None
-    assert bases.deadline_ms(idle=True) == NOW_MS + IDLE_MS
+    assert bases.next_due_ms(idle=False) is None
+    assert bases.next_due_ms(idle=True) == NOW_MS + IDLE_MS
     assert due(bases, NOW_MS + IDLE_MS - 1) is None
     assert due(bases, NOW_MS + IDLE_MS, idle=False) is None
     assert bases.written_as_of is None
@@ -67,7 +67,7 @@ def test_an_idle_log_gets_one_base_and_is_trimmed_to_it():
     assert bases.written_as_of == 2
     bases.trimmed(Offset(2))
     assert bases.log_start == 2
-    assert bases.deadline_ms(idle=True) is None
+    assert bases.next_due_ms(idle=True) is None
     assert due(bases, NOW_MS + 10**6) is None
 
 
@@ -98,10 +98,10 @@ def test_bases_keep_their_distance():
     made(bases, due(bases, NOW_MS, idle=False), at=2)
     bases.trimmed(Offset(2))
     read(bases, 3, count=20)
-    assert bases.deadline_ms(idle=False) == NOW_MS + 2000
+    assert bases.next_due_ms(idle=False) == NOW_MS + 2000
     assert due(bases, NOW_MS + 1999, idle=False) is None
     assert due(bases, NOW_MS + 2000, idle=False, held=100) is None
-    assert bases.deadline_ms(idle=False) == NOW_MS + 4000
+    assert bases.next_due_ms(idle=False) == NOW_MS + 4000
     assert due(bases, NOW_MS + 2001, idle=False, held=0) is None
     assert due(bases, NOW_MS + 2001, idle=True, held=100) == 4
 
@@ -127,7 +127,7 @@ def test_a_base_is_made_of_all_its_pieces_in_order():
     bases.entry_read(Offset(2), 1)
     assert bases.piece_read(Base(first, 1, 2, b"")) == []
     bases.lost(first, NOW_MS + 9000)
-    assert bases.deadline_ms(idle=True) == NOW_MS + 10_000
+    assert bases.next_due_ms(idle=True) == NOW_MS + 10_000
     second = due(bases, NOW_MS + 10_000)
     assert second == 3
     bases.entry_read(Offset(3), 2)
@@ -160,10 +160,10 @@ def test_a_failed_trim_is_tried_again():
     read(bases, 1)
     made(bases, due(bases, NOW_MS + 1000), at=2)
     bases.trim_failed(Offset(2), NOW_MS + 3000)
-    assert bases.deadline_ms(idle=True) == NOW_MS + 3000 + TRIM_RETRY_MS
-    assert bases.tick(NOW_MS + 3000 + TRIM_RETRY_MS - 1) == []
-    assert bases.tick(NOW_MS + 3000 + TRIM_RETRY_MS) == [Trim(Offset(2))]
-    assert bases.tick(NOW_MS + 10**6) == []
+    assert bases.next_due_ms(idle=True) == NOW_MS + 3000 + TRIM_RETRY_MS
+    assert bases.trims_due(NOW_MS + 3000 + TRIM_RETRY_MS - 1) == []
+    assert bases.trims_due(NOW_MS + 3000 + TRIM_RETRY_MS) == [Trim(Offset(2))]
+    assert bases.trims_due(NOW_MS + 10**6) == []
     read(bases, 3, now_ms=NOW_MS + 10**6)
     assert made(bases, due(bases, NOW_MS + 2 * 10**6), at=4) == [Trim(Offset(4))]
     for _ in range(2):

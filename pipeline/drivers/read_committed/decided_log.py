@@ -1,8 +1,8 @@
 """How far data partitions are decided, and which of their records are visible.
 
 *Source*: protocols.md H (decided end), D; I7 (what a controller reads of the log).
-*Invariants*: whatever is told lies below the last stable offset and below the first undecided
-record; what was asked for is told only while all of it is in the log.
+*Invariants*: every answer lies below the last stable offset and below the first undecided record;
+records of a stretch are returned only while the whole stretch is in the log.
 
 Tails each partition, from where everything below is decided, and keeps what was read last: about
 2 us for each record.
@@ -18,14 +18,15 @@ from stilltide.connectors.errors import OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
-from stilltide.pipeline.core.read_committed.effects import Deliver, Effect
+from stilltide.pipeline.core.read_committed.effects import Deliver
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
-from stilltide.pipeline.drivers.read_committed.evidence import OutcomeTail
+from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
+from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.pauses import Pauses
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -43,7 +44,7 @@ KEPT_MAX = 20_000
 class _Tail:
     """One partition."""
 
-    machine: PartitionFilter[VisibleRecord]
+    machine: PartitionFilter[VisibleRecord]  # as in `DecidedPartitions`
     read_to: Offset
     kept_from: Offset
     kept: list[VisibleRecord] = field(default_factory=list[VisibleRecord])
@@ -67,7 +68,7 @@ class DecidedLog:
         connector: the cluster.
         admin: of the same cluster; the caller's to close.
         outages: how long the cluster may be away.
-        client_id: prefix of the names its clients bear at the brokers.
+        client_id: prefix of the clients' names at the brokers.
         marker_partitions: of txn-markers.
         snapshot_partitions: of txn-snapshots.
         first: where the tail of a partition may begin: everything below is decided.
@@ -95,29 +96,28 @@ class DecidedLog:
         self._tails: dict[TopicPartition, _Tail] = {}
         self._added = asyncio.Event()
         self._batch = asyncio.Event()
-        self._standing: set[TopicPartition] = set()
+        self._pauses: Pauses | None = None
         self._scanner = connector.reader(f"{client_id}-scan", fetching=Fetching.SCANNING)
         self._scanning = asyncio.Lock()
-        self._evidence = OutcomeTail(
-            connector,
-            admin,
-            outages,
-            client_id=client_id,
-            marker_partitions=marker_partitions,
-            snapshot_partitions=snapshot_partitions,
-            machine_of=self._machine_of,
-            decided=self._decided,
-            batch_read=self._batch.set,
+        deps = EvidenceDeps(
+            connector, admin, outages, client_id, marker_partitions, snapshot_partitions
+        )
+        self._decided = DecidedPartitions[VisibleRecord](
+            deps,
+            waiting_max=WAITING_MAX,
+            delivered=self._delivered,
+            evidence_read=self._evidence_read,
         )
 
     async def add(self, data: TopicPartition) -> None:
-        """Has a partition be read from now on; it exists. Raises what `first` raises."""
+        """Reads an existing partition from now on. Raises what `first` raises."""
         if data in self._tails:
             return
         first = await self._first(data)
-        machine = PartitionFilter[VisibleRecord](position=first, waiting_max=WAITING_MAX)
+        self._decided.add({data: first})
+        machine = self._decided.machine(data)
+        assert machine is not None
         self._tails[data] = _Tail(machine, first, first)
-        self._evidence.add([data])
         self._added.set()
 
     async def run(self) -> None:
@@ -132,7 +132,7 @@ class DecidedLog:
             self._added.clear()
             works = [self._added.wait()]
             if self._tails:
-                works += [self._read(), self._evidence.run()]
+                works += [self._read(), self._decided.run()]
             tasks = [asyncio.ensure_future(work) for work in works]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -160,13 +160,11 @@ class DecidedLog:
         """
         tail = self._tails[data]
         stable = await self._end(data, committed=True)
-        markers, snapshots = self._evidence.sources(data)
+        markers, snapshots = self._decided.sources(data)
         markers_end = await self._end(markers, committed=False)
         # A marker that was trimmed before it was read is told by a snapshot only.
         snapshots_end = await self._end(snapshots, committed=True)
-        while tail.read_to < stable or not self._evidence.was_read(
-            data, markers_end, snapshots_end
-        ):
+        while tail.read_to < stable or not self._decided.was_read(data, markers_end, snapshots_end):
             self._batch.clear()
             await self._batch.wait()
         return tail.machine.position
@@ -213,7 +211,7 @@ class DecidedLog:
         reader = self._connector.reader(f"{self._client_id}-data")
         try:
             await reader.assign({data: tail.read_to for data, tail in self._tails.items()})
-            self._standing.clear()
+            self._pauses = Pauses(reader)
             while True:
                 by_partition: dict[TopicPartition, list[Record | EndReached]] = {}
                 for item in await self._outages.call(reader.read, may_rest=True):
@@ -221,47 +219,40 @@ class DecidedLog:
                     by_partition.setdefault(data, []).append(item)
                 for data, items in by_partition.items():
                     self._items_read(data, items)
-                self._pause(reader)
+                self._pauses.apply(self._decided.full)
                 self._batch.set()
                 await asyncio.sleep(0)  # others have their turn in a long backlog
         finally:
+            self._pauses = None
             await reader.close()
+
+    def _evidence_read(self) -> None:
+        if self._pauses is not None:
+            self._pauses.apply(self._decided.full)  # a reader may wait with everything paused
+        self._batch.set()
 
     def _items_read(self, data: TopicPartition, items: Sequence[Record | EndReached]) -> None:
         tail = self._tails[data]
         records = [it for it in items if isinstance(it, Record)]
         if records:
             tail.read_to = Offset(records[-1].offset + 1)
-            self._decided(data, tail.machine.records_read(*zip(*_fed(records), strict=True)))
+            headers = [it.headers for it in records]
+            visible = [VisibleRecord(it.offset, origin_of(it.headers)) for it in records]
+            self._decided.records_read(data, [it.offset for it in records], headers, visible)
         for item in items:
             if isinstance(item, EndReached) and item.end_offset > tail.read_to:
                 tail.read_to = Offset(item.end_offset)
-                self._decided(data, tail.machine.end_reached(item.end_offset))
+                self._decided.end_reached(data, item.end_offset)
 
-    def _pause(self, reader: LogReader) -> None:
-        """Stops reading where too much waits behind an undecided record."""
-        counts = {data: tail.machine.statistics.waiting for data, tail in self._tails.items()}
-        full = {data for data, count in counts.items() if count >= WAITING_MAX}
-        if full != self._standing:
-            reader.pause(full - self._standing)
-            reader.resume(self._standing - full)
-            self._standing = full
-
-    def _machine_of(self, data: TopicPartition) -> PartitionFilter[VisibleRecord] | None:
-        tail = self._tails.get(data)
-        return None if tail is None else tail.machine
-
-    def _decided(self, data: TopicPartition, effects: list[Effect[VisibleRecord]]) -> None:
-        for effect in effects:
-            if isinstance(effect, Deliver):
-                self._tails[data].keep(effect.payloads)
-                self._moved(data)
+    def _delivered(self, data: TopicPartition, found: Deliver[VisibleRecord]) -> None:
+        self._tails[data].keep(found.payloads)
+        self._moved(data)
 
 
 async def answered(
     reading: Generator[ReadLog, LogRead, T], read: Callable[[ReadLog], Awaitable[LogRead]]
 ) -> T:
-    """Carries out what it wants to read; raises what `read` raises."""
+    """Carries out the reads of a computation, and returns its result; raises what `read` raises."""
     try:
         wanted = next(reading)
         while True:

@@ -1,4 +1,4 @@
-"""What decides the records of a subscription: markers and snapshots, read side by side.
+"""Reads markers and snapshots side by side, and feeds the machines that they decide.
 
 *Source*: protocols.md D2, D4, D5.
 
@@ -9,6 +9,7 @@ been read too.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from stilltide.connectors.ports.admin import LogAdmin
@@ -27,12 +28,32 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 Decided = Callable[[TopicPartition, list[Effect[Any]]], None]
 
 
-class OutcomeTail:
-    """Feeds machines in `run`, which is to be cancelled and called anew after `add` and `remove`.
+@dataclass(frozen=True, slots=True)
+class EvidenceDeps:
+    """Where markers and snapshots are, and how they are read.
 
-    Args:
+    Attributes:
+        connector: the cluster.
+        admin: of the same cluster; closed by its owner.
+        outages: how long the cluster may be away.
+        client_id: prefix of the clients' names at the brokers.
         marker_partitions: of txn-markers.
         snapshot_partitions: of txn-snapshots.
+    """
+
+    connector: Connector
+    admin: LogAdmin
+    outages: OutageGuard
+    client_id: str
+    marker_partitions: int
+    snapshot_partitions: int
+
+
+class OutcomeTail:
+    """Feeds machines in `run`; after `add` and `remove`, cancel `run` and call it again.
+
+    Args:
+        deps: for reading.
         machine_of: the machine of a data partition; None: not assigned any more.
         decided: called with what a machine answers.
         batch_read: called after each batch of markers or snapshots.
@@ -40,45 +61,40 @@ class OutcomeTail:
 
     def __init__(
         self,
-        connector: Connector,
-        admin: LogAdmin,
-        outages: OutageGuard,
+        deps: EvidenceDeps,
         *,
-        client_id: str,
-        marker_partitions: int,
-        snapshot_partitions: int,
         machine_of: Callable[[TopicPartition], PartitionFilter[Any] | None],
         decided: Decided,
         batch_read: Callable[[], None],
     ) -> None:
-        self._admin = admin
-        self._outages = outages
+        self._admin = deps.admin
+        self._outages = deps.outages
         self._machine_of = machine_of
         self._decided = decided
         self._batch_read = batch_read
         self._marker_ends: dict[TopicPartition, EndOffset] = {}
         self._markers = MarkerTail(
-            connector,
-            admin,
-            outages,
-            client_id=f"{client_id}-markers",
-            partition_count=marker_partitions,
+            deps.connector,
+            deps.admin,
+            deps.outages,
+            client_id=f"{deps.client_id}-markers",
+            partition_count=deps.marker_partitions,
             marker_read=self._marker_read,
             batch_read=self._marker_batch_read,
         )
         self._snapshots = SnapshotTail(
-            connector,
-            admin,
-            outages,
-            client_id=f"{client_id}-snapshots",
-            partition_count=snapshot_partitions,
+            deps.connector,
+            deps.admin,
+            deps.outages,
+            client_id=f"{deps.client_id}-snapshots",
+            partition_count=deps.snapshot_partitions,
             last=self._last,
             snapshot_read=self._snapshot_read,
             batch_read=batch_read,
         )
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Has what decides these data partitions read from its beginning."""
+        """Reads markers and snapshots of these data partitions from their beginning."""
         partitions = list(partitions)
         self._markers.add(partitions)
         self._snapshots.add(partitions)
@@ -92,7 +108,7 @@ class OutcomeTail:
             self._marker_ends.pop(data, None)
 
     def caught_up_at(self, data: TopicPartition) -> float | None:
-        """Loop time at which all that was there at first had been read, None: not yet."""
+        """Loop time at which all markers and snapshots had been read once; None: not yet."""
         markers, snapshots = self._markers.caught_up_at(data), self._snapshots.caught_up_at(data)
         return None if markers is None or snapshots is None else max(markers, snapshots)
 
@@ -103,7 +119,7 @@ class OutcomeTail:
     def was_read(
         self, data: TopicPartition, markers_end: EndOffset, snapshots_end: EndOffset
     ) -> bool:
-        """Whether what decides a data partition was read up to these end offsets."""
+        """Whether markers and snapshots of a data partition were read up to these end offsets."""
         markers, snapshots = self._markers.position(data), self._snapshots.position(data)
         if markers is None or snapshots is None:
             return False

@@ -1,6 +1,6 @@
 """Visible records between the machines and the application.
 
-*Source*: protocols.md D7: what is decided but not yet taken is bounded too.
+*Source*: protocols.md D7: decided records that are not yet taken are bounded too.
 
 *Invariants*: order per partition is kept; partitions take turns; a dropped partition leaves nothing
 behind, also not in a queue that is being emptied.
@@ -44,7 +44,7 @@ class DeliveredBuffer:
         self._turns.remove(data)
 
     def put(self, data: TopicPartition, records: Iterable[Record], position: EndOffset) -> None:
-        """Adds records in offset order; `position` is the partition's once they are taken."""
+        """Adds records in offset order; `position` becomes the partition's once they are taken."""
         self._queues[data].extend(records)
         self._positions[data] = position
 
@@ -58,7 +58,7 @@ class DeliveredBuffer:
         return _NOTHING
 
     def queue(self, data: TopicPartition) -> deque[Record]:
-        """The records of one partition; empty when it is not open."""
+        """The records of one partition; empty when the partition is not open."""
         return self._queues.get(data, _NOTHING)
 
     def position(self, data: TopicPartition) -> EndOffset | None:

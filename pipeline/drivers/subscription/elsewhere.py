@@ -1,4 +1,4 @@
-"""Holds back what was delivered until it is known what of it the group has read elsewhere.
+"""Holds delivered records back until it is known which of them the group has read elsewhere.
 
 *Source*: protocols.md I11.
 *Invariants*: order is kept; nothing of a partition passes before its claims were read; a record
@@ -45,7 +45,7 @@ class ElsewhereFilter:
         connector: the cluster.
         admin: of the same cluster; the caller's to close.
         group: consumer group.
-        topic_ids: of the topics that it reads.
+        topic_ids: of the topics that the group reads.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class ElsewhereFilter:
         self._partitions: dict[TopicPartition, _Partition] = {}
 
     def open(self, committed: Mapping[TopicPartition, Committed | None]) -> Opened:
-        """Begins with these; `learn` is to be called with what is returned."""
+        """Begins these partitions; `learn` is to be called with the result."""
         opened = {data: _Partition(held) for data, held in committed.items()}
         self._partitions |= opened
         return opened
 
     def drop(self, data: TopicPartition) -> None:
-        """It is not read any more."""
+        """Forgets a partition that is not read any more."""
         self._partitions.pop(data, None)
 
     async def learn(self, opened: Opened) -> None:

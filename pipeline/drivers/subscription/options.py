@@ -1,4 +1,4 @@
-"""What a subscription is made with, and who is told of its partitions."""
+"""Options of a subscription, and the listener of its partitions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ class SubscriptionOptions:
     Attributes:
         topics: read as one group, at least one.
         group: consumer group.
-        client_id: prefix of the names its clients bear at the brokers.
+        client_id: prefix of the clients' names at the brokers.
         from_start: where a group without committed position begins: the log start, or its end.
         buffer_records_max: visible records not yet taken before all fetching pauses, >= 1.
         undecided_records_max: records of a partition held behind an undecided one before its
             fetching pauses, >= 1.
         unavailable_timeout_s: how long an outage may last before the subscription fails.
         retry_delay_s: between two looks whether the cluster is back.
-        ask_after_s: how long an undecided record stands before a snapshot is asked for (D2).
+        ask_after_s: how long a record is undecided before a snapshot is asked for (D2).
     """
 
     topics: Sequence[str]
@@ -37,7 +37,7 @@ class SubscriptionOptions:
 
 
 class AssignmentListener(Protocol):
-    """Told of partitions that come and go, after the driver has taken note of it."""
+    """Called when partitions come and go, after the driver has taken note of the change."""
 
     def assigned(self, committed: Mapping[TopicPartition, Committed]) -> None:
         """These are read from now on, from what the group has committed, or a fresh start."""

@@ -82,3 +82,27 @@ async def test_a_marker_that_was_not_read_yet_is_waited_for(
     assert decided.decided_end(DATA) == 2
     async with asyncio.timeout(WAIT_S):
         assert await decided.decided_end_now(DATA) == 4
+
+
+@pytest.fixture
+def two_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log made afterwards pauses a partition with two undecided records."""
+    monkeypatch.setattr("stilltide.pipeline.drivers.read_committed.decided_log.WAITING_MAX", 2)
+
+
+@pytest.mark.usefixtures("two_may_wait")
+async def test_a_marker_ends_a_pause(broker: MemoryBroker, decided: DecidedLog):
+    """D7: fetching goes on after the marker, though no other partition has new records."""
+    other = TopicPartition("payments", 0)
+    broker.create_topic(TopicSpec(other.topic, 1))
+    await decided.add(other)
+    for _ in range(3):
+        broker.append(other, None, b"2", [(TXN, ID.to_bytes())])
+    async with asyncio.timeout(WAIT_S):
+        assert await decided.decided_end_now(other) == 0
+    broker.append(other, None, b"3", None)
+    marker = Marker(other, ID, False, EndOffset(0), None, 0, bytes(16))
+    key, value = markers.encode_key(other, ID), markers.encode_value(marker)
+    broker.append(TopicPartition(TXN_MARKERS, 0), key, value, None)
+    async with asyncio.timeout(WAIT_S):
+        assert await decided.decided_end_now(other) == 4

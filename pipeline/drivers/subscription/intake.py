@@ -1,0 +1,166 @@
+"""Reads the partitions of one member of a group, while there is room for what becomes visible.
+
+*Source*: protocols.md D7.
+
+*Invariants*: fetching pauses for a partition that waits for an outcome, and for all partitions
+while the buffer is full.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import partial
+
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.ports.readers import GroupReader
+from stilltide.connectors.ports.records import EndReached, Record, Run
+from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
+from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.pauses import Pauses
+from stilltide.pipeline.drivers.subscription.changes import Changes
+from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
+from stilltide.pipeline.drivers.subscription.elsewhere import Opened
+from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
+from stilltide.schemas.values import TopicPartition
+
+_AHEAD_RECORDS = 100
+"""Visible records buffered while the application keeps up: few, so that they are still in the
+processor's cache, and young to the garbage collector, when they are taken."""
+_FETCHES_MAX = 20
+"""Made for an application that has taken all, before everything else on the loop has its turn."""
+_PATIENCE_S = 0.1
+"""How long nothing is read for want of room; then the buffer fills up until fetching pauses."""
+
+
+class Intake:
+    """Reads in `run`; the caller keeps `decided` to the assigned partitions.
+
+    Args:
+        reader: the member; `close` closes it.
+        deps: for reading markers and snapshots.
+        options: of the subscription.
+        deliveries: for the visible records.
+        changes: of the subscription.
+
+    Attributes:
+        reader: the member.
+        decided: the assigned partitions.
+    """
+
+    def __init__(
+        self,
+        reader: GroupReader,
+        deps: EvidenceDeps,
+        options: SubscriptionOptions,
+        deliveries: Deliveries,
+        changes: Changes,
+    ) -> None:
+        self.reader = reader
+        self.decided = DecidedPartitions[Record](
+            deps,
+            waiting_max=options.undecided_records_max,
+            delivered=deliveries.delivered,
+            withheld=deliveries.withheld,
+            undecided_changed=changes.wake,
+            evidence_read=self._more_decided,
+        )
+        self._outages: OutageGuard = deps.outages
+        self._records_max = options.buffer_records_max
+        self._deliveries = deliveries
+        self._changes = changes
+        self._pauses = Pauses(reader)
+        self._withheld: Collection[TopicPartition] = ()
+        self._full = False
+        self._room = asyncio.Event()
+        self._rests = False
+        self._fetches = 0
+        self._closed = False
+
+    async def run(self) -> None:
+        """Reads until cancelled; raises what reading raises."""
+        while True:
+            if self._deliveries.buffer.count >= _AHEAD_RECORDS:
+                # A pause throws away what the client has fetched ahead: first a short while.
+                self._room.clear()
+                self._rests, self._fetches = True, 0
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PATIENCE_S):
+                        await self._room.wait()
+                self._rests = False
+            self._items_read(await self._outages.call(self.reader.read, may_rest=True))
+
+    async def close(self) -> None:
+        """Leaves the group. Safe to call twice."""
+        self._closed = True
+        await self.reader.close()
+
+    def fetch(self) -> bool:
+        """Reads in place of the task that rests: two turns of the loop are saved.
+
+        True: there may be more to take now. Raises what went wrong.
+        """
+        if not self._rests or self._fetches == _FETCHES_MAX or self._closed:
+            return False
+        self._fetches += 1
+        try:
+            self._items_read(self.reader.read_now())
+        except RetriableError:
+            return False  # `run` meets the error, too, and has the patience for it
+        except Exception as error:
+            self._changes.fail(error)
+            raise
+        return True
+
+    def look(self) -> None:
+        """Raises what went wrong, and fetches on when there is room."""
+        self._changes.check()
+        if not self._room.is_set() and self._deliveries.buffer.count < _AHEAD_RECORDS:
+            self._room.set()
+        if self._full and self._deliveries.buffer.count <= self._records_max // 2:
+            self._full = False
+            self._apply_pauses()
+
+    def withhold(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetches these no further, until called with others; what is buffered stays."""
+        self._withheld = partitions
+        self._apply_pauses()
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Takes note that these were revoked."""
+        self.decided.remove(partitions)
+        self._pauses.forget(partitions)
+
+    async def learn(self, opened: Opened) -> None:
+        """Hands on what waited until it is known what the group has read elsewhere (I11)."""
+        await self._outages.call(partial(self._deliveries.learn, opened))
+        self._deliveries.release(opened)
+        self._more_decided()
+
+    def _items_read(self, items: Sequence[Run | EndReached]) -> None:
+        decided = self.decided
+        for item in items:
+            if isinstance(item, EndReached):
+                decided.end_reached(item.data, item.end_offset)
+            else:
+                decided.records_read(item.data, item.offsets, item.headers, item.records)
+        self._apply_pauses()
+
+    def _more_decided(self) -> None:
+        self._apply_pauses()
+        self._changes.wake()
+
+    def _apply_pauses(self) -> None:
+        """Pauses what stands still, and everything while the buffer is full."""
+        if self._closed:
+            return
+        if self._deliveries.buffer.count >= self._records_max:
+            self._full = True
+        decided = self.decided
+        if self._full:
+            wanted = decided.partitions
+        else:
+            wanted = decided.full | self._deliveries.holding
+            if self._withheld:
+                wanted |= decided.partitions & set(self._withheld)
+        self._pauses.apply(wanted)

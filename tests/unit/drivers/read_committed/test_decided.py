@@ -1,0 +1,132 @@
+"""The one host of the read-committed machine: records, markers and snapshots in, decisions out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.core.read_committed.effects import Deliver, Reason, Withheld
+from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
+from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.topics import TXN_MARKERS, TopicSpec, system_topics
+from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
+
+DATA = TopicPartition("orders", 0)
+ID = TxnId(0, 7)
+HEADERS = [(TXN, ID.to_bytes())]
+WAITING_MAX = 4
+
+
+class Heard:
+    """Everything that a host says."""
+
+    def __init__(self) -> None:
+        self.delivered: list[str] = []
+        self.withheld: list[Withheld] = []
+        self.undecided_changes = 0
+        self.evidence = asyncio.Event()
+
+    def take(self, _data: TopicPartition, found: Deliver[str]) -> None:
+        """Visible records."""
+        self.delivered += found.payloads
+
+    def withhold(self, _data: TopicPartition, withheld: Withheld) -> None:
+        """A record that no one will see."""
+        self.withheld.append(withheld)
+
+    def undecided_changed(self) -> None:
+        """A partition is blocked, or not any more."""
+        self.undecided_changes += 1
+
+
+class Host:
+    """A host whose evidence is read, over a memory broker."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self.broker = broker
+        self.heard = Heard()
+        connector = MemoryConnector(broker)
+        self.admin = connector.admin()
+        outages = OutageGuard(self.admin, timeout_s=20, retry_delay_s=0.01)
+        self.decided = DecidedPartitions[str](
+            EvidenceDeps(connector, self.admin, outages, "test", 1, 1),
+            waiting_max=WAITING_MAX,
+            delivered=self.heard.take,
+            withheld=self.heard.withhold,
+            undecided_changed=self.heard.undecided_changed,
+            evidence_read=self.heard.evidence.set,
+        )
+
+    def mark(self, *, committed: bool, end: int) -> None:
+        """Writes the outcome of the transaction."""
+        marker = Marker(DATA, ID, committed, EndOffset(0), EndOffset(end), end, bytes(16))
+        key, value = markers.encode_key(DATA, ID), markers.encode_value(marker)
+        self.broker.append(TopicPartition(TXN_MARKERS, 0), key, value, None)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Returns when it holds after a batch of evidence."""
+        async with asyncio.timeout(20):
+            while not holds():
+                self.heard.evidence.clear()
+                await self.heard.evidence.wait()
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    """With one partition, from its start."""
+    broker = MemoryBroker()
+    for spec in [*system_topics(coordinators=1, partitions=1), TopicSpec(DATA.topic, 1)]:
+        broker.create_topic(spec)
+    made = Host(broker)
+    made.decided.add({DATA: 0})
+    running = asyncio.create_task(made.decided.run())
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await made.admin.close()
+
+
+async def test_a_marker_decides_what_waits(host: Host):
+    """D1, D2: records wait for the marker of their transaction, and are delivered in order."""
+    host.decided.records_read(DATA, [0, 1, 2], [None, HEADERS, None], ["a", "b", "c"])
+    assert host.heard.delivered == ["a"]
+    assert host.decided.blocked()[DATA][:3] == (DATA, 1, ID)
+    host.mark(committed=True, end=2)
+    await host.until(lambda: host.heard.delivered == ["a", "b", "c"])
+    assert not host.decided.blocked()
+    assert host.heard.undecided_changes == 2
+
+
+async def test_a_partition_with_too_much_waiting_is_full(host: Host):
+    """D7: the partition is full at the limit, and not any more once its records are decided."""
+    host.decided.records_read(DATA, [*range(4)], [HEADERS] * 4, ["x"] * 4)
+    assert host.decided.full == {DATA}
+    host.mark(committed=False, end=0)
+    await host.until(lambda: not host.decided.full)
+    assert host.decided.statistics()[DATA].hidden == 4
+
+
+async def test_a_withheld_record_is_reported(host: Host):
+    """D1: a record with a malformed header is reported, and passed."""
+    host.decided.records_read(DATA, [0, 1], [[(TXN, b"?")], None], ["a", "b"])
+    assert [it.reason for it in host.heard.withheld] == [Reason.MALFORMED]
+    assert host.heard.delivered == ["b"]
+
+
+async def test_a_removed_partition_is_ignored(host: Host):
+    """After `remove`, records and markers of the partition change nothing."""
+    host.decided.records_read(DATA, [0], [HEADERS], ["a"])
+    host.decided.remove([DATA])
+    host.mark(committed=True, end=1)
+    await host.until(lambda: host.decided.was_read(DATA, EndOffset(1), EndOffset(0)))
+    host.decided.records_read(DATA, [1], [None], ["b"])
+    host.decided.end_reached(DATA, EndOffset(9))
+    assert not host.heard.delivered
+    assert not host.decided.partitions
+    assert not host.decided.blocked()

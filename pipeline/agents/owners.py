@@ -17,7 +17,7 @@ from stilltide.connectors.ports.readers import BatchReader
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.partition_owner import PartitionOwnerAgent, PartitionOwners
-from stilltide.pipeline.agents.probes import CheckResult
+from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.groups.controller import SyncMode
@@ -133,17 +133,17 @@ class Owners:
         owners = [*self.coordinators.drivers.values(), *self.pending_acks.drivers.values()]
         return bool(self.coordinators.drivers) and all(owner.serving for owner in owners)
 
-    def finding(self) -> CheckResult:
+    def finding(self) -> ProbeResult:
         """Whether the group has assigned partitions, be it none, and those are recovered."""
         said: list[str] = []
         for name, agent in self._owners.items():
             if not agent.joined:
-                return CheckResult(passed=False, text="the group has assigned none yet")
+                return ProbeResult(passed=False, text="the group has assigned none yet")
             recovering = sorted(it for it, owner in agent.drivers.items() if not owner.serving)
             if recovering:
-                return CheckResult(passed=False, text=f"recovering {name}: {recovering}")
+                return ProbeResult(passed=False, text=f"recovering {name}: {recovering}")
             said.append(f"{name}: {sorted(agent.drivers)}")
-        return CheckResult(passed=True, text=f"serving {', '.join(said)}")
+        return ProbeResult(passed=True, text=f"serving {', '.join(said)}")
 
     async def stop(self) -> None:
         """Stops every owner; what is in flight is not acknowledged."""

@@ -24,14 +24,14 @@ FRESH_S = 1.0
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
-class CheckResult(NamedTuple):
+class ProbeResult(NamedTuple):
     """What a check found: all is well, or not, and in words."""
 
     passed: bool
     text: str
 
 
-Check = Callable[[], Awaitable[CheckResult]]
+Check = Callable[[], Awaitable[ProbeResult]]
 
 
 class Probes:
@@ -92,19 +92,19 @@ def _probe(checks: Mapping[str, Check]) -> _Handler:
     return handle
 
 
-async def _loop_turns() -> CheckResult:
+async def _loop_turns() -> ProbeResult:
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     await asyncio.sleep(0)
-    return CheckResult(passed=True, text=f"turned in {(loop.time() - began_s) * 1000:.1f} ms")
+    return ProbeResult(passed=True, text=f"turned in {(loop.time() - began_s) * 1000:.1f} ms")
 
 
 def broker_check(admin: LogAdmin) -> Check:
     """A check that the broker answers; those who ask at the same time share the question."""
     lock = asyncio.Lock()
-    last: tuple[float, CheckResult] | None = None
+    last: tuple[float, ProbeResult] | None = None
 
-    async def check() -> CheckResult:
+    async def check() -> ProbeResult:
         nonlocal last
         async with lock:
             now_s = asyncio.get_running_loop().time()
@@ -115,12 +115,12 @@ def broker_check(admin: LogAdmin) -> Check:
     return check
 
 
-async def _ask(admin: LogAdmin) -> CheckResult:
+async def _ask(admin: LogAdmin) -> ProbeResult:
     try:
         async with asyncio.timeout(BROKER_TIMEOUT_S):
             await admin.describe_topics([TXN_LOG])
     except TimeoutError:
-        return CheckResult(passed=False, text=f"did not answer within {BROKER_TIMEOUT_S:g} s")
+        return ProbeResult(passed=False, text=f"did not answer within {BROKER_TIMEOUT_S:g} s")
     except ConnectorError as error:
-        return CheckResult(passed=False, text=error.primary)
-    return CheckResult(passed=True, text="answers")
+        return ProbeResult(passed=False, text=error.primary)
+    return ProbeResult(passed=True, text="answers")

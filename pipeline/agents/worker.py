@@ -23,7 +23,7 @@ from stilltide.pipeline.agents.apps import cluster_app, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.links import links_agent
 from stilltide.pipeline.agents.owners import Owners, WorkerDeps
-from stilltide.pipeline.agents.probes import CheckResult, Probes, broker_check
+from stilltide.pipeline.agents.probes import ProbeResult, Probes, broker_check
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
@@ -203,12 +203,12 @@ class Worker:
         assert self._owners is not None
         self._owners.settings_changed()
 
-    async def _ready(self) -> CheckResult:
+    async def _ready(self) -> ProbeResult:
         """Whether every partition that the group gave to this worker is recovered."""
         if self._stop.is_set():
-            return CheckResult(passed=False, text="the worker is stopping")
+            return ProbeResult(passed=False, text="the worker is stopping")
         if self._owners is None:
-            return CheckResult(passed=False, text="the worker is starting")
+            return ProbeResult(passed=False, text="the worker is starting")
         return self._owners.finding()
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

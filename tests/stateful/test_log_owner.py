@@ -25,7 +25,7 @@ from stilltide.pipeline.core.buffered_log.owner import (
     OwnerEffect,
     OwnerState,
     Serve,
-    Written,
+    EntryWritten,
 )
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.headers import EntryStamp
@@ -253,7 +253,7 @@ class LogOwners(RuleBasedStateMachine):
                 case Apply(serial):
                     assert offset is not None
                     process.applied.append((offset, serial))
-                case Written(serial, at):
+                case EntryWritten(serial, at):
                     assert process.fenced_at is None, "settled behind a later fence (B4)"
                     process.settled.append(serial)
                     if at is None:

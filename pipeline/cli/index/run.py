@@ -12,7 +12,7 @@ from contextlib import suppress
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.agents.probes import CheckResult
+from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
@@ -24,12 +24,12 @@ async def run_until_stopped(
 ) -> None:
     """Indexes until SIGTERM or SIGINT; raises as `AbortedIndexing.run`, and if a port is taken."""
 
-    async def ready() -> CheckResult:
+    async def ready() -> ProbeResult:
         if not indexing.serving:
-            return CheckResult(passed=False, text="has not begun, or begins again")
+            return ProbeResult(passed=False, text="has not begun, or begins again")
         stats = indexing.stats().values()
         count, lag = sum(one.data_partitions for one in stats), max(one.lag for one in stats)
-        return CheckResult(passed=True, text=f"indexes {count} partitions; {lag} offsets behind")
+        return ProbeResult(passed=True, text=f"indexes {count} partitions; {lag} offsets behind")
 
     metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
     metrics.watch_indexers(indexing.stats)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline import interpreter
-from stilltide.pipeline.agents.probes import CheckResult
+from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.asking import (
     clusters_option,
     connector_of,
@@ -162,11 +162,11 @@ class _Link:
         print(json.dumps({**line, "web": self._web}), flush=True)
         interpreter.tune()
 
-    async def _ready(self) -> CheckResult:
+    async def _ready(self) -> ProbeResult:
         if self._topics is None:
-            return CheckResult(passed=False, text="has not begun")
+            return ProbeResult(passed=False, text="has not begun")
         progress = self._replication.progress
-        return CheckResult(passed=True, text=f"copies; {progress.lag} offsets behind")
+        return ProbeResult(passed=True, text=f"copies; {progress.lag} offsets behind")
 
 
 async def _tell(replication: Replication, progress_s: float) -> None:

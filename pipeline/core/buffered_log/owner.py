@@ -37,7 +37,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class EntryWritten:
     """Effect: entry `serial` lies at `offset`, or, with None, will never be effective."""
 
     serial: int
@@ -68,7 +68,7 @@ class Foreign:
     """Effect: the entry just read is nobody's and was passed over; count it (B6)."""
 
 
-OwnerEffect = Apply | Written | Serve | Fenced | AppendNoop | Foreign
+OwnerEffect = Apply | EntryWritten | Serve | Fenced | AppendNoop | Foreign
 
 
 class LogOwner:
@@ -167,7 +167,7 @@ class LogOwner:
                 "an entry of this owner's epoch that it did not write",
                 hint="something else writes to this topic",
             )
-        return [*effects, Apply(stamp.serial), Written(stamp.serial, offset)]
+        return [*effects, Apply(stamp.serial), EntryWritten(stamp.serial, offset)]
 
     def replaced(self) -> None:
         """The reader found a gap, or the partition is taken away: as good as fenced (B3)."""
@@ -181,5 +181,5 @@ class LogOwner:
     def _report_below(self, serial: int) -> list[OwnerEffect]:
         lost: list[OwnerEffect] = []
         while self._in_flight and self._in_flight[0] < serial:
-            lost.append(Written(self._in_flight.popleft(), None))
+            lost.append(EntryWritten(self._in_flight.popleft(), None))
         return lost

@@ -37,7 +37,7 @@ from stilltide.pipeline.core.buffered_log.owner import (
     OwnerEffect,
     OwnerState,
     Serve,
-    Written,
+    EntryWritten,
 )
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -377,7 +377,7 @@ class OwnedLog:
                 case Apply(serial):
                     assert entry is not None
                     self._applied(entry.offset, self._decoded(records, serial), serial is not None)
-                case Written(serial, offset):
+                case EntryWritten(serial, offset):
                     self._report(serial, offset)
                 case Serve():
                     self._serving()

@@ -78,14 +78,14 @@ class DecidedPartitions(Generic[P]):
         )
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Decides these partitions, from these positions on; run `run` anew afterwards."""
+        """Decides these partitions, from these positions on; call `run` again afterwards."""
         for data, position in positions.items():
             machine = PartitionFilter[P](position=Offset(position), waiting_max=self._waiting_max)
             self._partitions[data] = _Partition(machine)
         self._evidence.add(positions)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Forgets these partitions; run `run` anew afterwards."""
+        """Forgets these partitions; call `run` again afterwards."""
         for data in partitions:
             self._partitions.pop(data, None)
             self._full.discard(data)

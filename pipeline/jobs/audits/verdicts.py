@@ -154,7 +154,7 @@ class Finding:
     Attributes:
         kind: what it is.
         topic: where; None when it concerns several partitions.
-        partition: likewise.
+        partition: where, with `topic`; None when the finding concerns several partitions.
         offset: first record concerned, or where the transaction began; None if unknown.
         txn: the transaction; None for malformed headers.
         expected: records that the marker promises, or that should be there; None when it is not

@@ -17,7 +17,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.agents.apps import cluster_app, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.owners import Owners, WorkerDeps, replication_parts
-from stilltide.pipeline.agents.probes import CheckResult, Probes
+from stilltide.pipeline.agents.probes import ProbeResult, Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
@@ -110,7 +110,7 @@ class Site:
         async with ClientSession() as session, session.get(self._address + path) as response:
             return response.status, await response.text()
 
-    async def _ready(self) -> CheckResult:
+    async def _ready(self) -> ProbeResult:
         return self.owners.finding()
 
     def _failed(self, error: BaseException) -> None:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.agents import probes as module
-from stilltide.pipeline.agents.probes import CheckResult, Probes, broker_check
+from stilltide.pipeline.agents.probes import ProbeResult, Probes, broker_check
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.errors import ConfigError
 
@@ -23,7 +23,7 @@ class Site:
 
     def __init__(self) -> None:
         self.broker = MemoryBroker()
-        self.finding = CheckResult(passed=True, text="serving: [0]")
+        self.finding = ProbeResult(passed=True, text="serving: [0]")
         registry = CollectorRegistry()
         Counter("stilltide_example", "An example.", registry=registry).inc(3)
         checks = {"broker": broker_check(MemoryConnector(self.broker).admin()), "own": self._own}
@@ -35,7 +35,7 @@ class Site:
         async with ClientSession() as session, session.get(self.address + path) as response:
             return response.status, response.content_type, await response.text()
 
-    async def _own(self) -> CheckResult:
+    async def _own(self) -> ProbeResult:
         return self.finding
 
 
@@ -58,7 +58,7 @@ async def test_metrics_are_those_of_the_registry(site: Site):
 async def test_it_is_alive_while_its_loop_turns(site: Site):
     """An answer is proof; nothing outside the process has a say, or restarts would not help."""
     site.broker.down()
-    site.finding = CheckResult(passed=False, text="recovering: [0]")
+    site.finding = ProbeResult(passed=False, text="recovering: [0]")
     status, _, body = await site.get("/livez")
     assert (status, body.count("\n")) == (200, 1)
     assert body.startswith("[+]loop ")
@@ -72,7 +72,7 @@ async def test_it_is_ready_when_every_check_passes(site: Site):
 
 async def test_one_check_that_fails_makes_it_unready(site: Site):
     """503, and the line says which and why; the others are shown too."""
-    site.finding = CheckResult(passed=False, text="recovering: [0]")
+    site.finding = ProbeResult(passed=False, text="recovering: [0]")
     status, _, body = await site.get("/readyz")
     assert (status, body) == (503, "[+]broker answers\n[-]own recovering: [0]\n")
 

@@ -4,15 +4,15 @@ from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.agents.probes import CheckResult
+from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import load_settings
 from tests.support.processes.operator import fetch
 
 
-async def fine() -> CheckResult:
+async def fine() -> ProbeResult:
     """A check of the command's own."""
-    return CheckResult(passed=True, text="copies")
+    return ProbeResult(passed=True, text="copies")
 
 
 async def test_each_cluster_is_a_line():

@@ -9,7 +9,7 @@ from stilltide.pipeline.core.buffered_log.owner import (
     LogOwner,
     OwnerState,
     Serve,
-    Written,
+    EntryWritten,
 )
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.headers import EntryStamp
@@ -143,7 +143,7 @@ def test_b6_a_foreign_entry_does_nothing_but_count():
     owner.entry_written(1)
     assert owner.foreign_read(Offset(2)) == [Foreign()]
     assert owner.in_flight == 1
-    assert feed(owner, 3, (1, 1)) == [Apply(1), Written(1, Offset(3))]
+    assert feed(owner, 3, (1, 1)) == [Apply(1), EntryWritten(1, Offset(3))]
     assert feed(owner, 4, OTHER) == [Fenced(Offset(4))]
     assert owner.foreign_read(Offset(5)) == []
 
@@ -162,7 +162,7 @@ def test_b7_an_owner_goes_on_behind_control_records():
     """B7: its entry is settled behind the gap; a trim in the gap is for its driver to handle."""
     owner = serving(written=1)
     owner.gap_read(Offset(3), Offset(0))
-    assert feed(owner, 3, (0, 1)) == [Apply(1), Written(1, Offset(3))]
+    assert feed(owner, 3, (0, 1)) == [Apply(1), EntryWritten(1, Offset(3))]
     with pytest.raises(LogGapError):
         owner.gap_read(Offset(6), Offset(5))
 
@@ -191,8 +191,8 @@ def test_b3_an_entry_is_settled_when_it_is_read_back():
     """B3: applied first, then settled at the offset where it was read."""
     owner = serving(written=2)
     assert owner.in_flight == 2
-    assert feed(owner, 1, (0, 1)) == [Apply(1), Written(1, Offset(1))]
-    assert feed(owner, 2, (0, 2)) == [Apply(2), Written(2, Offset(2))]
+    assert feed(owner, 1, (0, 1)) == [Apply(1), EntryWritten(1, Offset(1))]
+    assert feed(owner, 2, (0, 2)) == [Apply(2), EntryWritten(2, Offset(2))]
     assert owner.in_flight == 0
 
 
@@ -233,10 +233,10 @@ def test_b5_a_failed_write_is_settled_by_a_later_entry():
     assert owner.write_failed(1) == []
     assert owner.in_flight == 3
     assert feed(owner, 1, (0, 3)) == [
-        Written(1, None),
-        Written(2, None),
+        EntryWritten(1, None),
+        EntryWritten(2, None),
         Apply(3),
-        Written(3, Offset(1)),
+        EntryWritten(3, Offset(1)),
     ]
     assert feed(owner, 2, (0, 1)) == [Foreign()]
 
@@ -253,7 +253,7 @@ def test_b5_a_failed_write_may_have_landed():
     """A5, B5: read back, it is written, whatever its producer said."""
     owner = serving(written=1)
     owner.write_failed(1)
-    assert feed(owner, 1, (0, 1)) == [Apply(1), Written(1, Offset(1))]
+    assert feed(owner, 1, (0, 1)) == [Apply(1), EntryWritten(1, Offset(1))]
     assert owner.write_failed(1) == []
 
 

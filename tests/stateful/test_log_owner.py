@@ -19,13 +19,13 @@ from stilltide.pipeline.core.buffered_log.effective import EffectiveLog, LogGapE
 from stilltide.pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
+    EntryWritten,
     Fenced,
     Foreign,
     LogOwner,
     OwnerEffect,
     OwnerState,
     Serve,
-    EntryWritten,
 )
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.headers import EntryStamp

@@ -31,13 +31,13 @@ from stilltide.pipeline.core.buffered_log.effective import LogGapError
 from stilltide.pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
+    EntryWritten,
     Fenced,
     Foreign,
     LogOwner,
     OwnerEffect,
     OwnerState,
     Serve,
-    EntryWritten,
 )
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.shared.outages import OutageGuard

@@ -4,12 +4,12 @@ from stilltide.pipeline.core.buffered_log.effective import EffectiveLog, LogGapE
 from stilltide.pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
+    EntryWritten,
     Fenced,
     Foreign,
     LogOwner,
     OwnerState,
     Serve,
-    EntryWritten,
 )
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.headers import EntryStamp

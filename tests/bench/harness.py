@@ -70,7 +70,7 @@ async def looks(every_s: float, *, wait_s: float = 120.0) -> AsyncIterator[float
     """Comes round every `every_s` seconds, or as soon as the caller is back; seconds so far.
 
     Raises:
-        TimeoutError: after `wait_s`; whoever looks has not seen what was to come.
+        TimeoutError: after `wait_s` without what was awaited.
     """
     loop = asyncio.get_running_loop()
     began = due = loop.time()

@@ -1,7 +1,7 @@
 """What history leaves behind: recovery, the log on the broker, and the worker's memory.
 
 One coordinator finishes a million transactions, with a marker on one partition each, then holds
-10 000 open ones; its worker is killed and started anew, and the open ones end. Requests go to the
+10 000 open ones; its worker is killed and started again, and the open ones end. Requests go to the
 coordinator in bulk, as pools of clients send them; every `End` is answered when it is visible.
 """
 

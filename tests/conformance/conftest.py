@@ -193,7 +193,7 @@ def marker_epochs(pieces: list[Piece]) -> dict[int, int]:
 
 
 def crash(log_dir: Path) -> None:
-    """Has the broker recover its logs: it walks their batches and makes the indexes anew."""
+    """Has the broker recover its logs: it walks their batches and makes the indexes again."""
     (log_dir / ".kafka_cleanshutdown").unlink()
     for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
         (log_dir / name).unlink()

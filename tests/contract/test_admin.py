@@ -73,7 +73,7 @@ async def test_configs_of_topics(admin: LogAdmin, topic_name: str):
 
 
 async def test_several_may_ensure_at_once(rig: Rig, topic_name: str):
-    """Whoever comes second finds the topic and verifies it."""
+    """The second caller finds the topic and verifies it."""
     admins = [rig.connector.admin() for _ in range(4)]
     spec = TopicSpec(topic_name, 2, {POLICY: "compact"})
     await asyncio.gather(*(admin.ensure_topics([spec]) for admin in admins))

@@ -135,7 +135,7 @@ async def test_nothing_is_read_before_the_commit(rig: Rig, log: TopicPartition):
 
 @pytest.mark.parametrize("ended_by", ["close", "fence", "another"])
 async def test_what_was_not_committed_is_never_read(rig: Rig, log: TopicPartition, ended_by: str):
-    """Whoever ends the transaction; what follows is read."""
+    """What follows is read, however the transaction was ended."""
     writer = await _opened(_link(rig).copy_writer("c-abort"))
     await writer.copy(log, _copies(b"lost"), Span())
     await writer.flush()

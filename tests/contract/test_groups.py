@@ -261,7 +261,7 @@ async def test_a_member_pauses_and_resumes(rig: Rig, log: TopicPartition):
 
 
 async def test_a_rebalance_ends_a_pause(rig: Rig, log: TopicPartition):
-    """Whoever is assigned a partition reads it, paused or not before."""
+    """A newly assigned partition is read, also if another member had paused it."""
     other = TopicPartition(log.topic, 1)
     first = Membership(rig.connector.group_reader("m1", log.topic))
     second = Membership(rig.connector.group_reader("m2", log.topic))

@@ -79,7 +79,7 @@ def test_after_silence_both_clusters_agree():
 
 
 def test_a_fail_over_and_back_reads_nothing_again():
-    """I7, I11: both clusters write; whoever takes over skips what was read elsewhere.
+    """I7, I11: both clusters write; the member that takes over skips what was read elsewhere.
 
     Behind the fail-over to `b` the group has read `b`'s record 4 but not `a`'s record 3, which lies
     before it on `a`: there the position stays in front of record 3, and only record 3 is delivered.

@@ -126,7 +126,7 @@ class LogOwners(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule(pick=PICK, count=st.integers(1, 8))
     def read(self, pick: int, count: int):
-        """A process reads on; one that a trim has overtaken meets the gap, or begins anew."""
+        """A process reads on; one that a trim has overtaken meets the gap, or starts over."""
         process = self.processes[pick % len(self.processes)]
         for _ in range(count):
             self.read_one(process)

@@ -271,7 +271,7 @@ class ReplicationBySnapshots(Replication):
         """Between two snapshots they differ."""
 
     def check_fail_over(self):
-        """Whoever reads on anywhere misses nothing."""
+        """A reader that goes on anywhere misses nothing."""
         for group in GROUPS:
             for cluster in self.world.clusters:
                 self.world.start(group, cluster, ours=False)
@@ -283,7 +283,7 @@ class ReplicationBySnapshots(Replication):
 
 
 class ReplicationOfShortLogs(Replication):
-    """Retention takes what was not copied or not read; topics are deleted and created anew.
+    """Retention takes what was not copied or not read; topics are deleted and created again.
 
     Then groups may read again what they have read; they still miss nothing.
     """

@@ -3,7 +3,7 @@
 *Source*: protocols.md D1, D4, E1-E8. Markers, barriers and reads are late, or lost and asked for
 again; zombies repeat markers and write records of transactions that were aborted long ago; writers
 are replaced between any two steps and linger; the cleaner and retention take what they may; topics
-are deleted and created anew.
+are deleted and created again.
 """
 
 import hypothesis.strategies as st
@@ -250,7 +250,7 @@ class Snapshots(RuleBasedStateMachine):
                 return
 
     def take_all(self):
-        """A snapshot of everything on request; a request that died with its writer is made anew."""
+        """A snapshot of everything on request; what died with its writer is asked for again."""
         world = self.world
         for data, there in world.topics.items():
             if there is not None:

@@ -3,8 +3,8 @@
 The topic of native transactions of the case `spark_filter`: every round counts it under Kafka's own
 read_committed and audits it, in one session and in turn. The plain count is what Spark's Kafka
 source gives an application that has tuned its options as we have; `direct` is one by the newer
-interface that we read by. Offsets, outcomes, index, open transactions and batches are read anew for
-each audit.
+interface that we read by. Offsets, outcomes, index, open transactions and batches are read again
+for each audit.
 """
 
 import time

@@ -1,7 +1,7 @@
 """What Spark's read-committed filters cost, against a plain count of the same topic.
 
 Each topic is written once; every round counts it plainly, under Kafka's own read_committed, and
-filtered, in one session and in turn. What decides the records is read anew for each count. The
+filtered, in one session and in turn. What decides the records is read again for each count. The
 plain count is what Spark's Kafka source gives an application that has tuned its options as we have;
 `direct_s` is the same count by the interface that our filters read through, which alone is quicker.
 `cpu_ratio` compares the processor time of Spark's process, for machines that do other things too.

@@ -269,7 +269,7 @@ class Campaign:
             self.say(f"{group.name}: {group.again} of {total} read again")
 
     def say(self, what: str):
-        """A figure, for whoever runs it with `-s`."""
+        """A figure, shown by `pytest -s`."""
         print(f"  {time.monotonic() - self._began:.1f} {what}")  # noqa: T201
 
     def _again(self, group: Group, found: Counter[bytes]) -> Counter[TopicPartition]:

@@ -113,7 +113,7 @@ async def read_by_us(
 def read_by_others(
     bootstrap: str, group: str, ends: Mapping[TopicPartition, EndOffset]
 ) -> Counter[bytes]:
-    """Likewise by a plain consumer of a plain group; blocks."""
+    """As a plain consumer of a plain group reads; blocks."""
     found: Counter[bytes] = Counter()
     consumer = Consumer(
         {

@@ -1,6 +1,6 @@
 """Clusters, a worker on each and a link for each direction, all as processes.
 
-A link that ends is started again, as whoever runs it does.
+A link that ends is started again, as a restart policy does.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class KeptLink:
         await self._processes[-1].kill()
 
     async def freeze(self) -> LinkProcess:
-        """SIGSTOP; another process takes over. Whoever is frozen is the caller's."""
+        """SIGSTOP; another process takes over. The caller gets the frozen one."""
         assert self._keeping is not None
         self._keeping.cancel()
         await asyncio.wait([self._keeping])

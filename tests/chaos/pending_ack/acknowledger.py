@@ -176,7 +176,7 @@ class Application:
                     subscription.negative_acknowledge(message)
 
     async def upto(self) -> None:
-        """One transaction after the other; begins anew when aborted messages stay away."""
+        """One transaction after the other; starts over when aborted messages stay away."""
         while not self.stop.is_set():
             async with self.subscription("upto") as subscription:
                 await self._runs(subscription)

@@ -43,7 +43,7 @@ class BegunAnew(logging.Handler):
         """The next one.
 
         Raises:
-            TimeoutError: none has begun anew in time.
+            TimeoutError: none has started over in time.
         """
         async with asyncio.timeout(timeout_s):
             return await self._readers.get()

@@ -79,7 +79,7 @@ async def until_ready(made: WorkerProcess, text: str) -> None:
 
 
 async def until_measured(made: WorkerProcess) -> None:
-    """Waits until every indexer of the worker has no lag; one that begins anew shows none."""
+    """Waits until every indexer of the worker has no lag; one that starts over shows none."""
     async with asyncio.timeout(WAIT_S):
         while True:
             lines = (await get(made, "/metrics"))[1].splitlines()

@@ -114,7 +114,7 @@ class Site:
         return self.visible(0, self.stable_end())
 
     def visible(self, first: int, end: int) -> list[bytes]:
-        """Likewise, of a stretch below the last stable offset."""
+        """The same for a stretch below the last stable offset."""
         log = self.broker.log(DATA)
         assert log is not None
         assert end <= log.stable_end

@@ -95,7 +95,7 @@ class FilledLog:
         self._append(copier, end, None)
 
     def recreate(self, which: int):
-        """The source's topic is deleted and created anew (H6)."""
+        """The source's topic is deleted and created again (H6)."""
         copier = self.copiers[which]
         number = int(copier.source.topic) + 1
         copier.source = Incarnation(copier.source.cluster, b"%08d" % number)

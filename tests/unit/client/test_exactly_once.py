@@ -74,7 +74,7 @@ class Copier:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_each_message_has_one_visible_copy(seed: int):
-    """G: whatever ends in the middle, and whoever has a partition next: none lost, none doubled."""
+    """G: none is lost and none doubled, whatever ends in the middle, whichever member goes on."""
     chance = random.Random(seed)
     broker = MemoryBroker()
     connector = MemoryConnector(broker)

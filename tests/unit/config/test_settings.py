@@ -341,7 +341,7 @@ def test_missing_ca_file_names_key_and_origin(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.parametrize("name", ["sasl_username", "ssl_ca_location"])
 def test_security_that_would_not_be_used_is_refused(name: str):
-    """Whoever sets it means to be protected; without the protocol he would not be."""
+    """A setting of TLS or SASL without the protocol would protect nothing, so it is refused."""
     with pytest.raises(ConfigError, match=f"{name} is set, but security_protocol is PLAINTEXT"):
         load_settings(**{name: "x"})
 

@@ -86,7 +86,7 @@ def _lose(it: View) -> None:
     ],
 )
 def test_a_planted_difference_is_found(which: int, plant: Callable[[View], None], where: str):
-    """Whoever of the three saw something else, in whatever count, it is named."""
+    """The one of three views that differs is named, whichever count differs."""
     differing = views()
     plant(differing[which])
     found = differences(differing)

@@ -114,7 +114,7 @@ def test_gauges_show_what_coordinators_say(metrics: WorkerMetrics):
 
 
 def test_gauges_show_what_pending_ack_stores_say(metrics: WorkerMetrics):
-    """Likewise, under the number of their partition."""
+    """Figures of stores have the number of their partition."""
 
     def stored(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(

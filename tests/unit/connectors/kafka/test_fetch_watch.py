@@ -67,7 +67,7 @@ def test_a_client_without_brokers_is_stuck(*, fetched: bool):
 
 
 def test_looks_count_only_in_a_row():
-    """One answer, and the count begins anew."""
+    """One answer, and the count starts from zero."""
     watch, silent = FetchWatch(PERIOD_S), _statistics(SERVED, idle_us=-1)
     looks = [silent] * (LOOKS - 1) + [_statistics(SERVED)] + [silent] * (LOOKS - 1)
     for look, statistics in enumerate(looks):

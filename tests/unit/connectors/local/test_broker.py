@@ -32,7 +32,7 @@ def test_record_survives(tmp_path: Path):
 
 
 def test_second_hold_is_refused_by_name(tmp_path: Path):
-    """Whoever comes second is told which directory is in use, by whom and what to do."""
+    """The second process reads which directory is in use, by whom and what to do."""
     directory = BrokerDir(tmp_path)
     directory.write_record(RECORD)
     held = directory.hold()

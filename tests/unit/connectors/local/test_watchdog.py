@@ -1,4 +1,4 @@
-"""The watchdog's child ends with whoever started the watchdog."""
+"""The watchdog's child ends with the process that started the watchdog."""
 
 import os
 import signal

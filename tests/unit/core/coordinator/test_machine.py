@@ -129,7 +129,7 @@ def test_e7_each_new_data_partition_is_announced_once():
 
 
 def test_the_answers_of_an_entry_come_first():
-    """Whoever is answered goes on while the rest is done."""
+    """A client that is answered goes on while the rest is done."""
     log = opened(OPEN)
     ends = [COMMIT, COMMIT._replace(sequence=1)]
     records = [TxnLogRecord(log.request(end), NOW_MS) for end in ends]

@@ -106,7 +106,7 @@ def test_only_the_last_record_of_a_key_counts():
 def test_a_part_that_is_missing_or_another_one_is_an_error(
     records: list[tuple[bytes, bytes | None]], why: str
 ):
-    """E4: never an empty set; whoever can read on may do so, and ask again."""
+    """E4: never an empty set; a reader that can read on may do so, and ask again."""
     table = read(*records, end(ONE, TWO))
     with pytest.raises(SnapshotPartError, match=why) as caught:
         table.snapshot(P, ID)

@@ -104,7 +104,7 @@ def test_an_open_transaction_holds_the_position():
 
 
 def test_a_start_offset_of_another_topic_counts_as_zero():
-    """E8: who registered before the topic was created anew may write anywhere in it."""
+    """E8: who registered before the topic was created again may write anywhere in it."""
     rig = Rig()
     rig.take(found(10), still_open(7, topic_id=OTHER_ID))
     assert rig.snapshot_of().max_read_position == 0

@@ -131,7 +131,7 @@ def test_those_floors_are_not_for_partitions_known_before():
 
 
 def test_markers_that_come_while_a_deletion_is_written_are_kept():
-    """E8: whoever aborts late may still write to a topic of that name."""
+    """E8: a client that aborts late may still write to a topic of that name."""
     rig = Rig()
     rig.add(abort(1))
     rig.take(found(10), low=6)

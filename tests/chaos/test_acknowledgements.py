@@ -1,6 +1,6 @@
 """Acknowledgements under fault: each scenario at points drawn from a printed seed.
 
-*Source*: protocols.md B, C4, G. `make chaos ARGS="-k acknowledged"` runs it; `SEED=7` draws other
+*Source*: rules B, C4, G. `make chaos ARGS="-k acknowledged"` runs it; `SEED=7` draws other
 points, `ROUNDS=6` strikes at all of them. What is checked is in `AckWorld.check` and `AckHistory`;
 processes must hold no more threads, files and memory after a scenario than they need.
 """

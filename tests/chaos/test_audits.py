@@ -1,6 +1,6 @@
 """Fifty sound topics, each audited alone: an alarm that is false would make every other one idle.
 
-*Source*: protocols.md C6, D, F. `make chaos ARGS="-k sound"` runs it; `SEED=7` draws others.
+*Source*: rules C6, D, F. `make chaos ARGS="-k sound"` runs it; `SEED=7` draws others.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Fail-overs at random moments: nothing unread is skipped, and no more is read again than was said.
 
 Clusters in memory, with the links and controllers of production; some of them die meanwhile.
-Rules: protocols.md I.
+Rules I.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Replicated subscriptions on real clusters under fault, from a printed seed.
 
-*Source*: protocols.md H, I. `make chaos ARGS="-k replication"` runs all of it, with `ROUNDS` faults
+*Source*: rules H, I. `make chaos ARGS="-k replication"` runs all of it, with `ROUNDS` faults
 in each scenario, `SEED` elsewhere. What must hold is in `Campaign`.
 """
 

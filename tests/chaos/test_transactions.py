@@ -1,6 +1,6 @@
 """Transactions under fault: each scenario at each named point, from a printed seed.
 
-*Source*: protocols.md B, C. `make chaos` runs all of it; `make chaos SEED=7` begins elsewhere,
+*Source*: rules B, C. `make chaos` runs all of it; `make chaos SEED=7` begins elsewhere,
 `make chaos ARGS="-k 'worker and marker'"` runs a part. What is checked is in `World.check`; workers
 must hold no more threads, files and memory after a scenario than they need.
 """

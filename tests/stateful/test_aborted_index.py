@@ -1,6 +1,6 @@
 """The index of aborted data: any history, slices, limits, restarts, retention, lost writes.
 
-*Source*: protocols.md F3, F4, E8.
+*Source*: rules F3, F4, E8.
 """
 
 import hypothesis.strategies as st

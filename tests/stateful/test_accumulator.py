@@ -1,6 +1,6 @@
 """The accumulator under arbitrary appends, acknowledgements, clocks and changes of its limits.
 
-*Source*: protocols.md A1, A2, A3, A6, A7.
+*Source*: rules A1, A2, A3, A6, A7.
 """
 
 import hypothesis.strategies as st

@@ -1,9 +1,9 @@
 """A coordinator, its clients and its markers when everything that can go wrong does.
 
-*Source*: protocols.md C0-C8, P5 of issue 3: what was acknowledged is in the state for ever. The
-request path loses, repeats and reorders; owners are replaced at any moment and linger as zombies
-whose appends count for nothing; markers and reads of end offsets fail. The log is trimmed behind
-bases, so that what a new owner knows comes from one.
+*Source*: rules C0-C8. What was acknowledged is in the state for ever. The request path loses,
+repeats and reorders; owners are replaced at any moment and linger as zombies, whose appends readers
+ignore; markers and reads of end offsets fail. The log is trimmed behind bases, so that a new owner
+recovers from a base.
 """
 
 import hypothesis.strategies as st

@@ -1,6 +1,6 @@
 """Native transactions under arbitrary histories, slices, retention and compaction.
 
-*Source*: protocols.md F1, F2, F3.
+*Source*: rules F1, F2, F3.
 """
 
 import hypothesis.strategies as st

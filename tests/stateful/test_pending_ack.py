@@ -1,6 +1,6 @@
 """A pending-ack log, its members and coordinators when everything that can go wrong does.
 
-*Source*: protocols.md G, B, C0, C1, C4, C8. Requests are lost, repeated and reordered; owners are
+*Source*: rules G, B, C0, C1, C4, C8. Requests are lost, repeated and reordered; owners are
 replaced at any moment and linger as zombies; members are replaced and go on asking; transactions
 acknowledge without being registered; the state survives being copied into a base at any point.
 """

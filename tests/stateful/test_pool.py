@@ -1,6 +1,6 @@
 """A client's stock of transactions, whatever callers do and however refills end.
 
-*Source*: protocols.md C9.
+*Source*: rules C9.
 """
 
 from dataclasses import dataclass

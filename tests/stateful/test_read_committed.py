@@ -1,6 +1,6 @@
 """The read-committed machine against a plain model, under arbitrary interleavings.
 
-*Source*: protocols.md D1, D2, D3, D7.
+*Source*: rules D1, D2, D3, D7.
 """
 
 import hypothesis.strategies as st

@@ -1,6 +1,6 @@
 """Copying and replicated subscriptions when everything that can go wrong does.
 
-*Source*: protocols.md H1-H6, I1-I12. Links are killed between any two effects and leave their
+*Source*: rules H1-H6, I1-I12. Links are killed between any two effects and leave their
 transactions open, controllers are killed or replaced, markers are late and come twice, clusters are
 away, groups read here and there; the truth is what they were given.
 """

@@ -1,6 +1,6 @@
 """Subscriptions in the same world: they begin, read on and wait while everything goes wrong.
 
-*Source*: protocols.md D1-D5, E4, E8.
+*Source*: rules D1-D5, E4, E8.
 """
 
 import hypothesis.strategies as st

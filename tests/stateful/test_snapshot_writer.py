@@ -1,6 +1,6 @@
 """Snapshots of aborted transactions when everything that can go wrong does.
 
-*Source*: protocols.md D1, D4, E1-E8. Markers, barriers and reads are late, or lost and asked for
+*Source*: rules D1, D4, E1-E8. Markers, barriers and reads are late, or lost and asked for
 again; zombies repeat markers and write records of transactions that were aborted long ago; writers
 are replaced between any two steps and linger; the cleaner and retention take what they may; topics
 are deleted and created again.

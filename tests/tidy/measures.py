@@ -17,6 +17,7 @@ from tests.tidy.sources import (
     ROOT,
     Function,
     classes,
+    comments,
     docstrings,
     functions,
     pages,
@@ -36,8 +37,10 @@ HEAD = """\
 WORDS = ("likewise", "whoever", "anew")
 """Words for which a plainer one exists."""
 
+PAGES_OF_LIBRDKAFKA = frozenset({"CONFIGURATION.md", "STATISTICS.md"})
 TABLES = frozenset({"NamedTuple", "BaseSettings"})
 
+_PAGE = re.compile(r"[\w./-]+\.md\b")
 _WORDS = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 
 
@@ -143,6 +146,17 @@ def folders_by_words() -> dict[str, int]:
     return found
 
 
+def folders_by_missing_pages() -> dict[str, int]:
+    """How often docstrings and comments name a page that no path leads to."""
+    here = {str(page.relative_to(ROOT)) for page in pages()} | PAGES_OF_LIBRDKAFKA
+    found: dict[str, int] = {}
+    for path in sources():
+        for _, text in (*docstrings(path), *comments(path)):
+            missing = [name for name in _PAGE.findall(text) if name not in here]
+            found[top(path)] = found.get(top(path), 0) + len(missing)
+    return found
+
+
 class Limit(NamedTuple):
     """The most of something, how it is measured, and why there is a limit."""
 
@@ -164,6 +178,9 @@ LIMITS = {
     ),
     "public classes of one name": Limit(
         1, names_by_classes, "who reads a name must not ask which of two is meant"
+    ),
+    "missing pages": Limit(
+        0, folders_by_missing_pages, "who looks a source up must find the page that is named"
     ),
     "words to avoid": Limit(0, folders_by_words, "a reader of one sentence needs the plain word"),
 }

@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 LAYERS = ("pipeline", "connectors", "schemas")
 PRODUCT = ("stilltide", *LAYERS)
+
+_COMMENT = re.compile(r"(?:#|//) (.*)")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -87,6 +90,13 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield value.lineno, value.value
+
+
+def comments(path: Path) -> Iterator[tuple[int, str]]:
+    """The comments of a file of Python, protobuf, YAML or TOML, with their lines."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if comment := _COMMENT.search(line):
+            yield number, comment[1]
 
 
 def at(path: Path, node: ast.AST | int) -> str:

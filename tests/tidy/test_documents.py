@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.tidy.markdown import anchors, headings, links, prose
-from tests.tidy.sources import LAYERS, ROOT, at, committed, docstrings, pages, sources
+from tests.tidy.sources import LAYERS, ROOT, at, comments, committed, docstrings, pages, sources
 
 PROTOCOLS = ROOT / "docs" / "protocols"
 
@@ -13,7 +13,6 @@ _RULE = re.compile(r"(?<![\w.])[A-J]\d{1,2}b?(?!\w)")
 """A letter and a number. Codes of ruff (`D401`) have three digits, so they do not match."""
 
 _ENTRY = re.compile(r"([A-J]\d{1,2}b?) \S")
-_COMMENT = re.compile(r"(?:#|//) (.*)")
 _PATH = re.compile(rf"`((?:{'|'.join((*LAYERS, 'tests', 'docs', 'stilltide'))})/[\w./-]+)`")
 _OUTSIDE = re.compile(r"[a-z]+:")
 
@@ -35,9 +34,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
         return
     if path.suffix == ".py":
         yield from docstrings(path)
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if comment := _COMMENT.search(line):
-            yield number, comment[1]
+    yield from comments(path)
 
 
 def test_every_cited_rule_has_an_entry():

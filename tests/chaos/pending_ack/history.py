@@ -1,6 +1,6 @@
 """What pending-ack-log and its owners' answers say, read by a witness while everything runs.
 
-*Source*: protocols.md A4, B2, C0, C1, G. The witness begins as an owner does, from the last base,
+*Source*: rules A4, B2, C0, C1, G. The witness begins as an owner does, from the last base,
 and never writes. Where a trim overtakes it, it begins again so, and leaves what lay in the gap
 unjudged.
 

@@ -1,6 +1,6 @@
 """Members that copy and acknowledge on a site, what they told, and whether it all holds.
 
-*Source*: protocols.md G. Three topics are fed for as long as members work; see `acknowledger` for
+*Source*: rules G. Three topics are fed for as long as members work; see `acknowledger` for
 what they do with them.
 """
 

@@ -1,6 +1,6 @@
 """An independent reading of a coordinator's log, by which tests judge the real one.
 
-*Source*: protocols.md C0, C1b, C2, C4, C6, C7, said again without looking at `pipeline.core`: one
+*Source*: rules C0, C1b, C2, C4, C6, C7, said again without looking at `pipeline.core`: one
 list of fates, never shortened, and one answer per request, never forgotten.
 """
 

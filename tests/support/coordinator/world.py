@@ -1,6 +1,6 @@
 """Clients, a request path, a log with changing owners and markers, all in one process.
 
-*Source*: protocols.md B4, C0-C8. It does what the drivers do and checks each effect when it comes;
+*Source*: rules B4, C0-C8. It does what the drivers do and checks each effect when it comes;
 what happens next, and what goes wrong, is the test's to say.
 """
 

@@ -1,6 +1,6 @@
 """Clusters in memory with controllers and links.
 
-*Source*: protocols.md I.
+*Source*: rules I.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Controllers of a replication world, and everything together until it rests.
 
-*Source*: protocols.md I. Each effect is a step, so that anything may come between.
+*Source*: rules I. Each effect is a step, so that anything may come between.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
 """Clusters with logs, markers, positions and groups, in one process, and the truth about them.
 
-*Source*: protocols.md H, I. It does what brokers and applications do; links and controllers are
+*Source*: rules H, I. It does what brokers and applications do; links and controllers are
 actors of their own. What happens next is the test's to say.
 """
 

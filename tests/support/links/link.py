@@ -1,6 +1,6 @@
 """A link of a replication world: each effect is a step, so that anything may come between.
 
-*Source*: protocols.md H2-H6.
+*Source*: rules H2-H6.
 """
 
 from collections import deque

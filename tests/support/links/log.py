@@ -1,6 +1,6 @@
 """One data partition as links fill it, and as a plain list of origins: the truth about an index.
 
-*Source*: protocols.md H1, H3, H5, H6.
+*Source*: rules H1, H3, H5, H6.
 """
 
 from collections.abc import Generator

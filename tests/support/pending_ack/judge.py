@@ -1,6 +1,6 @@
 """A second, naive reading of a pending-ack log: sets of offsets, one by one.
 
-*Source*: protocols.md G. It shares nothing with the state it judges: no range, no index.
+*Source*: rules G. It shares nothing with the state it judges: no range, no index.
 """
 
 from dataclasses import dataclass, field

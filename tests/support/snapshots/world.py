@@ -1,6 +1,6 @@
 """Coordinators, clients, markers, a compacted snapshot log and its writers, in one process.
 
-*Source*: protocols.md C2-C4, D, E. It does what the drivers and brokers do; what happens next, and
+*Source*: rules C2-C4, D, E. It does what the drivers and brokers do; what happens next, and
 what goes wrong, is the test's to say. The truth is a plain dict of transactions.
 """
 

@@ -11,7 +11,7 @@ from tests.support.schemas.wire import ROUND_TRIPS, U64
 
 
 def test_txn_id_bytes():
-    """system.md: coordinator, then sequence, 8 bytes each, big-endian."""
+    """A transaction id is coordinator, then sequence, 8 bytes each, big-endian."""
     txn = TxnId(1, 258)
     assert txn.to_bytes() == bytes.fromhex("0000000000000001 0000000000000102")
     assert str(txn) == "1:258"

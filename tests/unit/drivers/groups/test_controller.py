@@ -1,6 +1,6 @@
 """Controllers on clusters in memory: claims out, positions in.
 
-Rules: protocols.md I.
+Rules I.
 """
 
 import asyncio

@@ -30,13 +30,13 @@ from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer
-from stilltide.pipeline.core.native.open_transactions import AbortedEntry
-from stilltide.pipeline.core.native.transaction_index import TransactionIndex
 from stilltide.schemas.native.aborted_index import AbortedRange
 from stilltide.schemas.native.batches import AbortedTransaction, Batch, Control
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.bench.harness import report, rss_mib
+from tests.support.native.open_transactions import AbortedEntry
+from tests.support.native.transaction_index import TransactionIndex
 
 TOPIC = "bench"
 PARTITIONS = 10

@@ -10,13 +10,13 @@ from aiokafka.errors import KafkaError as AioKafkaError
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
-from stilltide.pipeline.core.native.open_transactions import AbortedEntry, OpenTransactions
-from stilltide.pipeline.core.native.transaction_index import TransactionIndex
 from stilltide.schemas.native.batches import Batch
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.conformance import clients
 from tests.conformance.clients import Client
 from tests.conformance.conftest import World
+from tests.support.native.open_transactions import AbortedEntry, OpenTransactions
+from tests.support.native.transaction_index import TransactionIndex
 
 ROUNDS = 3
 """From the log starts, then from anywhere."""

@@ -9,11 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
 from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
-from stilltide.pipeline.core.native.open_transactions import OpenTransaction, OpenTransactions
-from stilltide.pipeline.core.native.transaction_index import TransactionIndex
 from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction, Control
 from stilltide.schemas.values import EndOffset, Offset
 from tests.support.native.log import Choose, NativeLog
+from tests.support.native.open_transactions import OpenTransaction, OpenTransactions
+from tests.support.native.transaction_index import TransactionIndex
 
 PRODUCERS = st.integers(1, 3)
 COUNTS = st.integers(1, 4)

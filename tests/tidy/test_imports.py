@@ -25,8 +25,6 @@ ENTRIES = ("stilltide", "stilltide.__main__")
 
 UNREACHED = {
     "stilltide.connectors.memory": "the broker of tests, which keeps the promises of the ports",
-    "stilltide.pipeline.core.native.open_transactions": "what tests compare the filter of F2 with",
-    "stilltide.pipeline.core.native.transaction_index": "what tests compare the index of F3 with",
 }
 """Modules and packages that no entry point needs, with the reason; the list only shrinks."""
 

@@ -8,8 +8,8 @@ reader must see comes from a dict, not from any rule about batches.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stilltide.pipeline.core.native.open_transactions import AbortedEntry
 from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction, Batch, Control
+from tests.support.native.open_transactions import AbortedEntry
 
 Choose = Callable[[int], int]
 """Draws one of 0 ... n - 1."""

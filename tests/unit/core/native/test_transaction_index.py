@@ -2,9 +2,9 @@
 
 import pytest
 
-from stilltide.pipeline.core.native.open_transactions import AbortedEntry, OpenTransactions
-from stilltide.pipeline.core.native.transaction_index import TransactionIndex
 from tests.support.native.batch_notation import batches
+from tests.support.native.open_transactions import AbortedEntry, OpenTransactions
+from tests.support.native.transaction_index import TransactionIndex
 
 A, B, C = (ord(name) for name in "abc")
 

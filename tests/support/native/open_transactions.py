@@ -1,11 +1,11 @@
-"""Which transactions are open on a partition, told from its batches: a pure machine.
+"""Model of the broker's open transactions on a partition, made from its batches (F1).
 
-*Source*: protocols.md F1; Kafka's `ProducerStateManager` and `ProducerAppendInfo`.
+*Source*: Kafka's `ProducerStateManager` and `ProducerAppendInfo`.
 
 *Invariants*:
 - F1 An entry is made for each ABORT that ends an open transaction, with the last stable offset of
   that moment: the first offset of the earliest other one that is open, else behind the marker.
-- A marker without data before it makes no entry, nor does one that comes twice.
+- A marker without data before it makes no entry, and neither does a repeated marker.
 - A transaction begins with its first batch here, also when compaction has left that one empty; in
   a log that was compacted or trimmed this is the first batch that is left.
 """
@@ -41,10 +41,7 @@ class OpenTransaction(NamedTuple):
 
 
 class OpenTransactions:
-    """Feeds on all batches of a partition, read_uncommitted, from the log start on.
-
-    One dict entry for each open transaction; 0.3 us for each batch.
-    """
+    """Takes all batches of a partition, read_uncommitted, from the log start on."""
 
     def __init__(self) -> None:
         # In the order of their first offsets, since batches ascend.

@@ -1,6 +1,6 @@
-"""The aborted transactions of a partition, searched by offsets.
+"""Model of the broker's index of aborted transactions of a partition (F1).
 
-*Source*: protocols.md F1 (seed 004); Kafka's `TransactionIndex`.
+*Source*: Kafka's `TransactionIndex`.
 
 *Invariants*:
 - F1 Entries are in the order of their markers, so last offsets ascend; last stable offsets never
@@ -16,8 +16,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stilltide.pipeline.core.native.open_transactions import AbortedEntry
 from stilltide.schemas.values import EndOffset, Offset
+from tests.support.native.open_transactions import AbortedEntry
 
 
 class SearchResult(NamedTuple):

@@ -26,9 +26,6 @@ VALUE_BYTES_MAX = 8 * 1024 * 1024
 RECORDS_MAX = 1_000_000
 """No writer of ours makes a larger batch."""
 
-FRAME_BYTES_MAX = 4 + 6
-"""What framing adds to one record at most: the prefix, a tag and a length."""
-
 
 def encode_batch(records: Sequence[bytes]) -> bytes:
     """Frames records that are serialised already; nothing is parsed or built anew."""

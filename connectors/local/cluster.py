@@ -128,11 +128,6 @@ class LocalCluster:
         """Kills the JVM with SIGKILL and returns when it is gone. Safe when it is down."""
         self._end(signal.SIGKILL)
 
-    def restart(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Stops the broker and starts it on the same data and port."""
-        self.stop()
-        self.start(timeout_s)
-
     def pause(self) -> None:
         """Freezes the JVM (SIGSTOP): connections stay open, nothing answers."""
         self._running()

@@ -60,15 +60,6 @@ def spark_jars() -> list[Path]:
     return jar_set("spark")
 
 
-def mirror_jars() -> list[Path]:
-    """The class path of MirrorMaker 2, to measure against, fetched when not cached.
-
-    Raises:
-        JarsError: could not be fetched, or what came differs from the lock.
-    """
-    return jar_set("mirror")
-
-
 def cache_dir() -> Path:
     """STILLTIDE_CACHE_DIR, else `stilltide` in XDG_CACHE_HOME, else in ~/.cache."""
     if own := os.environ.get("STILLTIDE_CACHE_DIR"):

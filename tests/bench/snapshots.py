@@ -15,13 +15,13 @@ from typing import Any
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
 from stilltide.pipeline.core.snapshots.effects import ReadPositions, WriterEffect, WriteSnapshots
-from stilltide.pipeline.core.snapshots.recovery import recover
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.snapshots.snapshots import PartKey, decode_key
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.bench.harness import report, rss_mib
+from tests.support.snapshots.recovered import recover
 
 ABORTED = 1_000_000
 MORE = 1000

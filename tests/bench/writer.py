@@ -22,6 +22,7 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.schemas.topics import TXN_LOG, system_topics
 from stilltide.schemas.values import TopicPartition
 from tests.bench.harness import Run, closed_loop, middle, report, rotated
+from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import BYTES
 
 CALLERS = (1, 16, 64, 256, 2048)
@@ -58,13 +59,14 @@ async def run() -> None:
         for log in logs.values():  # the broker compiles its code; nobody shall pay for it alone
             for callers in (1, 64):
                 seconds = WARM_UP_SECONDS / len(logs)
-                await closed_loop(partial(log.append_and_wait, RECORD), callers, seconds)
+                await closed_loop(partial(append_and_wait, log, RECORD), callers, seconds)
         for number in range(ROUNDS):
             for callers in CALLERS:
                 for name in rotated(list(SETTINGS), number + callers):
                     log, data = logs[name], logs[name].partition
                     before = (await admin.end_offsets([data]))[data]
-                    done = await closed_loop(partial(log.append_and_wait, RECORD), callers, SECONDS)
+                    append = partial(append_and_wait, log, RECORD)
+                    done = await closed_loop(append, callers, SECONDS)
                     entries = (await admin.end_offsets([data]))[data] - before
                     done.extra["records_per_entry"] = done.operations / entries
                     runs.setdefault((name, callers), []).append(done)

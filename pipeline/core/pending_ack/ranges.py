@@ -52,11 +52,6 @@ class RangeSet:
         """How many ranges there are."""
         return len(self._firsts)
 
-    @property
-    def offset_count(self) -> int:
-        """How many offsets they hold; costs a walk over the ranges."""
-        return sum(self._ends) - sum(self._firsts)
-
     def __bool__(self) -> bool:
         return bool(self._firsts)
 
@@ -98,11 +93,6 @@ class RangeSet:
         index = bisect_left(self._firsts, offset)
         ends = sum(min(end, offset) for end in self._ends[:index])
         return ends - sum(self._firsts[:index])
-
-    def overlaps(self, first: int, end: int) -> bool:
-        """Whether any of `[first, end)` is in the set."""
-        index = bisect_right(self._ends, first)
-        return first < end and index < len(self._firsts) and self._firsts[index] < end
 
     def add(self, first: int, end: int) -> None:
         """Adds `[first, end)`, which may be empty; raises `RangesFullError`."""

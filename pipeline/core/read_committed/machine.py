@@ -194,11 +194,6 @@ class PartitionFilter(Generic[P]):
         return EndOffset(self._waiting[0][0] if self._waiting else self._read_to)
 
     @property
-    def is_full(self) -> bool:
-        """Whether `PauseFetching` stands."""
-        return self._paused
-
-    @property
     def undecided(self) -> Undecided | None:
         """The record it stands at."""
         if not self._waiting:

@@ -8,7 +8,7 @@ read up to a last stable offset is whole or says that it is not, since compactio
 Refuses: to take a gap for an empty set; records that it cannot understand.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
@@ -28,9 +28,6 @@ from stilltide.schemas.snapshots.snapshots import (
 )
 from stilltide.schemas.topics import TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
-
-SnapshotLogRecord = tuple[Offset, bytes | None, bytes | None]
-"""Offset, key and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,28 +189,6 @@ class SnapshotTable:
             topic=TXN_SNAPSHOTS,
             partition=self._partition,
         )
-
-
-def recover(
-    partition: int,
-    records: Iterable[SnapshotLogRecord],
-    *,
-    only: Collection[TopicPartition] | None = None,
-) -> SnapshotTable:
-    """What a partition of txn-snapshots says (E4).
-
-    Args:
-        partition: of txn-snapshots.
-        records: committed ones in topic order, up to a last stable offset.
-        only: data partitions of interest; None: all.
-
-    Raises:
-        DecodeError: a record is none of this topic, or of a later version; names its place.
-    """
-    table = SnapshotTable(partition, only=only)
-    for offset, key, value in records:
-        table.record_read(offset, key, value)
-    return table
 
 
 def _parts_in_common(last: Snapshot | None, end: SnapshotEnd) -> int:

@@ -54,9 +54,6 @@ OUTAGE_RETRY_S = 0.25
 Appended = Callable[[BatchPosition | ConnectorError], None]
 """Called once per append: where the record lies, or why it does not."""
 
-Write = Callable[[WriteEntry], Awaitable[None]]
-"""Puts one entry of this log on its way."""
-
 
 @dataclass(frozen=True)
 class LogCodec:
@@ -226,21 +223,6 @@ class OwnedLog:
         self._open_decoded.append(self._codec.decode(record) if decoded is None else decoded)
         self._open.append(appended)
         self._batcher.append(record)
-
-    async def append_and_wait(self, record: bytes) -> BatchPosition:
-        """Appends one record and waits until it is read back; raises what `Appended` is given."""
-        future: asyncio.Future[BatchPosition] = asyncio.get_running_loop().create_future()
-
-        def appended(result: BatchPosition | ConnectorError) -> None:
-            if future.done():
-                return
-            if isinstance(result, ConnectorError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.append(record, appended)
-        return await future
 
     def limits_changed(self, limits: BatchLimits) -> None:
         """Other thresholds from now on."""

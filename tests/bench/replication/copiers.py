@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Place
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.connectors.local.jars import mirror_jars
+from stilltide.connectors.local.jars import jar_set
 from stilltide.connectors.local.java import find_java
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import ClusterName
@@ -162,7 +162,7 @@ def mirror_command(pair: Pair, alias: str, topics: str, settings: Mapping[str, s
         "-Xmx512m",
         f"-Dlog4j2.configurationFile=file:{log4j}",
         "-cp",
-        os.pathsep.join(map(str, mirror_jars())),
+        os.pathsep.join(map(str, jar_set("mirror"))),
         "org.apache.kafka.connect.mirror.MirrorMaker",
         str(properties),
     ]

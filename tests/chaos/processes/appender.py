@@ -19,6 +19,7 @@ from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.logging import configure_logging
 from stilltide.schemas.values import TopicPartition
+from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import BYTES
 
 CALLERS = 64
@@ -61,7 +62,7 @@ async def append(log: OwnedLog, name: str, numbers: "object") -> None:
     for number in numbers:  # type: ignore[attr-defined]
         payload = f"z-{name}-{number}"  # `z` begins no batch
         try:
-            partition, offset, size, index = await log.append_and_wait(payload.encode())
+            partition, offset, size, index = await append_and_wait(log, payload.encode())
         except RetriableError:
             continue
         except FencedError:

@@ -68,7 +68,8 @@ def test_restart_keeps_data_and_address(running: LocalCluster, topic_name: str):
     create_topic(running.bootstrap, topic_name)
     write_values(running.bootstrap, topic_name, VALUES)
     bootstrap, pid = running.bootstrap, running.pid
-    running.restart()
+    running.stop()
+    running.start()
     assert running.bootstrap == bootstrap
     assert running.pid != pid
     assert read_values(bootstrap, topic_name) == VALUES

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import ConnectorError, OffsetOutOfRangeError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable, recover
+from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, CoordinatorRequests
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
@@ -21,6 +21,7 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.requests import SnapshotSummary
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.snapshots.recovered import recover
 
 WAIT_S = 20.0
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from stilltide.pipeline.core.snapshots.buffer import SnapshotRecord
-from stilltide.pipeline.core.snapshots.recovery import SnapshotTable, recover
+from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotWriter
 from stilltide.pipeline.errors import SnapshotPartError
 from stilltide.schemas.snapshots import snapshots
 from stilltide.schemas.values import Offset, TxnId
+from tests.support.snapshots.recovered import recover
 from tests.support.snapshots.world import LIMITS, PARTITIONS, Data, SnapshotWorld
 
 DATA = PARTITIONS[0]

@@ -18,7 +18,7 @@ from stilltide.pipeline.core.snapshots.effects import (
     WriterEffect,
     WriteSnapshots,
 )
-from stilltide.pipeline.core.snapshots.recovery import SnapshotTable, recover
+from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.barriers import Barrier, Probe
@@ -37,6 +37,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.snapshots.recovered import recover
 
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)]
 LIMITS = SnapshotLimits(changes_max=3, interval_ms=5000, part_bytes_max=25)

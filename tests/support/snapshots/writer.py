@@ -8,12 +8,13 @@ from stilltide.pipeline.core.snapshots.effects import (
     WriterEffect,
     WriteSnapshots,
 )
-from stilltide.pipeline.core.snapshots.recovery import SnapshotTable, recover
+from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, decode_key
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.snapshots.recovered import recover
 
 P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)

@@ -15,6 +15,9 @@ from tests.support.schemas.wire import OWN_BODIES, REQUESTS, ROUND_TRIPS
 
 PREFIX = "0e01 0001 "
 
+FRAME_BYTES_MAX = 4 + 6
+"""What framing adds to one record at most."""
+
 
 def test_batch_bytes():
     """A: magic 0x0E01, version 1, big-endian, then each record as field 1."""
@@ -40,9 +43,9 @@ def test_a_reader_that_knows_only_the_pip_reads_every_batch(records: list[bytes]
 @ROUND_TRIPS
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20))
 def test_framing_adds_what_is_promised_at_most(records: list[bytes]):
-    """The bound by which limits are set holds for every batch."""
+    """The prefix, a tag and a length for each record: limits are set by this bound."""
     added = len(encode_batch(records)) - sum(map(len, records))
-    assert added <= framing.FRAME_BYTES_MAX * len(records)
+    assert added <= FRAME_BYTES_MAX * len(records)
 
 
 @ROUND_TRIPS

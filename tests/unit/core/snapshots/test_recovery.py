@@ -2,7 +2,7 @@
 
 import pytest
 
-from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable, recover
+from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.errors import SnapshotPartError, TopicRecreatedError
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.snapshots.snapshots import (
@@ -17,6 +17,7 @@ from stilltide.schemas.snapshots.snapshots import (
     part_key,
 )
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.snapshots.recovered import recover
 
 P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)

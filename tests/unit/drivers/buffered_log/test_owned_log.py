@@ -18,6 +18,7 @@ from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import EntryStamp, entry_stamp
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import BatchPosition, Offset
+from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import LOG, Owner, raised
 from tests.support.coordinator.worker_memory import until
 
@@ -53,7 +54,7 @@ async def test_serves_after_its_fence_was_read(broker: MemoryBroker, owner: Owne
 async def test_an_append_is_told_where_it_was_read_back(broker: MemoryBroker, owner: Owner):
     """A1, A4, B2: records of one turn share an entry; results come in order, with its place."""
     await owner.serving()
-    places = await asyncio.gather(*(owner.log.append_and_wait(b"%d" % n) for n in range(3)))
+    places = await asyncio.gather(*(append_and_wait(owner.log, b"%d" % n) for n in range(3)))
     assert places == [BatchPosition(0, Offset(1), 3, index) for index in range(3)]
     entry = broker.records(LOG)[1]
     assert decode_value(entry.value) == [b"0", b"1", b"2"]
@@ -64,7 +65,7 @@ async def test_an_append_is_told_where_it_was_read_back(broker: MemoryBroker, ow
 async def test_a_lone_record_is_written_bare(broker: MemoryBroker, owner: Owner):
     """A4: nothing is framed that stands alone."""
     await owner.serving()
-    assert await owner.log.append_and_wait(b"alone") == BatchPosition(0, Offset(1), 1, 0)
+    assert await append_and_wait(owner.log, b"alone") == BatchPosition(0, Offset(1), 1, 0)
     assert broker.records(LOG)[1].value == b"alone"
 
 
@@ -74,7 +75,7 @@ async def test_unbatched_records_are_entries_of_their_own(
     """A7: with batching off each record is one entry, in order of the calls."""
     owner = Owner(connector, UNBATCHED)
     await owner.serving()
-    places = await asyncio.gather(*(owner.log.append_and_wait(b"%d" % n) for n in range(3)))
+    places = await asyncio.gather(*(append_and_wait(owner.log, b"%d" % n) for n in range(3)))
     assert [(it.offset, it.batch_size) for it in places] == [(1, 1), (2, 1), (3, 1)]
     assert [it.value for it in broker.records(LOG)[1:]] == [b"0", b"1", b"2"]
     await owner.close()
@@ -83,10 +84,10 @@ async def test_unbatched_records_are_entries_of_their_own(
 async def test_limits_change_while_it_serves(broker: MemoryBroker, owner: Owner):
     """A7: batching is switched at run time; what was buffered leaves first."""
     await owner.serving()
-    first = asyncio.gather(*(owner.log.append_and_wait(it) for it in (b"a", b"b")))
+    first = asyncio.gather(*(append_and_wait(owner.log, it) for it in (b"a", b"b")))
     await asyncio.sleep(0)
     owner.log.limits_changed(UNBATCHED)
-    second = asyncio.gather(*(owner.log.append_and_wait(it) for it in (b"c", b"d")))
+    second = asyncio.gather(*(append_and_wait(owner.log, it) for it in (b"c", b"d")))
     assert [it.batch_size for it in [*await first, *await second]] == [2, 2, 1, 1]
     assert [it.value for it in broker.records(LOG)[2:]] == [b"c", b"d"]
 
@@ -95,7 +96,7 @@ async def test_a_successor_replays_what_was_acknowledged(owner: Owner, successor
     """B1: the next owner applies every effective entry before it serves, as not its own."""
     await owner.serving()
     for record in (b"a", b"b"):
-        await owner.log.append_and_wait(record)
+        await append_and_wait(owner.log, record)
     await successor.serving()
     assert successor.applied == [([b"a"], False), ([b"b"], False)]
     assert successor.log.epoch == 3
@@ -128,7 +129,7 @@ async def test_a_forgery_of_its_own_entry_ends_the_owner(broker: MemoryBroker, o
     """B2: what the next owner reads is what counts, not what this one meant to write."""
     task = await owner.serving()
     broker.hold(TXN_LOG)
-    waiting = asyncio.create_task(owner.log.append_and_wait(b"mine"))
+    waiting = asyncio.create_task(append_and_wait(owner.log, b"mine"))
     await owner.held_back()
     offset = broker.append(LOG, None, b"forged", EntryStamp(Offset(0), 1).to_headers())
     error = await raised(task)
@@ -146,7 +147,7 @@ async def test_a_zombie_appends_and_acknowledges_nothing(
     owner = Owner(connector)
     task = await owner.serving()
     broker.hold(TXN_LOG)
-    waiting = asyncio.create_task(owner.log.append_and_wait(b"from a zombie"))
+    waiting = asyncio.create_task(append_and_wait(owner.log, b"from a zombie"))
     await owner.held_back()
     taking_over = asyncio.create_task(successor.serving())
     await successor.held_back()
@@ -155,7 +156,7 @@ async def test_a_zombie_appends_and_acknowledges_nothing(
         await waiting
     assert isinstance(await raised(task), FencedError)
     await taking_over
-    await successor.log.append_and_wait(b"mine")
+    await append_and_wait(successor.log, b"mine")
     values = [it.value for it in broker.records(LOG)]
     assert values[2:] == [b"from a zombie", b"mine"]
     assert successor.applied == [([b"mine"], True)]
@@ -169,7 +170,7 @@ async def test_an_entry_before_the_fence_counts_for_both(
     owner, successor = Owner(connector), Owner(connector)
     await owner.serving()
     broker.hold(TXN_LOG)
-    waiting = asyncio.create_task(owner.log.append_and_wait(b"in time"))
+    waiting = asyncio.create_task(append_and_wait(owner.log, b"in time"))
     await owner.held_back()
     taking_over = asyncio.create_task(successor.serving())
     await successor.held_back()
@@ -184,14 +185,14 @@ async def test_a_lost_report_is_settled_by_the_read_back(broker: MemoryBroker, o
     """B5: a write whose report was lost has landed, and counts where it was read."""
     await owner.serving()
     broker.lose_report(TXN_LOG)
-    assert (await owner.log.append_and_wait(b"landed")).offset == 1
+    assert (await append_and_wait(owner.log, b"landed")).offset == 1
 
 
 async def test_a_write_that_never_landed_is_settled_by_a_noop(broker: MemoryBroker, owner: Owner):
     """B5: the failed write fails its own caller once a later entry is read back, no other."""
     await owner.serving()
     broker.down()
-    lost = asyncio.create_task(owner.log.append_and_wait(b"lost"))
+    lost = asyncio.create_task(append_and_wait(owner.log, b"lost"))
     await until(lambda: owner.log._owner is not None and owner.log._owner.in_flight > 1)
     assert not lost.done()
     broker.up()
@@ -199,7 +200,7 @@ async def test_a_write_that_never_landed_is_settled_by_a_noop(broker: MemoryBrok
         await lost
     assert [it.value for it in broker.records(LOG)[1:]] == [NOOP]
     assert isinstance(txn_log.decode(NOOP).body, Noop)
-    assert (await owner.log.append_and_wait(b"next")).offset == 2
+    assert (await append_and_wait(owner.log, b"next")).offset == 2
     assert owner.log.in_flight == 0
 
 
@@ -209,14 +210,14 @@ async def test_a_report_without_offset_is_settled_by_the_read_back(
     """B3: a durable record whose offset the producer does not know has the one it is read at."""
     await owner.serving()
     broker.hide_offset(TXN_LOG)
-    assert (await owner.log.append_and_wait(b"somewhere")).offset == 1
+    assert (await append_and_wait(owner.log, b"somewhere")).offset == 1
 
 
 async def test_a_lost_report_of_the_fence_is_survived(broker: MemoryBroker, owner: Owner):
     """B1, B5: a fence whose fate is unknown costs another fence, not the ownership."""
     broker.lose_report(TXN_LOG)
     await owner.serving()
-    assert (await owner.log.append_and_wait(b"mine")).offset == len(broker.records(LOG)) - 1
+    assert (await append_and_wait(owner.log, b"mine")).offset == len(broker.records(LOG)) - 1
 
 
 async def test_entries_of_other_epochs_and_repeated_serials_do_not_count(
@@ -251,7 +252,7 @@ async def test_an_effective_entry_that_cannot_be_understood_stops_the_owner(
 ):
     """B6: damage or a newer version ends the owner with topic, partition and offset."""
     task = await owner.serving()
-    waiting = asyncio.create_task(owner.log.append_and_wait(b"mine"))
+    waiting = asyncio.create_task(append_and_wait(owner.log, b"mine"))
     await asyncio.sleep(0)
     offset = await write(connector, value, headers)
     error = await raised(task)
@@ -283,7 +284,7 @@ async def test_foreign_entries_are_passed_over(
     for value, headers in FOREIGN:
         await write(connector, value, headers)
     last = 1 + len(FOREIGN)
-    assert (await owner.log.append_and_wait(b"mine")).offset == last
+    assert (await append_and_wait(owner.log, b"mine")).offset == last
     foreign = list(range(1, last))
     assert owner.foreign == foreign
     assert not task.done()
@@ -330,12 +331,12 @@ async def test_a_short_outage_is_ridden_out(broker: MemoryBroker, owner: Owner):
     """A broker that comes back within the owner's patience costs nothing but time."""
     task = await owner.serving()
     broker.down()
-    waiting = asyncio.create_task(owner.log.append_and_wait(b"kept"))
+    waiting = asyncio.create_task(append_and_wait(owner.log, b"kept"))
     for _ in range(5):
         await asyncio.sleep(0)
     broker.up()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert (await owner.log.append_and_wait(b"after")).offset == len(broker.records(LOG)) - 1
+    assert (await append_and_wait(owner.log, b"after")).offset == len(broker.records(LOG)) - 1
     assert not task.done()
 
 
@@ -344,7 +345,7 @@ async def test_a_long_outage_ends_the_ownership(broker: MemoryBroker, connector:
     owner = Owner(connector, patience_s=0.05)
     task = await owner.serving()
     broker.down()
-    waiting = asyncio.create_task(owner.log.append_and_wait(b"unknown"))
+    waiting = asyncio.create_task(append_and_wait(owner.log, b"unknown"))
     assert isinstance(await raised(task), UnavailableError)
     with pytest.raises(ConnectorError):
         await waiting
@@ -388,7 +389,7 @@ async def test_a_full_queue_of_the_writer_loses_nothing(broker: MemoryBroker):
     """Entries wait for room in the producer's queue, in order."""
     owner = Owner(MemoryConnector(broker, writer_records_max=1), UNBATCHED)
     await owner.serving()
-    places = await asyncio.gather(*(owner.log.append_and_wait(b"%d" % n) for n in range(20)))
+    places = await asyncio.gather(*(append_and_wait(owner.log, b"%d" % n) for n in range(20)))
     assert [it.offset for it in places] == list(range(1, 21))
     assert [it.value for it in broker.records(LOG)[1:]] == [b"%d" % n for n in range(20)]
     await owner.close()

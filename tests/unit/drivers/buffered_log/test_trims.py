@@ -14,6 +14,7 @@ from stilltide.pipeline.drivers.coordinator.owner import CODEC
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import LOG, Owner, raised
 from tests.support.coordinator.worker_memory import until
 
@@ -26,7 +27,7 @@ async def test_a_trimmed_log_begins_with_an_effective_entry(
     """B2: the first entry of a trimmed log counts, though its fence has gone."""
     await owner.serving()
     for record in (b"a", b"b", b"c"):
-        await owner.log.append_and_wait(record)
+        await append_and_wait(owner.log, record)
     broker.delete_records(LOG, Offset(2))
     await successor.serving()
     assert successor.applied == [([b"b"], False), ([b"c"], False)]
@@ -38,7 +39,7 @@ async def test_a_replay_that_a_trim_overtakes_begins_anew(
     """B3: before its fence was read, a gap costs a second look from the new log start."""
     await owner.serving()
     for record in (b"a", b"b", b"c"):
-        await owner.log.append_and_wait(record)
+        await append_and_wait(owner.log, record)
     broker.hold(TXN_LOG)
     task = successor.run()
     await successor.held_back()
@@ -109,9 +110,9 @@ async def test_control_records_are_passed_over(
     """B7: native transactions leave gaps that are no trims; the owner and its successor go on."""
     task = await owner.serving()
     await native_transaction(broker, b"x")
-    assert (await owner.log.append_and_wait(b"a")).offset == 3
+    assert (await append_and_wait(owner.log, b"a")).offset == 3
     await native_transaction(broker, b"y", b"z")
-    assert (await owner.log.append_and_wait(b"b")).offset == 7
+    assert (await append_and_wait(owner.log, b"b")).offset == 7
     assert not task.done()
     await successor.serving()
     assert successor.applied == [([b"a"], False), ([b"b"], False)]
@@ -122,9 +123,9 @@ async def test_an_open_native_transaction_holds_nobody_up(broker: MemoryBroker, 
     """B7: the log is read uncommitted, so nobody else's transaction delays an answer."""
     await owner.serving()
     broker.append_open("stranger", LOG, None, b"x", None)
-    assert (await owner.log.append_and_wait(b"a")).offset == 2
+    assert (await append_and_wait(owner.log, b"a")).offset == 2
     broker.end_open("stranger", committed=False)
-    assert (await owner.log.append_and_wait(b"b")).offset == 4
+    assert (await append_and_wait(owner.log, b"b")).offset == 4
 
 
 class TrimmedMeanwhile(MemoryConnector):

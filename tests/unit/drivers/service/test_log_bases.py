@@ -13,6 +13,7 @@ from stilltide.schemas.coordinator.txn_log import decode, encode_own
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset
+from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import LOG, Owner
 from tests.support.coordinator.worker_memory import until
 
@@ -82,7 +83,7 @@ async def test_a_piece_that_is_lost_is_reported(broker: MemoryBroker, owner: Own
 
 async def test_a_trim_is_reported_as_it_went(broker: MemoryBroker, owner: Owner, bases: Bases):
     """C8: a refusal, as for an offset beyond the end, changes nothing and ends nothing."""
-    await owner.log.append_and_wait(b"entry")
+    await append_and_wait(owner.log, b"entry")
     bases.it.trim(Offset(9))
     await until(lambda: bases.trimmed)
     bases.it.trim(Offset(1))

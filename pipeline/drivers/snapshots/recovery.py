@@ -1,4 +1,4 @@
-"""What a snapshot writer begins with, read after it has fenced the one before.
+"""The state that a snapshot writer begins with, read after it has fenced the writer before it.
 
 *Source*: protocols.md E4.
 *Invariants*: txn-snapshots is read to the last stable offset it has after the fence, the start of
@@ -12,7 +12,6 @@ from stilltide.connectors.errors import FencedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
@@ -53,13 +52,7 @@ async def recovered_writer(
     snapshots = TopicPartition(TXN_SNAPSHOTS, partition)
     markers = TopicPartition(TXN_MARKERS, partition)
     end = await outages.call(lambda: _stable_end(admin, snapshots))
-    start = (await outages.call(lambda: admin.start_offsets([snapshots])))[snapshots]
-    reader = connector.reader(f"snapshots-{partition}", fetching=Fetching.SCANNING)
-    try:
-        await reader.assign({snapshots: start})
-        table = await _read(reader, outages, partition, end)
-    finally:
-        await reader.close()
+    table = await _table(connector, admin, outages, snapshots, end)
     try:
         marker_start, marker_end = await outages.call(lambda: marker_bounds(admin, markers))
         machine = await asyncio.to_thread(  # a million aborted ids take a second
@@ -71,22 +64,27 @@ async def recovered_writer(
             limits=limits,
             now_ms=now_ms(),
         )
-        if machine.position > marker_end:
-            raise MarkersTrimmedError(
-                "the marker topic ends before what snapshots have absorbed",
-                detail=f"it ends at {marker_end}, absorbed are markers below {machine.position}",
-                hint="was txn-markers deleted and created anew? delete txn-snapshots likewise only"
-                " if no outcome of a transaction matters any more",
-                topic=TXN_MARKERS,
-                partition=partition,
-                offset=marker_end,
-            )
+        _check_reach(machine, partition, marker_end)
     except SnapshotError as error:
         # Another writer may have dropped parts and trimmed markers since: it has fenced this one.
         if await outages.call(lambda: _stable_end(admin, snapshots)) > end:
             raise FencedError("another snapshot writer has taken over", detail=str(error)) from None
         raise
     return machine
+
+
+def _check_reach(machine: SnapshotWriter, partition: int, marker_end: EndOffset) -> None:
+    """The markers reach as far as the snapshots say that they have absorbed."""
+    if machine.position > marker_end:
+        raise MarkersTrimmedError(
+            "the marker topic ends before what snapshots have absorbed",
+            detail=f"it ends at {marker_end}, absorbed are markers below {machine.position}",
+            hint="was txn-markers deleted and created anew? delete txn-snapshots likewise only"
+            " if no outcome of a transaction matters any more",
+            topic=TXN_MARKERS,
+            partition=partition,
+            offset=marker_end,
+        )
 
 
 async def _stable_end(admin: LogAdmin, snapshots: TopicPartition) -> EndOffset:
@@ -96,14 +94,24 @@ async def _stable_end(admin: LogAdmin, snapshots: TopicPartition) -> EndOffset:
     return ends[snapshots]
 
 
-async def _read(
-    reader: LogReader, outages: OutageGuard, partition: int, end: EndOffset
+async def _table(
+    connector: Connector,
+    admin: LogAdmin,
+    outages: OutageGuard,
+    snapshots: TopicPartition,
+    end: EndOffset,
 ) -> SnapshotTable:
-    """The table of what lies below `end`; what lies beyond may come along."""
-    table = SnapshotTable(partition)
-    while True:
-        for item in await outages.call(reader.read, may_rest=True):
-            if isinstance(item, Record):
-                table.record_read(item.offset, item.key, item.value)
-            elif item.end_offset >= end:
-                return table
+    """The table of the records below `end`; records beyond `end` may be in it, too."""
+    start = (await outages.call(lambda: admin.start_offsets([snapshots])))[snapshots]
+    reader = connector.reader(f"snapshots-{snapshots.partition}", fetching=Fetching.SCANNING)
+    table = SnapshotTable(snapshots.partition)
+    try:
+        await reader.assign({snapshots: start})
+        while True:
+            for item in await outages.call(reader.read, may_rest=True):
+                if isinstance(item, Record):
+                    table.record_read(item.offset, item.key, item.value)
+                elif item.end_offset >= end:
+                    return table
+    finally:
+        await reader.close()

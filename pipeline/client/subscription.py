@@ -1,6 +1,6 @@
-"""What an application reads with: the committed records of its topics, in offset order.
+"""Reads the committed records of topics for an application, in offset order.
 
-*Source*: protocols.md D; the Kafka consumer's habits where it is silent: a group shares the
+*Source*: protocols.md D; where D says nothing, the habits of the Kafka consumer: a group shares the
 partitions, `commit` says how far the application has come, delivery is at least once.
 
 *Refuses*: to pass a record whose transaction is undecided.
@@ -11,13 +11,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import require_positive
+from stilltide.pipeline.client.subscription_options import SubscriptionKeywords, limits_of
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
@@ -48,25 +49,19 @@ class Subscription:
         group: consumer group.
         bootstrap_servers: brokers, as for any Kafka client; or give a ready `connector`.
         connector: instead of `bootstrap_servers`.
-        client_id: prefix of the names its clients bear at the brokers.
+        client_id: prefix of the clients' names at the brokers.
         from_start: where a group without committed position begins: the log start, or its end.
-        buffer_records_max: visible records not yet taken before fetching pauses, >= 1. What waited
-            behind an undecided record and becomes visible at once comes on top.
-        undecided_records_max: records of a partition held behind an undecided one before its
-            fetching pauses, >= 1.
-        unavailable_timeout_s: how long an outage may last before the subscription fails, > 0.
-        undecided_timeout_s: how long `read_to` stands at one undecided record, > 0. It counts from
-            when the markers written before were read.
-        assignment_timeout_s: how long `read_to` waits for the group to assign a partition, > 0.
         acknowledgements: messages are acknowledged one by one, in transactions too, rather than by
             `commit` of positions: see `acknowledge`. Needs a running worker.
-        unacknowledged_records_max: messages returned and not acknowledged, over all partitions,
-            before delivery waits, >= 1.
-        redelivery_delay_s: from a negative acknowledgement to the next delivery, > 0.
+        options: limits and time-outs by name; `SubscriptionLimits` documents each, with its
+            default: `buffer_records_max`, `undecided_records_max`, `unavailable_timeout_s`,
+            `undecided_timeout_s`, `assignment_timeout_s`, `unacknowledged_records_max`,
+            `redelivery_delay_s`.
 
     Raises:
         SystemTopicError: a topic is one of Stilltide's own.
         ConfigError: an argument is out of its bounds.
+        TypeError: an argument has an unknown name, or does not go with the others.
     """
 
     def __init__(
@@ -78,28 +73,14 @@ class Subscription:
         connector: Connector | None = None,
         client_id: str = "stilltide-subscription",
         from_start: bool = True,
-        buffer_records_max: int = 10_000,
-        undecided_records_max: int = 10_000,
-        unavailable_timeout_s: float = 60.0,
-        undecided_timeout_s: float = 30.0,
-        assignment_timeout_s: float = 30.0,
         acknowledgements: bool = False,
-        unacknowledged_records_max: int = 10_000,
-        redelivery_delay_s: float = 1.0,
+        **options: Unpack[SubscriptionKeywords],
     ) -> None:
         if isinstance(topics, str) or not topics:
             raise TypeError("topics is a list of at least one topic")
         for name in filter(is_system_topic, topics):
             raise system_topic(name, hint="read it with a plain Kafka consumer")
-        require_positive(
-            buffer_records_max=buffer_records_max,
-            undecided_records_max=undecided_records_max,
-            unavailable_timeout_s=unavailable_timeout_s,
-            undecided_timeout_s=undecided_timeout_s,
-            assignment_timeout_s=assignment_timeout_s,
-            unacknowledged_records_max=unacknowledged_records_max,
-            redelivery_delay_s=redelivery_delay_s,
-        )
+        limits = self._limits = limits_of(**options)
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
         self._connector = connector or KafkaConnector(
@@ -110,18 +91,11 @@ class Subscription:
             group=group,
             client_id=client_id,
             from_start=from_start,
-            buffer_records_max=buffer_records_max,
-            undecided_records_max=undecided_records_max,
-            unavailable_timeout_s=unavailable_timeout_s,
+            buffer_records_max=limits.buffer_records_max,
+            undecided_records_max=limits.undecided_records_max,
+            unavailable_timeout_s=limits.unavailable_timeout_s,
         )
-        self._undecided_timeout_s = undecided_timeout_s
-        self._assignment_timeout_s = assignment_timeout_s
-        self._ack_options: AckOptions | None = None
-        if acknowledgements:
-            self._ack_options = AckOptions(
-                unacknowledged_records_max=unacknowledged_records_max,
-                redelivery_delay_s=redelivery_delay_s,
-            )
+        self._acknowledgements = acknowledgements
         self._driver: SubscriptionDriver | None = None
         self._source: SubscriptionDriver | AcknowledgingDriver | None = None
         self._turn: deque[Message] = deque()  # of the partition that `anext` takes from
@@ -132,7 +106,7 @@ class Subscription:
         async with AsyncExitStack() as stack:
             source = driver = SubscriptionDriver(self._connector, self._options)
             stack.push_async_callback(driver.close)
-            if self._ack_options is not None:
+            if self._acknowledgements:
                 store = await stack.enter_async_context(
                     connect_ack_store(
                         self._connector,
@@ -140,8 +114,11 @@ class Subscription:
                         timeout_s=self._options.unavailable_timeout_s,
                     )
                 )
-                group = self._options.group
-                source = AcknowledgingDriver(driver, store, group, self._ack_options)
+                ack_options = AckOptions(
+                    unacknowledged_records_max=self._limits.unacknowledged_records_max,
+                    redelivery_delay_s=self._limits.redelivery_delay_s,
+                )
+                source = AcknowledgingDriver(driver, store, self._options.group, ack_options)
                 stack.push_async_callback(source.close)
             await driver.start()
             if isinstance(source, AcknowledgingDriver):
@@ -165,8 +142,8 @@ class Subscription:
 
         Raises:
             MarkerConflictError, DecodeError: a system topic holds what no coordinator writes.
-            SnapshotPartError: a snapshot is not whole, and nothing tells what it lacks.
-            TopicRecreatedError: the topic was deleted and created anew under its name.
+            SnapshotPartError: a snapshot is not whole, and its missing part is nowhere.
+            TopicRecreatedError: the topic was deleted, and another was created under its name.
             UnavailableError: the cluster stayed away.
             FatalError: a topic was deleted, or reading it is not allowed.
         """
@@ -220,7 +197,7 @@ class Subscription:
         and control records passed. Records of other partitions, or beyond, are left for later.
 
         Raises:
-            UndecidedError: it stood at an undecided record below an end offset for too long.
+            UndecidedError: a record below an end offset was undecided for too long.
             NotAssignedError: a named partition was not assigned to this member in time.
             And what iterating raises.
         """
@@ -256,7 +233,7 @@ class Subscription:
     def acknowledge(self, message: Message) -> None:
         """Takes a message as done; the group's cursor is committed within a second, and on leaving.
 
-        A message that is not acknowledged is delivered again to whoever has its partition next.
+        A message that is not acknowledged is delivered again to the next member with its partition.
 
         Raises:
             AcknowledgementError: it was not delivered to this member, its partition was lost, it
@@ -279,7 +256,7 @@ class Subscription:
 
     @property
     def acknowledging(self) -> AcknowledgingDriver:
-        """What transactions acknowledge with; not for applications.
+        """The driver with which transactions acknowledge; not for applications.
 
         Raises:
             ConfigError: the subscription was made without `acknowledgements`.
@@ -300,9 +277,9 @@ class Subscription:
     def rebalance_count(self) -> int:
         """How often partitions have come or gone.
 
-        What was returned before the last time may have been with another member since, also when
-        its partition came back. Whoever acknowledges cumulatively what was done one by one drops
-        it, and does what is returned again.
+        Messages returned before the last time may have been delivered to another member since, also
+        when their partition came back. An application that processes messages one by one and
+        acknowledges cumulatively drops these messages; they are returned again.
         """
         return self._open_driver().rebalance_count
 
@@ -315,7 +292,7 @@ class Subscription:
 
     @property
     def blocked(self) -> list[Blocked]:
-        """The undecided records that partitions stand at, and for how long."""
+        """The undecided record of each partition that has one, and for how long."""
         return list(self._open_driver().blocked().values())
 
     def _open_driver(self) -> SubscriptionDriver:
@@ -334,7 +311,7 @@ class Subscription:
     ) -> float | None:
         """How long to wait before looking again; raises when it has been long enough.
 
-        What went before this call does not count: whoever tries again is given the time again.
+        Time before this call of `read_to` does not count: another attempt has the whole time again.
         """
         now = asyncio.get_running_loop().time()
         left_s: list[float] = []
@@ -342,12 +319,12 @@ class Subscription:
         for data, end_offset in remaining.items():
             if driver.position(data) is None:
                 waited_s = now - max(began, driver.rebalanced_at)
-                left_s.append(self._assignment_timeout_s - waited_s)
+                left_s.append(self._limits.assignment_timeout_s - waited_s)
                 if left_s[-1] <= 0:
                     raise _not_assigned(data, self._options.group, waited_s)
             elif data in blocked and blocked[data].offset < end_offset:
                 waited_s = min(now - began, blocked[data].waited_s)
-                left_s.append(self._undecided_timeout_s - waited_s)
+                left_s.append(self._limits.undecided_timeout_s - waited_s)
                 if left_s[-1] <= 0:
                     raise _undecided(blocked[data])
         return min(left_s, default=None)

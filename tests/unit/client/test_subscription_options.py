@@ -1,11 +1,13 @@
 """What a subscription is made with; wrong options are refused before anything is opened."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription
+from stilltide.pipeline.client.subscription_options import SubscriptionKeywords, SubscriptionLimits
 from stilltide.pipeline.errors import ConfigError
 
 
@@ -28,3 +30,17 @@ def test_needs_one_cluster_and_a_list_of_topics(connector: MemoryConnector):
         Subscription(["orders"], group="g", connector=connector, bootstrap_servers="b:1")
     with pytest.raises(TypeError):
         Subscription("orders", group="g", connector=connector)
+
+
+def test_an_unknown_option_is_refused_as_by_any_function(connector: MemoryConnector):
+    """A misspelt name is a TypeError that repeats the name."""
+    options: Any = {"buffer_record_max": 1}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'buffer_record_max'"):
+        Subscription(["orders"], group="g", connector=connector, **options)
+
+
+def test_every_limit_can_be_given_by_name():
+    """The names that a type checker accepts are the limits that are documented."""
+    assert set(SubscriptionKeywords.__annotations__) == {
+        it.name for it in fields(SubscriptionLimits)
+    }

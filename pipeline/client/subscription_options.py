@@ -1,0 +1,66 @@
+"""Limits and time-outs of a `Subscription`, each with its default and its bound."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import TypedDict, Unpack
+
+from stilltide.pipeline.client.bounds import require_positive
+
+
+class SubscriptionKeywords(TypedDict, total=False):
+    """Keyword arguments of `Subscription` that are limits: those of `SubscriptionLimits`."""
+
+    buffer_records_max: int
+    undecided_records_max: int
+    unavailable_timeout_s: float
+    undecided_timeout_s: float
+    assignment_timeout_s: float
+    unacknowledged_records_max: int
+    redelivery_delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionLimits:
+    """Limits and time-outs of a `Subscription`, all > 0.
+
+    Attributes:
+        buffer_records_max: visible records not yet taken before fetching pauses, >= 1. Records that
+            waited behind an undecided record and become visible at once come on top.
+        undecided_records_max: records of a partition held behind an undecided one before its
+            fetching pauses, >= 1.
+        unavailable_timeout_s: how long an outage may last before the subscription fails.
+        undecided_timeout_s: how long `read_to` waits at one undecided record. The time counts from
+            when the markers written before were read.
+        assignment_timeout_s: how long `read_to` waits for the group to assign a partition.
+        unacknowledged_records_max: messages returned and not acknowledged, over all partitions,
+            before delivery waits, >= 1.
+        redelivery_delay_s: from a negative acknowledgement to the next delivery.
+
+    Raises:
+        ConfigError: a value is not above 0.
+    """
+
+    buffer_records_max: int = 10_000
+    undecided_records_max: int = 10_000
+    unavailable_timeout_s: float = 60.0
+    undecided_timeout_s: float = 30.0
+    assignment_timeout_s: float = 30.0
+    unacknowledged_records_max: int = 10_000
+    redelivery_delay_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive(**{it.name: getattr(self, it.name) for it in fields(self)})
+
+
+def limits_of(**options: Unpack[SubscriptionKeywords]) -> SubscriptionLimits:
+    """The limits that an application gave, and the defaults of the others.
+
+    Raises:
+        TypeError: a name is not one of these limits, as of any function.
+        ConfigError: a value is not above 0.
+    """
+    known: Collection[str] = SubscriptionKeywords.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"Subscription() got an unexpected keyword argument {name!r}")
+    return SubscriptionLimits(**options)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
+from stilltide.pipeline.core.pending_ack.questions import Ask
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
-from stilltide.pipeline.core.pending_ack.tracker import Ask, Tracker
+from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import AcknowledgementError
 from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks, Ranges
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
@@ -130,7 +131,7 @@ class TrackerRules(RuleBasedStateMachine):
         """All up to one; refused as a whole when any is pending, or was never handed over."""
         offset = some(self.with_application, pick, 1)[0]
         below = self.not_acknowledged() & set(range(offset + 1))
-        if below <= self.with_application | set(self.tracker._waiting) & self.seen:
+        if below <= self.with_application | set(self.tracker._redeliveries.waiting) & self.seen:
             self.tracker.acknowledge_cumulative(offset)
             for one in below:
                 self.done(one)
@@ -174,7 +175,7 @@ class TrackerRules(RuleBasedStateMachine):
         txn = self.open[pick % len(self.open)]
         offset = some(self.with_application, pick, 1)[0]
         below = (self.not_acknowledged() - txn.claimed) & set(range(offset + 1))
-        if below <= self.with_application | set(self.tracker._waiting) & self.seen:
+        if below <= self.with_application | set(self.tracker._redeliveries.waiting) & self.seen:
             self.tracker.claim_cumulative(id(txn), offset)
             for other in self.unsettled:
                 other.claimed -= below
@@ -259,7 +260,7 @@ class TrackerRules(RuleBasedStateMachine):
             | (claimed - self.acknowledged)  # the store may have told what became of it
             | held
             | set(self.tracker._unsettled)
-            | set(self.tracker._waiting)
+            | set(self.tracker._redeliveries.waiting)
         )
 
     @invariant()

@@ -1,10 +1,10 @@
-"""What one member has not acknowledged of one partition: a pure machine.
+"""Messages of one partition that a member has not acknowledged: a pure machine.
 
 *Source*: protocols.md G; pulsar.md 5.
 
 *Invariants*:
-- The cursor is the lowest offset that was taken and is not acknowledged, else the position: it
-  follows what is read, so hidden records, control records and gaps are passed.
+- The cursor is the lowest offset that was taken and is not acknowledged, else the position: the
+  cursor follows the reading, so hidden records, control records and gaps are passed.
 - An offset is with the application, claimed by one transaction, unsettled, held back, or waiting
   to be delivered again: exactly one of these, and acknowledged when none.
 - What is pending in a transaction of anybody is never handed over.
@@ -17,33 +17,25 @@
 and what is pending in another transaction.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
-from stilltide.pipeline.core.pending_ack.cursor import SPAN_MAX, Cursor, always_fits
+from stilltide.pipeline.core.pending_ack.ahead import Ahead, acknowledged_in, pending_in
+from stilltide.pipeline.core.pending_ack.cursor import Cursor
+from stilltide.pipeline.core.pending_ack.questions import Ask, Questions
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
-from stilltide.pipeline.errors import (
-    AcknowledgementError,
-    AlreadyAcknowledgedError,
-    NotDeliveredError,
-    PendingAcknowledgementError,
+from stilltide.pipeline.core.pending_ack.redeliveries import Redeliveries
+from stilltide.pipeline.core.pending_ack.refusals import (
+    already_acknowledged,
+    not_delivered,
+    pending,
 )
 from stilltide.schemas.pending_ack.acknowledgements import Acks
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 P = TypeVar("P")
-
-ASK_AGAIN_MS = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Effect: ask the store, and tell `described` what it says under this number."""
-
-    number: int
 
 
 class Tracker(Generic[P]):
@@ -61,51 +53,51 @@ class Tracker(Generic[P]):
     ) -> None:
         self._data = data
         self._fields = cursor.fields
-        self._redelivery_delay_ms = redelivery_delay_ms
         self._position: int = cursor.offset
-        self._ahead = RangeSet(cursor.acknowledged)  # acknowledged, at or above the position
-        self._ahead_end = max((it.end for it in cursor.acknowledged), default=EndOffset(0))
-        self._pending = RangeSet()  # pending in transactions of others, likewise
+        self._ahead = Ahead(cursor)
         self._delivered: dict[int, P] = {}
         self._claimed: dict[int, tuple[Hashable, P]] = {}
         self._claims: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._unsettled: dict[int, tuple[int, P]] = {}
         self._held: dict[int, P] = {}
-        self._waiting: dict[int, tuple[float, P]] = {}
+        self._redeliveries = Redeliveries[P](redelivery_delay_ms)
         self._seen: set[int] = set()  # with the application once, and to come again
-        self._due: deque[tuple[float, int]] = deque()
-        self._again: deque[int] = deque()
+        self._open: tuple[Collection[int], ...] = (
+            self._delivered,
+            self._claimed,
+            self._unsettled,
+            self._held,
+            self._redeliveries.waiting,
+        )
         self._lowest: int = cursor.offset  # never above the cursor
-        self._asked = 0
-        self._asking = False
-        self._ask_at_ms = 0.0
-        self._note(acks)
+        self._questions = Questions()
+        self._ahead.note(acks, self._position)
 
     # Delivery.
 
     @property
     def unacknowledged(self) -> int:
         """Offsets taken and not acknowledged; their records are kept."""
-        others = len(self._unsettled) + len(self._held) + len(self._waiting)
-        return len(self._delivered) + len(self._claimed) + others
+        return sum(map(len, self._open))
 
     def admits(self, offset: int) -> bool:
         """Whether the offset may be taken: whatever is acknowledged then can be committed."""
-        if self._fits(offset):
+        if self._ahead.fits(offset, self._lowest, self._open):
             return True
-        self._lowest = min(self._open(), default=offset)
-        return self._lowest == offset or self._fits(offset)
+        self._lowest = min(chain.from_iterable(self._open), default=offset)
+        return self._lowest == offset or self._ahead.fits(offset, self._lowest, self._open)
 
     def taken(self, offset: int, payload: P) -> bool:
         """Takes the next record, in offset order; whether to hand it over now."""
         assert offset >= self._position, "records are taken in offset order, each once"
         self._position = offset + 1
-        if self._ahead:
-            acknowledged = offset in self._ahead
-            self._ahead.trim_below(self._position)
+        ahead = self._ahead
+        if ahead.acknowledged:
+            acknowledged = offset in ahead.acknowledged
+            ahead.acknowledged.trim_below(self._position)
             if acknowledged:
                 return False
-        if self._pending and offset in self._pending:
+        if ahead.pending and offset in ahead.pending:
             self._held[offset] = payload
             return False
         self._delivered[offset] = payload
@@ -113,17 +105,9 @@ class Tracker(Generic[P]):
 
     def redelivered(self, now_ms: float) -> list[P]:
         """Records to be handed over again; they count as with the application from now on."""
-        while self._due and self._due[0][0] <= now_ms:
-            self._again.append(self._due.popleft()[1])
-        found: list[P] = []
-        while self._again:
-            offset = self._again.popleft()
-            due = self._waiting.get(offset)
-            if due is not None and due[0] <= now_ms:
-                del self._waiting[offset]
-                self._delivered[offset] = due[1]
-                found.append(due[1])
-        return found
+        found = self._redeliveries.due(now_ms)
+        self._delivered.update(found)
+        return [payload for _, payload in found]
 
     # What the application says.
 
@@ -138,8 +122,8 @@ class Tracker(Generic[P]):
     def acknowledge_cumulative(self, offset: int, ready: Iterable[int] = ()) -> None:
         """Takes a message and all before it as done; as `acknowledge`. O(unacknowledged).
 
-        `ready`: handed over, but not in the application's hands yet. None of these is covered,
-        unless it was there before: what nobody has seen cannot be done.
+        `ready`: handed over, but not returned to the application yet. None of these is covered,
+        unless it was returned before: a message that nobody has seen cannot be done.
         """
         for one in self._through(offset, None, ready):
             self._pop(one)
@@ -150,11 +134,9 @@ class Tracker(Generic[P]):
         Raises:
             AcknowledgementError: not delivered, acknowledged, or pending in a transaction.
         """
-        if offset not in self._waiting:
-            due_ms = now_ms + self._redelivery_delay_ms
-            self._waiting[offset] = due_ms, self._pop(offset)
+        if offset not in self._redeliveries.waiting:
+            self._redeliveries.later(offset, self._pop(offset), now_ms)
             self._seen.add(offset)
-            self._due.append((due_ms, offset))
 
     # Transactions.
 
@@ -179,7 +161,7 @@ class Tracker(Generic[P]):
     def unsettled(self, txn: Hashable) -> None:
         """The transaction will send no more, and is aborted, or nobody here knows."""
         for offset in self._claims.pop(txn, ()):
-            self._unsettled[offset] = self._asked, self._claimed.pop(offset)[1]
+            self._unsettled[offset] = self._questions.asked, self._claimed.pop(offset)[1]
             self._seen.add(offset)
 
     # The store.
@@ -187,41 +169,38 @@ class Tracker(Generic[P]):
     @property
     def deadline_ms(self) -> float | None:
         """When `tick`, or `redelivered`, is due. May be early, never late."""
-        dues = [due for due, _ in list(self._due)[:1]]
-        if self._again:
-            dues.append(0.0)
-        if self._must_ask:
-            dues.append(self._ask_at_ms)
-        return min(dues, default=None)
+        deadlines = [self._redeliveries.deadline_ms]
+        if self._held or self._unsettled:
+            deadlines.append(self._questions.deadline_ms)
+        return min((it for it in deadlines if it is not None), default=None)
 
     def tick(self, now_ms: float) -> list[Ask]:
-        """Asks about what is held back or unsettled."""
-        if not self._must_ask or now_ms < self._ask_at_ms:
-            return []
-        self._asking = True
-        self._asked += 1
-        return [Ask(self._asked)]
+        """Asks about messages that are held back or unsettled."""
+        return self._questions.tick(now_ms) if self._held or self._unsettled else []
 
     def described(self, number: int, acks: Acks | None, now_ms: float) -> None:
-        """Takes the answer to `Ask(number)`; None: there was none, and it is asked again."""
-        self._asking = False
-        self._ask_at_ms = now_ms + ASK_AGAIN_MS
+        """Takes the answer to `Ask(number)`; None: there was none, and another question follows."""
+        self._questions.answered(now_ms)
         if acks is None:
             return
-        self._note(acks)
-        acknowledged, pending = _acknowledged_in(acks), _pending_in(acks)
+        self._ahead.note(acks, self._position)
+        acknowledged, still_pending = acknowledged_in(acks), pending_in(acks)
         asked_in_time = [it for it, (asked, _) in self._unsettled.items() if asked < number]
-        for offset in [it for it in asked_in_time if it not in pending]:
-            _, payload = self._unsettled.pop(offset)
-            self._settle(offset, payload, done=offset in acknowledged)
-        for offset in [it for it in self._held if it not in pending]:
-            self._settle(offset, self._held.pop(offset), done=offset in acknowledged)
+        unsettled = [it for it in asked_in_time if it not in still_pending]
+        held = [it for it in self._held if it not in still_pending]
+        settled = [(it, self._unsettled.pop(it)[1]) for it in unsettled]
+        settled += [(it, self._held.pop(it)) for it in held]
+        for offset, payload in settled:
+            if offset in acknowledged:
+                self._seen.discard(offset)
+            else:
+                self._redeliveries.at_once(offset, payload)
 
     def attached_again(self, acks: Acks) -> None:
         """Another member was attached in between; what it has acknowledged is acknowledged."""
-        self._note(acks)
-        acknowledged = _acknowledged_in(acks)
-        for records in (self._delivered, self._waiting):
+        self._ahead.note(acks, self._position)
+        acknowledged = acknowledged_in(acks)
+        for records in (self._delivered, self._redeliveries.waiting):
             for offset in [it for it in records if it in acknowledged]:
                 del records[offset]
                 self._seen.discard(offset)
@@ -231,10 +210,10 @@ class Tracker(Generic[P]):
     def cursor(self, position: int) -> Cursor:
         """What may be committed when everything below `position` was taken or is hidden."""
         position = max(position, self._position)
-        self._ahead.trim_below(position)
-        edges = [*sorted(self._open()), position]
+        self._ahead.acknowledged.trim_below(position)
+        edges = [*sorted(chain.from_iterable(self._open)), position]
         acknowledged = RangeSet((one + 1, other) for one, other in pairwise(edges))
-        for first, end in self._ahead:
+        for first, end in self._ahead.acknowledged:
             acknowledged.add(first, end)
         self._lowest = edges[0]
         offset = acknowledged.end_of(edges[0])  # beyond it when nothing is open
@@ -246,23 +225,10 @@ class Tracker(Generic[P]):
         """The lowest offset that was taken and not yet handed over."""
         return min(self._held, default=None)
 
-    @property
-    def _must_ask(self) -> bool:
-        return not self._asking and bool(self._held or self._unsettled)
-
-    def _fits(self, offset: int) -> bool:
-        span = max(offset + 1, self._ahead_end) - self._lowest
-        if span <= SPAN_MAX:  # the same as below, for less
-            return True
-        return always_fits(self.unacknowledged + self._ahead.range_count + 1, span)
-
-    def _open(self) -> Iterable[int]:
-        return chain(self._delivered, self._claimed, self._unsettled, self._held, self._waiting)
-
     def _through(self, offset: int, txn: Hashable, ready: Iterable[int]) -> list[int]:
-        """What a cumulative acknowledgement covers and `txn` has not claimed."""
+        """Offsets that a cumulative acknowledgement covers and `txn` has not claimed."""
         if offset >= self._position:
-            raise self._refusal(offset)
+            raise not_delivered(self._data, offset)
         conflicts = chain(
             self._held,
             self._unsettled,
@@ -270,74 +236,25 @@ class Tracker(Generic[P]):
         )
         conflict = min((it for it in conflicts if it <= offset), default=None)
         if conflict is not None:
-            raise self._refusal(conflict)
-        unseen = (it for it in chain(self._waiting, ready) if it not in self._seen)
+            raise pending(self._data, conflict)
+        waiting = self._redeliveries.waiting
+        unseen = (it for it in chain(waiting, ready) if it not in self._seen)
         first_unseen = min((it for it in unseen if it <= offset), default=None)
         if first_unseen is not None:
-            raise self._not_delivered(first_unseen)
-        covered = [it for it in chain(self._delivered, self._waiting) if it <= offset]
+            raise not_delivered(self._data, first_unseen)
+        covered = [it for it in chain(self._delivered, waiting) if it <= offset]
         if not covered:
-            raise self._refusal(offset, acknowledged=True)
+            raise already_acknowledged(self._data, offset)
         return covered
 
     def _pop(self, offset: int) -> P:
         self._seen.discard(offset)
         if offset in self._delivered:
             return self._delivered.pop(offset)
-        if offset in self._waiting:
-            return self._waiting.pop(offset)[1]
-        raise self._refusal(offset)
-
-    def _refusal(self, offset: int, *, acknowledged: bool = False) -> AcknowledgementError:
-        """Why an offset cannot be acknowledged; `acknowledged`: all that was asked for is."""
+        if offset in self._redeliveries.waiting:
+            return self._redeliveries.waiting.pop(offset)[1]
         if offset >= self._position:
-            return self._not_delivered(offset)
-        if acknowledged or offset not in {*self._claimed, *self._unsettled, *self._held}:
-            error: AcknowledgementError = AlreadyAcknowledgedError(
-                "the message is acknowledged already", hint="acknowledge a message once"
-            )
-        else:
-            error = PendingAcknowledgementError(
-                "the message is acknowledged in a transaction that is not settled",
-                hint="it is delivered again should that transaction abort",
-            )
-        error.at(self._data.topic, self._data.partition, offset)
-        return error
-
-    def _not_delivered(self, offset: int) -> AcknowledgementError:
-        error = NotDeliveredError(
-            "the message was not delivered to this member", hint="receive it first"
-        )
-        error.at(self._data.topic, self._data.partition, offset)
-        return error
-
-    def _note(self, acks: Acks) -> None:
-        """Takes over what concerns records that were not taken yet."""
-        for first, end in _acknowledged_in(acks):
-            self._ahead.add(first, end)
-            self._ahead_end = max(self._ahead_end, end)
-        self._ahead.trim_below(self._position)
-        self._pending = _pending_in(acks)
-        self._pending.trim_below(self._position)
-
-    def _settle(self, offset: int, payload: P, *, done: bool) -> None:
-        if done:
-            self._seen.discard(offset)
-        else:
-            self._waiting[offset] = 0.0, payload
-            self._again.append(offset)
-
-
-def _acknowledged_in(acks: Acks) -> RangeSet:
-    return RangeSet([(0, acks.cursor), *acks.acknowledged])
-
-
-def _pending_in(acks: Acks) -> RangeSet:
-    """What is pending in any transaction."""
-    pending = RangeSet()
-    for _, ranges, cumulative_offset in acks.pending:
-        for first, end in ranges:
-            pending.add(first, end)
-        if cumulative_offset is not None:
-            pending.add(0, cumulative_offset + 1)
-    return pending
+            raise not_delivered(self._data, offset)
+        if offset in self._claimed or offset in self._unsettled or offset in self._held:
+            raise pending(self._data, offset)
+        raise already_acknowledged(self._data, offset)

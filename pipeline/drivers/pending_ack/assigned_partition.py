@@ -14,7 +14,8 @@ from typing import Protocol
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
-from stilltide.pipeline.core.pending_ack.tracker import Ask, Tracker
+from stilltide.pipeline.core.pending_ack.questions import Ask
+from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import (
     AlreadyAcknowledgedError,
     NotDeliveredError,

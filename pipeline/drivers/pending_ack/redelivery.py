@@ -6,7 +6,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from stilltide.pipeline.core.pending_ack.tracker import Ask
+from stilltide.pipeline.core.pending_ack.questions import Ask
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.schemas.values import TopicPartition

@@ -8,7 +8,6 @@ Refuses: markers and buckets that are none.
 """
 
 import asyncio
-import random
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -37,10 +36,11 @@ from stilltide.pipeline.core.groups.position_snapshots import (
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError, UnavailableError
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import StilltideError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
 from stilltide.schemas.replication import signals as replication_markers
@@ -64,7 +64,6 @@ GROUPS_MAX = 1000
 """Groups of a data partition whose figures are shown."""
 
 OUTAGE_RETRY_S = 0.25
-RESTART_DELAY_S_MAX = 1.0
 
 
 class Replicated:
@@ -337,15 +336,18 @@ class ReplicationDriver:
             UnavailableError: the broker stayed away.
             DecodeError: a record of a system topic that is none; names its place.
         """
-        while True:
-            self.owned = OwnedReplication(self._partition, self._parts)
-            try:
-                await self.owned.run()
-            except UnavailableError:
-                raise
-            except (ConnectorError, PipelineError) as error:
+        await hold(self, self._own, self._failed)
+
+    async def _own(self) -> None:
+        self.owned = OwnedReplication(self._partition, self._parts)
+        await self.owned.run()
+
+    def _failed(self, error: StilltideError) -> Retry | None:
+        match error:
+            case UnavailableError():
+                return None
+            case ConnectorError() | PipelineError():
                 log.warning("replication_begins_again", partition=self._partition, why=str(error))
-            if self.assigned:
-                await asyncio.sleep(random.uniform(0, RESTART_DELAY_S_MAX))  # noqa: S311 - B4
-            if not self.assigned:
-                return
+                return retry_soon()
+            case _:
+                return None

@@ -11,12 +11,15 @@ Refuses: to go on where something in a system topic cannot be understood.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.pipeline.drivers.links.link import Replication
+from stilltide.pipeline.drivers.service.tenure import Retry, hold
 from stilltide.pipeline.errors import PipelineError
+from stilltide.schemas.errors import StilltideError
 
 _log = structlog.get_logger(__name__)
 
@@ -70,16 +73,24 @@ class LinksDriver:
         raise AssertionError(value)
 
     async def _keep(self, source: str) -> None:
-        while True:
-            link = self.links[source] = self._link(source)
-            try:
-                await link.run()
-            except FencedError as error:
+        await hold(self, partial(self._copy, source), partial(self._failed, source))
+
+    async def _copy(self, source: str) -> None:
+        link = self.links[source] = self._link(source)
+        try:
+            await link.run()
+        finally:
+            del self.links[source]
+
+    def _failed(self, source: str, error: StilltideError) -> Retry | None:
+        delay_s = random.uniform(1, 2) * self._again_s  # noqa: S311 - no secret
+        match error:
+            case FencedError():
                 _log.warning("another link has taken over", source=source, reason=str(error))
-                if not self.assigned:
-                    return
-            except (ConnectorError, PipelineError) as error:
+                return Retry(delay_s)
+            case ConnectorError() | PipelineError():
                 _log.error("a link ended; it begins again", source=source, reason=str(error))
-            finally:
-                del self.links[source]
-            await asyncio.sleep(random.uniform(1, 2) * self._again_s)  # noqa: S311 - no secret
+                # Nothing would begin this link again while those from other sources go on.
+                return Retry(delay_s, needs_assignment=False)
+            case _:
+                return None

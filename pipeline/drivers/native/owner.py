@@ -8,7 +8,6 @@ asks beyond gets *unknown* (F4). Both are tried again.
 """
 
 import asyncio
-import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,14 +21,13 @@ from stilltide.connectors.ports.readers import BatchReader
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.drivers.native.indexer import AbortedIndexer
 from stilltide.pipeline.drivers.native.indexing import IDLE_S, placed_partitions
+from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.metrics.native import IndexMetrics, IndexStats
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.values import TopicPartition
 
 log = structlog.get_logger(__name__)
-
-RESTART_DELAY_S_MAX = 1.0
 
 LOOK_S = 5.0
 """Between two looks at the topics: what they gain is indexed by then."""
@@ -86,31 +84,7 @@ class IndexOwner:
 
     async def run(self) -> None:
         """Indexes until cancelled, or fenced and not assigned any more."""
-        while True:
-            delay_s = random.uniform(0, RESTART_DELAY_S_MAX)  # noqa: S311 - B4
-            try:
-                await self._own()
-                delay_s = 0
-            except FencedError as error:
-                self._metrics.fenced.inc()
-                log.warning("aborted_indexer_fenced", partition=self.partition, why=str(error))
-            except RetriableError as error:
-                self._metrics.failed.inc()
-                log.warning("aborted_indexing_failed", partition=self.partition, why=str(error))
-            except (AbortedIndexError, DecodeError, FatalError) as error:
-                self._metrics.failed.inc()
-                log.error(  # noqa: TRY400 - the error says what is to be done
-                    "aborted_indexing_stopped",
-                    partition=self.partition,
-                    why=str(error),
-                    hint=error.hint,
-                    again_in_s=REST_S,
-                )
-                delay_s = REST_S
-            if self.assigned:
-                await asyncio.sleep(delay_s)
-            if not self.assigned:
-                return
+        await hold(self, self._own, self._failed)
 
     def stats(self) -> IndexStats:
         """Its figures, only while it serves."""
@@ -144,6 +118,29 @@ class IndexOwner:
         finally:
             self._indexer = None
             await indexer.close()
+
+    def _failed(self, error: StilltideError) -> Retry | None:
+        match error:
+            case FencedError():
+                self._metrics.fenced.inc()
+                log.warning("aborted_indexer_fenced", partition=self.partition, why=str(error))
+                return retry_soon()
+            case RetriableError():
+                self._metrics.failed.inc()
+                log.warning("aborted_indexing_failed", partition=self.partition, why=str(error))
+                return retry_soon()
+            case AbortedIndexError() | DecodeError() | FatalError():
+                self._metrics.failed.inc()
+                log.error(
+                    "aborted_indexing_stopped",
+                    partition=self.partition,
+                    why=str(error),
+                    hint=error.hint,
+                    again_in_s=REST_S,
+                )
+                return Retry(REST_S)
+            case _:
+                return None
 
     async def _follow(self, indexer: AbortedIndexer, topics: dict[str, TopicDescription]) -> None:
         now_s = asyncio.get_running_loop().time

@@ -5,7 +5,6 @@ entry read back, so no request is held in memory on its way through the log.
 """
 
 import asyncio
-import random
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -27,10 +26,12 @@ from stilltide.pipeline.drivers.service.log_bases import LogBases
 from stilltide.pipeline.drivers.service.ownership import Ownership
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.transactions import Noop
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
 
@@ -38,8 +39,6 @@ log = structlog.get_logger(__name__)
 
 HELD_BATCHES_MAX = 1000
 """Batches of requests kept while the log is replayed; clients repeat what is dropped."""
-
-FENCED_DELAY_S_MAX = 1.0
 
 NOBODYS = "neither a fence nor an entry of the owner at that time"
 
@@ -169,25 +168,12 @@ class OwnerDriver(ABC, Generic[M, R]):
             self._log.limits_changed(limits)
 
     async def run(self) -> None:
-        """Owns the log until cancelled, or fenced and not assigned any more.
+        """Owns the log until cancelled, or fenced and not assigned any more (B4).
 
-        Fenced while still assigned, it begins again after a random delay: the fence may be the
-        late one of a dead process (B4).
+        Raises:
+            UnavailableError, FatalError, DecodeError: as of `OwnedLog.run`.
         """
-        while True:
-            self._ownership = Ownership(asyncio.get_running_loop().time())
-            self._log, self._bases = self._begin()
-            try:
-                await self._log.run()
-            except FencedError as error:
-                self._metrics.fenced.inc()
-                log.warning("owner_fenced", log=str(self._owned), why=error.detail)
-            finally:
-                self._stop_serving()
-            if self.assigned:
-                await asyncio.sleep(random.uniform(0, FENCED_DELAY_S_MAX))  # noqa: S311 - B4
-            if not self.assigned:
-                return
+        await hold(self, self._own_once, self._failed)
 
     def requests_received(self, value: bytes | None) -> None:
         """One value of the requests topic: a framed batch of requests, or a bare one.
@@ -201,6 +187,21 @@ class OwnerDriver(ABC, Generic[M, R]):
             self._take(received)
         else:
             self._held.append(received)
+
+    async def _own_once(self) -> None:
+        self._ownership = Ownership(asyncio.get_running_loop().time())
+        self._log, self._bases = self._begin()
+        try:
+            await self._log.run()
+        finally:
+            self._stop_serving()
+
+    def _failed(self, error: StilltideError) -> Retry | None:
+        if not isinstance(error, FencedError):
+            return None
+        self._metrics.fenced.inc()
+        log.warning("owner_fenced", log=str(self._owned), why=error.detail)
+        return retry_soon()
 
     def _begin(self) -> tuple[OwnedLog, LogBases]:
         owned = OwnedLog(

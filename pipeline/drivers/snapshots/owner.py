@@ -6,16 +6,17 @@ that; one that comes again meanwhile is the same.
 """
 
 import asyncio
-import random
 from collections.abc import Sequence
 
 import structlog
 
 from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
 from stilltide.schemas.coordinator.transactions import Refused
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots import requests as snapshot_requests
@@ -27,8 +28,6 @@ log = structlog.get_logger(__name__)
 
 REQUESTS_HELD_MAX = 10_000
 """Requests that wait for their snapshot; clients repeat what is dropped."""
-
-RESTART_DELAY_S_MAX = 1.0
 
 
 class SnapshotDriver:
@@ -67,27 +66,7 @@ class SnapshotDriver:
                 writes; names its place.
             FatalError: a topic cannot be read or written.
         """
-        while True:
-            self._began_s = asyncio.get_running_loop().time()
-            self._owned = OwnedSnapshots(
-                self.partition,
-                self._parts,
-                metrics=self._metrics,
-                serving=self._serve,
-                taken=self._taken,
-            )
-            try:
-                await self._owned.run()
-            except FencedError as error:
-                self._metrics.fenced.inc()
-                log.warning("snapshot_writer_fenced", partition=self.partition, why=str(error))
-            except RetriableError as error:
-                self._metrics.failed.inc()
-                log.warning("snapshot_write_failed", partition=self.partition, why=str(error))
-            if self.assigned:
-                await asyncio.sleep(random.uniform(0, RESTART_DELAY_S_MAX))  # noqa: S311 - B4
-            if not self.assigned:
-                return
+        await hold(self, self._own, self._failed)
 
     def requests_received(self, value: bytes | None) -> None:
         """One value of snapshot-requests: a framed batch of requests, or a bare one.
@@ -115,6 +94,29 @@ class SnapshotDriver:
             owned.trimmed_to,
             self._recovery_ms,
         )
+
+    async def _own(self) -> None:
+        self._began_s = asyncio.get_running_loop().time()
+        self._owned = OwnedSnapshots(
+            self.partition,
+            self._parts,
+            metrics=self._metrics,
+            serving=self._serve,
+            taken=self._taken,
+        )
+        await self._owned.run()
+
+    def _failed(self, error: StilltideError) -> Retry | None:
+        match error:
+            case FencedError():
+                self._metrics.fenced.inc()
+                log.warning("snapshot_writer_fenced", partition=self.partition, why=str(error))
+            case RetriableError():
+                self._metrics.failed.inc()
+                log.warning("snapshot_write_failed", partition=self.partition, why=str(error))
+            case _:
+                return None
+        return retry_soon()
 
     def _request_received(self, request: SnapshotRequest) -> None:
         count = self._parts.partition_count

@@ -54,8 +54,10 @@ class RequestBatches(Generic[S]):
 
     def answered(self, number: int) -> S:
         """A request was answered or given up; returns who waits."""
+        # First: what leaves next may be a repetition of it, and waits for no answer any more.
+        waits = self._unanswered.pop(number)
         self._ended(number)
-        return self._unanswered.pop(number)
+        return waits
 
     def close(self) -> list[S]:
         """Hands on what is gathered; returns all who wait. Nothing is taken afterwards."""

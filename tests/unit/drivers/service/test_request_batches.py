@@ -174,3 +174,24 @@ def test_nothing_is_held_for_ever(steps: list[str], random: Random):
         assert case.sent[-1] == [asked + 1]
 
     asyncio.run(play())
+
+
+async def test_a_repetition_that_leaves_with_the_answer_waits_for_nothing():
+    """Its request is answered already, so the next one leaves at once."""
+    case = _Case()
+    case.ask(1)
+    await turn()
+    for _ in range(MANY):
+        case.repeat(1)
+    case.deliver(lost=True)
+    await turn()
+    assert case.sent == [[1], [1] * MANY]
+    for _ in range(MANY):
+        case.repeat(1)
+    assert case.batches.answered(1) == "caller 1"
+    assert case.sent == [[1], [1] * MANY, [1] * MANY]
+    while case.unreported:
+        case.deliver()
+    case.ask(2)
+    await turn()
+    assert case.sent[-1] == [2]

@@ -13,7 +13,7 @@ Refuses: to go on with a topic that is another one by now (`StartOverError`).
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,7 @@ from stilltide.pipeline.drivers.links.topics import incarnations
 from stilltide.pipeline.drivers.links.writer import LinkWriter
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.errors import PipelineError
 from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
@@ -121,8 +122,7 @@ class LinkDriver:
         self._asking: set[TopicPartition] = set()
         self._todo: list[LinkEffect[Payload]] = []
         self._changed = asyncio.Event()
-        self._alarm = Alarm(self._changed.set)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._fail)
         self._failure: BaseException | None = None
         self._stopping = False
         self._handlers: dict[type, Any] = {
@@ -164,8 +164,15 @@ class LinkDriver:
             StilltideError: anything else; it will not pass by itself.
         """
         await self._start()
-        self._spawn(self._source.run())
-        self._spawn(self._read_markers())
+        self._tasks.start(self._source.run())
+        self._tasks.start(self._read_markers())
+        alarm = Alarm(self._changed.set)
+        try:
+            await self._serve(alarm)
+        finally:
+            alarm.cancel()
+
+    async def _serve(self, alarm: Alarm) -> None:
         while not (self._stopping and self._is_idle()):
             if self._failure is not None:
                 raise self._failure
@@ -176,14 +183,11 @@ class LinkDriver:
             elif self._fetches:
                 await self._assign()
             elif not self._next_input():
-                await self._wait()
+                await self._wait(alarm)
 
     async def close(self) -> None:
         """Aborts what is open and releases the connections; safe to call twice."""
-        self._alarm.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._source.close()
         await self._writer.close()
 
@@ -237,13 +241,13 @@ class LinkDriver:
         machine = self._machine
         return machine.accepts_records and machine.deadline_ms is None and not self._todo
 
-    async def _wait(self) -> None:
+    async def _wait(self, alarm: Alarm) -> None:
         """Waits until something has changed, or is due."""
         now_ms = self._parts.clock.now_ms()
-        self._alarm.arm(self._machine.deadline_ms, now_ms)
+        alarm.arm(self._machine.deadline_ms, now_ms)
         delay_s = self._parts.throttle.delay_s() if self._source.next_ready() else 0
         if delay_s:
-            self._alarm.arm(now_ms + delay_s * 1000, now_ms)
+            alarm.arm(now_ms + delay_s * 1000, now_ms)
         await self._changed.wait()
         self._changed.clear()
 
@@ -272,7 +276,7 @@ class LinkDriver:
                 )
             case ReadIncarnations(data):
                 self._asking.add(data)
-                self._spawn(self._read_incarnations(data))
+                self._tasks.start(self._read_incarnations(data))
             case StartOver(data):
                 raise StartOverError(f"{data} is another topic by now")
             case _:
@@ -366,14 +370,3 @@ class LinkDriver:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._wake()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        async def guarded() -> None:
-            try:
-                await work
-            except Exception as error:  # noqa: BLE001 - raised by `run`
-                self._fail(error)
-
-        task = asyncio.create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -17,7 +17,6 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.core.machine import Machine
@@ -190,7 +189,28 @@ class OwnerDriver(ABC, Generic[M, R]):
 
     async def _own_once(self) -> None:
         self._ownership = Ownership(asyncio.get_running_loop().time())
-        self._log, self._bases = self._begin()
+        foreign = self._parts.foreign
+        self._log = OwnedLog(
+            self._parts.connector,
+            self._owned,
+            self._codec,
+            self._limits,
+            writer=self._parts.writer,
+            submit=self._parts.submit,
+            replaying=self._replaying,
+            applied=self._applied,
+            serving=self._serve,
+            wrote=self._metrics.log.entry_written,
+            foreign=lambda it: foreign.add(it.data, it.offset, it.value, NOBODYS),
+            patience_s=self._parts.broker_away_s_max,
+        )
+        self._bases = LogBases(
+            self._log,
+            self._parts.admin,
+            encode=self._own,
+            lost=self._base_lost,
+            trimmed=self._trimmed,
+        )
         try:
             await self._log.run()
         finally:
@@ -202,30 +222,6 @@ class OwnerDriver(ABC, Generic[M, R]):
         self._metrics.fenced.inc()
         log.warning("owner_fenced", log=str(self._owned), why=error.detail)
         return retry_soon()
-
-    def _begin(self) -> tuple[OwnedLog, LogBases]:
-        owned = OwnedLog(
-            self._parts.connector,
-            self._owned,
-            self._codec,
-            self._limits,
-            writer=self._parts.writer,
-            submit=self._parts.submit,
-            replaying=self._replaying,
-            applied=self._applied,
-            serving=self._serve,
-            wrote=self._metrics.log.entry_written,
-            foreign=self._foreign_read,
-            patience_s=self._parts.broker_away_s_max,
-        )
-        bases = LogBases(
-            owned,
-            self._parts.admin,
-            encode=self._own,
-            lost=self._base_lost,
-            trimmed=self._trimmed,
-        )
-        return owned, bases
 
     def _append(
         self,
@@ -270,9 +266,6 @@ class OwnerDriver(ABC, Generic[M, R]):
             self._ownership.wrote(records)
         now_ms = self._parts.clock.now_ms()
         self._run(self._machine.applied(offset, records, own=own, now_ms=now_ms))
-
-    def _foreign_read(self, entry: Record) -> None:
-        self._parts.foreign.add(entry.data, entry.offset, entry.value, NOBODYS)
 
     def _serve(self) -> None:
         assert self._log is not None

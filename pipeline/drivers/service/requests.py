@@ -137,14 +137,13 @@ class Requests(Generic[B, R, A]):
         self._service = service
         self._connector = connector
         self._writer = writer
-        self._name = name
         self._timeout_ms = request_timeout_s * 1000
         self._resend_ms = resend_s * 1000
         self._loop = asyncio.get_running_loop()
         self._sessions: list[ClientSession[B, R, A]] = []
         self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
-        self._client_id = b""
+        self._client_id = name.encode() + secrets.token_bytes(16)
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._listening: asyncio.Task[None] | None = None
         self._alarm = Alarm(self._tick)
@@ -153,7 +152,7 @@ class Requests(Generic[B, R, A]):
 
     @property
     def client_id(self) -> bytes:
-        """Whom answers are addressed to; known after `open`."""
+        """The client that answers name; another one for each object of this class."""
         return self._client_id
 
     @property
@@ -167,7 +166,6 @@ class Requests(Generic[B, R, A]):
 
     async def open(self, *, partition_count: int, response_partition_count: int) -> None:
         """Listens for answers from now on."""
-        self._client_id = self._name.encode() + secrets.token_bytes(16)
         partition = zlib.crc32(self._client_id) % response_partition_count
         data = TopicPartition(topics.TXN_RESPONSES, partition)
         admin = self._connector.admin()

@@ -5,7 +5,8 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import faust
 
@@ -48,8 +49,25 @@ SNAPSHOT_TIMEOUT_S = 10.0
 """For a snapshot to begin reading a data partition at; then the controllers begin again."""
 
 
-class WorkerDeps(NamedTuple):
-    """What all owners of a worker use together."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDeps:
+    """What all owners of one worker use together.
+
+    Attributes:
+        connector: the cluster.
+        batches: reads batches of data topics, for indexers.
+        admin: of the cluster.
+        writer: appends log entries, requests and answers.
+        replies: takes answers.
+        marker_writer: appends markers.
+        ends: reads end offsets.
+        acks: asks pending-ack stores.
+        barriers: asks coordinators.
+        buffered_writer: takes log entries.
+        settings: of the worker.
+        dynamic: settings that change while the worker runs.
+        metrics: of the worker.
+    """
 
     connector: GroupConnector
     batches: BatchReader
@@ -79,17 +97,8 @@ class Owners:
         self, app: faust.App, shared: WorkerDeps, failed: Callable[[BaseException], None]
     ) -> None:
         self._shared = shared
-        self._parts = OwnerDeps(
-            shared.connector,
-            shared.writer,
-            shared.replies,
-            shared.admin,
-            shared.buffered_writer.submit,
-            PassedOver("log_entry_passed_over", shared.metrics.foreign_entries),
-            SystemClock(),
-            shared.settings.broker_away_s_max,
-        )
-        self._snapshot_parts = _snapshot_parts(shared)
+        self._owner_deps = _owner_deps(shared)
+        self._snapshot_deps = _snapshot_deps(shared)
         undecodable = PassedOver("requests_passed_over", shared.metrics.undecodable_requests)
         self.coordinators = PartitionOwnerAgent(
             app, "coordinator", TXN_REQUESTS, self._coordinator, failed, undecodable=undecodable
@@ -161,7 +170,7 @@ class Owners:
         shared = self._shared
         return CoordinatorDriver(
             coordinator,
-            self._parts,
+            self._owner_deps,
             marker_writer=shared.marker_writer,
             ends=shared.ends,
             acks=shared.acks,
@@ -175,14 +184,14 @@ class Owners:
         shared = self._shared
         return PendingAckDriver(
             partition,
-            self._parts,
+            self._owner_deps,
             limits=_pending_ack_limits(shared.settings, shared.dynamic),
             metrics=shared.metrics.pending_ack(partition),
         )
 
     def _snapshot_writer(self, partition: int) -> SnapshotDriver:
         metrics = self._shared.metrics.snapshots(partition)
-        return SnapshotDriver(partition, self._snapshot_parts, metrics=metrics)
+        return SnapshotDriver(partition, self._snapshot_deps, metrics=metrics)
 
     def _own_replication(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
         """Controls groups wherever the snapshots of the same partition are written.
@@ -196,10 +205,10 @@ class Owners:
             return {data: one for driver in drivers for data, one in driver.served.items()}
 
         metrics = SubscriptionMetrics(shared.settings.cluster, served, SystemClock())
-        parts = replication_parts(shared, metrics)
+        deps = replication_deps(shared, metrics)
 
         def controller(partition: int) -> ReplicationDriver:
-            return ReplicationDriver(partition, parts)
+            return ReplicationDriver(partition, deps)
 
         controllers = PartitionOwners(app, "replication", SNAPSHOT_REQUESTS, controller, failed)
         self._owners["replication controllers"] = controllers
@@ -210,10 +219,10 @@ class Owners:
 
         Nobody asks indexers, so they have no requests topic to be assigned by.
         """
-        metrics, parts = self._shared.metrics, _index_parts(self._shared)
+        metrics, deps = self._shared.metrics, _index_deps(self._shared)
 
         def indexer(partition: int) -> IndexOwner:
-            return IndexOwner(partition, parts, metrics=metrics.aborted_index(partition))
+            return IndexOwner(partition, deps, metrics=metrics.aborted_index(partition))
 
         indexers = PartitionOwners(app, "aborted-index", SNAPSHOT_REQUESTS, indexer, failed)
         self._owners["indexers"] = indexers
@@ -246,16 +255,30 @@ def _pending_ack_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLi
     )
 
 
-def _snapshot_parts(shared: WorkerDeps) -> SnapshotDeps:
+def _owner_deps(shared: WorkerDeps) -> OwnerDeps:
+    """What coordinators and pending-ack stores use."""
+    return OwnerDeps(
+        connector=shared.connector,
+        writer=shared.writer,
+        replies=shared.replies,
+        admin=shared.admin,
+        submit=shared.buffered_writer.submit,
+        foreign=PassedOver("log_entry_passed_over", shared.metrics.foreign_entries),
+        clock=SystemClock(),
+        broker_away_s_max=shared.settings.broker_away_s_max,
+    )
+
+
+def _snapshot_deps(shared: WorkerDeps) -> SnapshotDeps:
     """What snapshot writers use."""
     settings = shared.settings
     return SnapshotDeps(
-        shared.connector,
-        shared.admin,
-        shared.replies,
-        shared.barriers,
-        SystemClock(),
-        SnapshotLimits(
+        connector=shared.connector,
+        admin=shared.admin,
+        replies=shared.replies,
+        coordinators=shared.barriers,
+        clock=SystemClock(),
+        limits=SnapshotLimits(
             settings.snapshot_changes_max,
             settings.snapshot_interval_ms,
             settings.snapshot_part_bytes_max,
@@ -266,20 +289,20 @@ def _snapshot_parts(shared: WorkerDeps) -> SnapshotDeps:
     )
 
 
-def _index_parts(shared: WorkerDeps) -> IndexDeps:
+def _index_deps(shared: WorkerDeps) -> IndexDeps:
     """What indexers use."""
     return IndexDeps(
-        shared.connector,
-        shared.admin,
-        shared.batches,
-        SystemClock(),
-        shared.settings.indexed_topics,
-        shared.settings.partitions,
-        IndexLimits(),
+        connector=shared.connector,
+        admin=shared.admin,
+        batches=shared.batches,
+        clock=SystemClock(),
+        topics=shared.settings.indexed_topics,
+        partition_count=shared.settings.partitions,
+        limits=IndexLimits(),
     )
 
 
-def replication_parts(shared: WorkerDeps, metrics: SubscriptionMetrics) -> ReplicationDeps:
+def replication_deps(shared: WorkerDeps, metrics: SubscriptionMetrics) -> ReplicationDeps:
     """What replication controllers use; `metrics` are told of each snapshot."""
     settings = shared.settings
 
@@ -295,15 +318,15 @@ def replication_parts(shared: WorkerDeps, metrics: SubscriptionMetrics) -> Repli
 
     here = ClusterName(settings.cluster)
     return ReplicationDeps(
-        shared.connector,
-        shared.admin,
-        shared.writer,
-        SystemClock(),
-        here,
-        [ClusterName(name) for name in sorted(settings.clusters) if name != here],
-        Replicated(shared.dynamic.subscriptions),
-        first,
-        settings.partitions,
+        connector=shared.connector,
+        admin=shared.admin,
+        writer=shared.writer,
+        clock=SystemClock(),
+        here=here,
+        remotes=[ClusterName(name) for name in sorted(settings.clusters) if name != here],
+        replicated=Replicated(shared.dynamic.subscriptions),
+        first=first,
+        partition_count=settings.partitions,
         mode=SyncMode(settings.sync),
         snapshot_taken=metrics.snapshot_taken,
         broker_away_s_max=settings.broker_away_s_max,

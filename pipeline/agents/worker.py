@@ -148,22 +148,22 @@ class Worker:
             partition_count=settings.coordinators, response_partition_count=settings.partitions
         )
 
-        shared = WorkerDeps(
-            connector,
-            batches,
-            admin,
-            writer,
-            Replies(writer, askers=[acks, barriers]),
-            marker_writer,
-            ends,
-            acks,
-            barriers,
-            buffered_writer,
-            settings,
-            dynamic,
-            self._metrics,
+        deps = WorkerDeps(
+            connector=connector,
+            batches=batches,
+            admin=admin,
+            writer=writer,
+            replies=Replies(writer, askers=[acks, barriers]),
+            marker_writer=marker_writer,
+            ends=ends,
+            acks=acks,
+            barriers=barriers,
+            buffered_writer=buffered_writer,
+            settings=settings,
+            dynamic=dynamic,
+            metrics=self._metrics,
         )
-        owners = self._owners = Owners(cluster, shared, self.fail)
+        owners = self._owners = Owners(cluster, deps, self.fail)
         links = links_agent(cluster, settings, connector, self._metrics.registry, self.fail)
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),

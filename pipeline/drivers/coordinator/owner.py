@@ -59,7 +59,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
     Args:
         coordinator: partition of txn-log and txn-requests.
-        parts: shared with other owners.
+        deps: shared with other owners.
         marker_writer: appends markers; shared with other coordinators.
         ends: reads end offsets; shared with other coordinators.
         acks: asks the owners of pending acknowledgements; shared with other coordinators.
@@ -72,7 +72,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def __init__(
         self,
         coordinator: int,
-        parts: OwnerDeps,
+        deps: OwnerDeps,
         *,
         marker_writer: LogWriter,
         ends: EndOffsets,
@@ -84,7 +84,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     ) -> None:
         self.coordinator = coordinator
         log_partition = TopicPartition(topics.TXN_LOG, coordinator)
-        super().__init__(log_partition, CODEC, parts, limits=limits, metrics=metrics)
+        super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
         self._marker_writer = marker_writer
         self._ends = ends
         self._acks = acks
@@ -108,7 +108,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         return txn_log.decode_request(data)
 
     def _own(self, body: txn_log.OwnBody) -> bytes:
-        return txn_log.encode_own(body, self._parts.clock.now_ms())
+        return txn_log.encode_own(body, self._deps.clock.now_ms())
 
     def _take(self, received: Sequence[tuple[bytes, Request]]) -> None:
         self._run(self._machine.appending())
@@ -130,7 +130,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"
             self._answer_after_noop(request, lambda: Refused(reason))
             return
-        at_ms = self._parts.clock.now_ms()
+        at_ms = self._deps.clock.now_ms()
         logged = TxnLogRecord(request, at_ms)
         self._append(encode_request_record(data, at_ms), decoded=logged)
 
@@ -215,7 +215,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         Ended is proposed once all of them are acknowledged. The answers of the same entry leave
         before: clients work on while the markers of a hundred transactions are made.
         """
-        self._parts.replies.send()
+        self._deps.replies.send()
         machine, sequence = self._machine, effect.sequence
         missing = len(effect.markers) + len(effect.subscriptions)
         self._markers_pending += len(effect.markers)
@@ -230,14 +230,14 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             if failed:
                 self._lost(sequence, "telling its participants")
             else:
-                self._run(machine.participants_ended(sequence, self._parts.clock.now_ms()))
+                self._run(machine.participants_ended(sequence, self._deps.clock.now_ms()))
 
         def marked(error: ConnectorError | None, _offset: int) -> None:
             self._markers_pending -= 1
             acknowledged(done=error is None)
 
         if not missing:
-            self._run(machine.participants_ended(sequence, self._parts.clock.now_ms()))
+            self._run(machine.participants_ended(sequence, self._deps.clock.now_ms()))
         for marker in effect.markers:
             self._write_marker(marker, marked)
         txn = TxnId(self.coordinator, sequence)
@@ -271,7 +271,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _lost(self, sequence: int, step: str) -> None:
         """A step towards a transaction's end failed; the machine takes it again."""
         log.warning("step_failed", coordinator=self.coordinator, sequence=sequence, step=step)
-        self._machine.lost(sequence, self._parts.clock.now_ms())
+        self._machine.lost(sequence, self._deps.clock.now_ms())
         self._arm()
 
     def _reply(self, request: Request, answer: Answer) -> None:

@@ -57,7 +57,7 @@ REST_MS = 10
 Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerDeps:
     """What the controllers of one ownership use together.
 
@@ -97,7 +97,7 @@ class ControlledPartition:
     def __init__(
         self,
         data: TopicPartition,
-        parts: ControllerDeps,
+        deps: ControllerDeps,
         builder: PositionSnapshotBuilder,
         machine: ReplicationController,
     ) -> None:
@@ -105,9 +105,9 @@ class ControlledPartition:
         self.machine = machine
         self.read_again: dict[str, int] = {}
         self._data = data
-        self._parts = parts
-        self._snapshots = _Lane(builder, parts.clock, self._carry_out)
-        self._groups = _Lane(machine, parts.clock, self._carry_out)
+        self._deps = deps
+        self._snapshots = _Lane(builder, deps.clock, self._carry_out)
+        self._groups = _Lane(machine, deps.clock, self._carry_out)
         self._topic = b""  # that the last look was at
 
     @property
@@ -118,7 +118,7 @@ class ControlledPartition:
     @property
     def groups(self) -> Collection[str]:
         """Those that are replicated."""
-        return self._parts.replicated(self._data.topic, self.machine.groups)
+        return self._deps.replicated(self._data.topic, self.machine.groups)
 
     def marker_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """A marker of this cluster, in log order."""
@@ -132,7 +132,7 @@ class ControlledPartition:
         since_ms, completed = builder.pending_since_ms, builder.counts.completed
         self._snapshots.add(builder.marker_read(key, value, now_ms))
         if since_ms is not None and builder.counts.completed > completed:
-            self._parts.snapshot_taken((now_ms - since_ms) / 1000)
+            self._deps.snapshot_taken((now_ms - since_ms) / 1000)
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """A record of the positions partition, in log order."""
@@ -166,7 +166,7 @@ class ControlledPartition:
             self.read_again[group] = await answered(reading, self._visible)
 
     def _now_ms(self) -> int:
-        return self._parts.clock.now_ms()
+        return self._deps.clock.now_ms()
 
     async def _carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
         match effect:
@@ -198,24 +198,24 @@ class ControlledPartition:
                 written.set_exception(error)
 
         data = encode_value(value)
-        self._parts.writer.append(self._parts.markers, data, delivered, key=encode_key(key))
+        self._deps.writer.append(self._deps.markers, data, delivered, key=encode_key(key))
         await written
 
     async def _topic_now(self) -> bytes | None:
-        found = await self._parts.admin.describe_topics([self._data.topic])
+        found = await self._deps.admin.describe_topics([self._data.topic])
         topic = found.get(self._data.topic)
         return None if topic is None else topic_incarnation(topic.topic_id)
 
     async def _read_decided_end(self, asked: ReadDecidedEnd) -> Effects:
         before = await self._topic_now()
-        end = await self._parts.decided.decided_end_now(self._data)
+        end = await self._deps.decided.decided_end_now(self._data)
         if before is None or before != await self._topic_now():
             raise RetriableError("the topic was created anew", topic=self._data.topic)
         now_ms = self._now_ms()
         return self.builder.decided_end_read(asked.asker, asked.request, before, end, now_ms)
 
     async def _read_end(self, asked: ReadEnd) -> Effects:
-        end = (await self._parts.admin.end_offsets([self._data])).get(self._data)
+        end = (await self._deps.admin.end_offsets([self._data])).get(self._data)
         topic = await self._topic_now()
         if topic is None or end is None:
             return []
@@ -224,8 +224,8 @@ class ControlledPartition:
     async def _poll(self, asked: Poll) -> Effects:
         while True:
             known = {*asked.groups, *self.machine.groups}
-            wanted = self._parts.replicated(self._data.topic, known)
-            polled = await self._parts.polls.poll(self._data, wanted)
+            wanted = self._deps.replicated(self._data.topic, known)
+            polled = await self._deps.polls.poll(self._data, wanted)
             if polled is not None:
                 break
             await asyncio.sleep(ABSENT_S)
@@ -242,14 +242,14 @@ class ControlledPartition:
         return self.machine.polled(number, view, polled.groups, polled.positions_end, now_ms)
 
     async def _visible(self, wanted: ReadLog) -> LogRead:
-        found = await self._parts.decided.visible(self._data, wanted)
+        found = await self._deps.decided.visible(self._data, wanted)
         if await self._topic_now() != self._topic:
             return LogRead([], EndOffset(wanted.first))
         return found
 
     async def _move(self, move: MoveGroup) -> bool:
         """Whether the group was, and is, what it has to be (I7, I12)."""
-        groups, data = self._parts.groups, self._data
+        groups, data = self._deps.groups, self._data
         if move.offset is None:
             return False
         topic, active = await asyncio.gather(self._topic_now(), groups.active([move.group]))
@@ -268,7 +268,7 @@ class ControlledPartition:
         return after is not None and after.offset == move.offset
 
     async def _committed(self, group: str) -> Committed | None:
-        return (await self._parts.groups.committed([group], [self._data]))[group].get(self._data)
+        return (await self._deps.groups.committed([group], [self._data]))[group].get(self._data)
 
 
 class _Lane:

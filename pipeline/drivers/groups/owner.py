@@ -82,7 +82,7 @@ class Replicated:
         return {group for group in {*known, *named} if named.get(group, True)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationDeps:
     """What the replication owners of one worker use together.
 
@@ -124,22 +124,22 @@ class OwnedReplication:
 
     Args:
         partition: of replication-markers and replication-positions.
-        parts: shared with other owners.
+        deps: shared with other owners.
 
     Attributes:
         partitions: data partitions that markers, buckets or settings tell of.
         serving: whether all that was there at the start was read.
     """
 
-    def __init__(self, partition: int, parts: ReplicationDeps) -> None:
+    def __init__(self, partition: int, deps: ReplicationDeps) -> None:
         self.partitions: dict[TopicPartition, ControlledPartition] = {}
         self.serving = False
         self._partition = partition
-        self._parts = parts
+        self._deps = deps
         self._markers = TopicPartition(REPLICATION_MARKERS, partition)
         self._positions = TopicPartition(REPLICATION_POSITIONS, partition)
         self._started: set[TopicPartition] = set()
-        self._shared: ControllerDeps | None = None
+        self._controller_deps: ControllerDeps | None = None
 
     @property
     def served(self) -> dict[TopicPartition, ControlledPartition]:
@@ -153,36 +153,36 @@ class OwnedReplication:
             ConnectorError, PipelineError: of reading, asking or writing.
             DecodeError: a record that no link or controller writes; names its place.
         """
-        parts = self._parts
+        deps = self._deps
         outages = OutageGuard(
-            parts.admin, timeout_s=parts.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
+            deps.admin, timeout_s=deps.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
         )
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
-        found = await outages.call(lambda: parts.admin.describe_topics(names))
+        found = await outages.call(lambda: deps.admin.describe_topics(names))
         require_topics(names, found)
         decided = DecidedLog(
-            parts.connector,
-            parts.admin,
+            deps.connector,
+            deps.admin,
             outages,
             client_id=f"replication-{self._partition}",
             marker_partitions=found[TXN_MARKERS].partition_count,
             snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
-            first=parts.first,
+            first=deps.first,
         )
-        groups = parts.connector.group_admin()
-        polls = GroupPolls(parts.admin, groups, decided, here=parts.here, positions=self._positions)
-        self._shared = ControllerDeps(
-            parts.admin,
-            groups,
-            parts.writer,
-            parts.clock,
-            self._markers,
-            decided,
-            polls,
-            parts.replicated.groups,
-            parts.snapshot_taken,
+        groups = deps.connector.group_admin()
+        polls = GroupPolls(deps.admin, groups, decided, here=deps.here, positions=self._positions)
+        self._controller_deps = ControllerDeps(
+            admin=deps.admin,
+            groups=groups,
+            writer=deps.writer,
+            clock=deps.clock,
+            markers=self._markers,
+            decided=decided,
+            polls=polls,
+            replicated=deps.replicated.groups,
+            snapshot_taken=deps.snapshot_taken,
         )
-        reader = parts.connector.reader(f"replication-{self._partition}")
+        reader = deps.connector.reader(f"replication-{self._partition}")
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(decided.run())
@@ -205,7 +205,7 @@ class OwnedReplication:
     ) -> None:
         """Reads markers and positions, from their log starts on."""
         logs = [self._markers, self._positions]
-        admin = self._parts.admin
+        admin = self._deps.admin
         starts = await outages.call(lambda: admin.start_offsets(logs))
         ends = await outages.call(lambda: admin.end_offsets(logs))
         await reader.assign(starts)
@@ -234,36 +234,36 @@ class OwnedReplication:
             bucket = None
             if item.value is not None:
                 bucket = replication_positions.decode_bucket(item.value)
-            if bucket_key.target == self._parts.here:
+            if bucket_key.target == self._deps.here:
                 self._of(bucket_key.data).bucket_read(bucket_key, bucket)
         return item.offset + 1
 
     def _of(self, data: TopicPartition) -> ControlledPartition:
         controlled = self.partitions.get(data)
         if controlled is None:
-            parts = self._parts
-            assert self._shared is not None
+            deps = self._deps
+            assert self._controller_deps is not None
             builder = PositionSnapshotBuilder(
                 data,
-                parts.here,
-                parts.remotes,
+                deps.here,
+                deps.remotes,
                 nonce=secrets.token_bytes(NONCE_BYTES),
-                limits=parts.snapshot_limits,
+                limits=deps.snapshot_limits,
             )
             machine = ReplicationController(
-                data, parts.here, parts.remotes, mode=parts.mode, limits=parts.controller_limits
+                data, deps.here, deps.remotes, mode=deps.mode, limits=deps.controller_limits
             )
-            controlled = ControlledPartition(data, self._shared, builder, machine)
+            controlled = ControlledPartition(data, self._controller_deps, builder, machine)
             self.partitions[data] = controlled
         return controlled
 
     async def _look(self, tasks: asyncio.TaskGroup, decided: DecidedLog) -> None:
         """Begins with data partitions as they are wanted and come to exist."""
-        parts = self._parts
+        deps = self._deps
         while True:
-            enabled = parts.replicated.topics()
+            enabled = deps.replicated.topics()
             wanted = {data.topic for data, one in self.partitions.items() if one.is_wanted}
-            found = await parts.admin.describe_topics(sorted(enabled | wanted))
+            found = await deps.admin.describe_topics(sorted(enabled | wanted))
             for topic in found.values():
                 for number in range(topic.partition_count):
                     data = TopicPartition(topic.name, number)
@@ -286,7 +286,7 @@ class OwnedReplication:
             await asyncio.sleep(MEASURE_S)
 
     def _is_ours(self, data: TopicPartition) -> bool:
-        return system_partition(data, self._parts.partition_count) == self._partition
+        return system_partition(data, self._deps.partition_count) == self._partition
 
 
 def shown_groups(partition: ControlledPartition) -> list[str]:
@@ -307,14 +307,14 @@ class ReplicationDriver:
 
     Args:
         partition: of replication-markers and replication-positions.
-        parts: shared with other owners.
+        deps: shared with other owners.
     """
 
-    def __init__(self, partition: int, parts: ReplicationDeps) -> None:
+    def __init__(self, partition: int, deps: ReplicationDeps) -> None:
         self.assigned = True
         self.owned: OwnedReplication | None = None
         self._partition = partition
-        self._parts = parts
+        self._deps = deps
 
     @property
     def serving(self) -> bool:
@@ -339,7 +339,7 @@ class ReplicationDriver:
         await hold(self, self._own, self._failed)
 
     async def _own(self) -> None:
-        self.owned = OwnedReplication(self._partition, self._parts)
+        self.owned = OwnedReplication(self._partition, self._deps)
         await self.owned.run()
 
     def _failed(self, error: StilltideError) -> Retry | None:

@@ -119,10 +119,10 @@ class Replication:
             StilltideError: anything else that will not pass by itself.
         """
         try:
-            parts, topics = await self._opened()
+            deps, topics = await self._opened()
             self._seen = await self._first_look(topics)
             serving(sorted({data.topic for data in self._seen}))
-            await self._serve(parts, topics)
+            await self._serve(deps, topics)
         except UnavailableError:
             if not self._stopping.is_set():
                 raise
@@ -147,20 +147,20 @@ class Replication:
         on_source = PositionsView(source, f"link-{target.name}-positions")
         on_target = PositionsView(target, f"link-{source.name}-positions")
         self._views = [on_source, on_target]
-        parts = LinkDeps(
-            source,
-            target,
-            on_source,
-            self._clock,
-            self.progress,
-            Throttle(options.throttle_bytes_per_s),
-            options.limits,
-            options.patience_s,
+        deps = LinkDeps(
+            source=source,
+            target=target,
+            known=on_source,
+            clock=self._clock,
+            progress=self.progress,
+            throttle=Throttle(options.throttle_bytes_per_s),
+            limits=options.limits,
+            patience_s=options.patience_s,
         )
         topics = LinkedTopics(
             source, target, options.choice, on_source, on_target, replicas=options.replicas
         )
-        return parts, topics
+        return deps, topics
 
     async def _first_look(self, topics: LinkedTopics) -> dict[TopicPartition, Topics]:
         now = asyncio.get_running_loop().time
@@ -173,12 +173,12 @@ class Replication:
                     raise
                 await self._rest(self._options.retry_delay_s)
 
-    async def _serve(self, parts: LinkDeps, topics: LinkedTopics) -> None:
+    async def _serve(self, deps: LinkDeps, topics: LinkedTopics) -> None:
         """Looks at the topics now and then; keeps a driver for each positions partition."""
-        looking = asyncio.create_task(self._keep_looking(parts, topics))
+        looking = asyncio.create_task(self._keep_looking(deps, topics))
         try:
             while not self._stopping.is_set():
-                await self._keep_drivers(parts)
+                await self._keep_drivers(deps)
                 self._looked.clear()
                 waits = [asyncio.create_task(it.wait()) for it in (self._looked, self._stopping)]
                 tasks = [looking, *self._keepers.values()]
@@ -194,22 +194,22 @@ class Replication:
         finally:
             await _cancelled([looking, *self._keepers.values()])
 
-    async def _keep_looking(self, parts: LinkDeps, topics: LinkedTopics) -> None:
+    async def _keep_looking(self, deps: LinkDeps, topics: LinkedTopics) -> None:
         while True:
             await asyncio.sleep(self._options.look_interval_s)
             self._seen = await self._patient(lambda: topics.look(strict=False))
             ends = await self._patient(
-                lambda: parts.source.admin.end_offsets(list(self._seen), committed=True)
+                lambda: deps.source.admin.end_offsets(list(self._seen), committed=True)
             )
             self.progress.forget(self.progress.partitions.keys() - self._seen.keys())
             self.progress.ends_seen(ends)
             self._looked.set()
 
-    async def _keep_drivers(self, parts: LinkDeps) -> None:
-        count = parts.target.counts[REPLICATION_POSITIONS]
+    async def _keep_drivers(self, deps: LinkDeps) -> None:
+        count = deps.target.counts[REPLICATION_POSITIONS]
         for partition in {system_partition(data, count) for data in self._seen}:
             if partition not in self._keepers:
-                keeping = self._keep(parts, partition)
+                keeping = self._keep(deps, partition)
                 self._keepers[partition] = asyncio.create_task(keeping)
         for partition, driver in self._drivers.items():
             driver.topics_seen(self._of(partition, count))
@@ -221,14 +221,14 @@ class Replication:
             if system_partition(data, count) == partition
         }
 
-    async def _keep(self, parts: LinkDeps, partition: int) -> None:
+    async def _keep(self, deps: LinkDeps, partition: int) -> None:
         """Runs one driver after the other until `stop`, or until one fails for good."""
         now = asyncio.get_running_loop().time
-        count = parts.target.counts[REPLICATION_POSITIONS]
+        count = deps.target.counts[REPLICATION_POSITIONS]
         failing_since: float | None = None
         while not self._stopping.is_set():
             began, topics = now(), self._of(partition, count)
-            driver = self._drivers[partition] = LinkDriver(parts, partition, topics)
+            driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
             try:
                 return await driver.run()
             except (RetriableError, StartOverError, OffsetOutOfRangeError) as error:
@@ -245,14 +245,14 @@ class Replication:
                 failing_since = now()
             if now() - failing_since > self._options.patience_s:
                 raise UnavailableError(
-                    f"a link from {parts.source.name} to {parts.target.name} kept failing",
+                    f"a link from {deps.source.name} to {deps.target.name} kept failing",
                     detail=str(problem),
                     hint="check that the brokers of both run and are reachable",
                 ) from problem
             _log.warning(
                 "a link begins again",
-                source=parts.source.name,
-                target=parts.target.name,
+                source=deps.source.name,
+                target=deps.target.name,
                 partition=partition,
                 reason=str(problem),
             )

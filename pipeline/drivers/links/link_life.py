@@ -68,9 +68,9 @@ class StartOverError(PipelineError):
     """A topic was deleted and created anew: another driver begins (H6)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDeps:
-    """What the drivers of one link share.
+    """What the drivers of one link use together.
 
     Attributes:
         source: copied from.
@@ -97,23 +97,23 @@ class LinkDriver:
     """One life of a link; `run` it once, then `close` it.
 
     Args:
-        parts: of the link.
+        deps: of the link.
         partition: of replication-positions on the target.
         topics: data partitions that it copies first, all served by that partition.
     """
 
     def __init__(
-        self, parts: LinkDeps, partition: int, topics: Mapping[TopicPartition, Topics]
+        self, deps: LinkDeps, partition: int, topics: Mapping[TopicPartition, Topics]
     ) -> None:
-        self._parts = parts
+        self._deps = deps
         self._partition = partition
-        self._machine: Link[Payload] = Link(parts.source.name, parts.target.name, parts.limits)
-        self._writer = LinkWriter(parts.source.name, parts.target, partition)
-        self._client_id = f"link-{parts.source.name}-{parts.target.name}-{partition}"
+        self._machine: Link[Payload] = Link(deps.source.name, deps.target.name, deps.limits)
+        self._writer = LinkWriter(deps.source.name, deps.target, partition)
+        self._client_id = f"link-{deps.source.name}-{deps.target.name}-{partition}"
         self._source = DecidedSource(
-            parts.source,
+            deps.source,
             self._client_id,
-            OutageGuard(parts.source.admin, timeout_s=parts.patience_s, retry_delay_s=0.2),
+            OutageGuard(deps.source.admin, timeout_s=deps.patience_s, retry_delay_s=0.2),
             self._wake,
         )
         self._to_take = dict(topics)  # data partitions that the machine must be told of
@@ -195,7 +195,7 @@ class LinkDriver:
 
     async def _start(self) -> None:
         todo: list[LinkEffect[Any]] = [*self._machine.begin()]
-        target = self._parts.target
+        target = self._deps.target
         while todo:
             match todo.pop(0):
                 case FenceTarget():
@@ -217,7 +217,7 @@ class LinkDriver:
 
     def _next_input(self) -> bool:
         """Feeds the machine one thing; False: there is nothing, or it takes nothing."""
-        machine, now_ms = self._machine, self._parts.clock.now_ms()
+        machine, now_ms = self._machine, self._deps.clock.now_ms()
         if machine.deadline_ms is not None and (
             now_ms >= machine.deadline_ms or (self._stopping and not self._todo)
         ):
@@ -230,7 +230,7 @@ class LinkDriver:
             self._todo += machine.topics_read(data, topics, now_ms)
             return True
         ready = self._source.next_ready()
-        if ready is None or ready.data in self._asking or self._parts.throttle.delay_s():
+        if ready is None or ready.data in self._asking or self._deps.throttle.delay_s():
             return False
         self._source.take()
         self._fed[ready.data] = ready.until
@@ -243,9 +243,9 @@ class LinkDriver:
 
     async def _wait(self, alarm: Alarm) -> None:
         """Waits until something has changed, or is due."""
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         alarm.arm(self._machine.deadline_ms, now_ms)
-        delay_s = self._parts.throttle.delay_s() if self._source.next_ready() else 0
+        delay_s = self._deps.throttle.delay_s() if self._source.next_ready() else 0
         if delay_s:
             alarm.arm(now_ms + delay_s * 1000, now_ms)
         await self._changed.wait()
@@ -265,11 +265,11 @@ class LinkDriver:
             case Fetch(data, position):
                 self._fetches[data] = position
             case ReportLost(data, (first, end)):
-                self._parts.progress.lost(data, end - first)
+                self._deps.progress.lost(data, end - first)
                 _log.error(
                     "records left the source's log before they were copied",
-                    source=self._parts.source.name,
-                    target=self._parts.target.name,
+                    source=self._deps.source.name,
+                    target=self._deps.target.name,
                     partition=str(data),
                     first=first,
                     end=end,
@@ -286,20 +286,20 @@ class LinkDriver:
         topics = self._machine.partitions[effect.data].topics
         assert topics is not None
         size_bytes = await self._writer.copy(effect, topics.source)
-        self._parts.throttle.spend(size_bytes)
+        self._deps.throttle.spend(size_bytes)
         newest_ms = effect.records[-1][2][3]
-        self._parts.progress.copied(effect.data, len(effect.records), size_bytes, newest_ms)
+        self._deps.progress.copied(effect.data, len(effect.records), size_bytes, newest_ms)
 
     async def _finish(self, effect: Finish) -> None:
         copies = await self._writer.finish(effect)
         topics = await self._topics(list(effect.partitions))
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         self._todo += self._machine.finished(effect.transaction, copies, topics, now_ms)
 
     async def _topics(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Topics]:
         """Both sides as they are now; of the log starts only the target's counts here."""
         names = sorted({data.topic for data in partitions})
-        source, target = self._parts.source.admin, self._parts.target.admin
+        source, target = self._deps.source.admin, self._deps.target.admin
         source_ids, target_ids, starts = await asyncio.gather(
             incarnations(source, names),
             incarnations(target, names),
@@ -313,22 +313,22 @@ class LinkDriver:
 
     async def _commit(self, effect: Commit) -> None:
         await self._writer.commit(effect)
-        self._todo += self._machine.committed(effect.transaction, self._parts.clock.now_ms())
+        self._todo += self._machine.committed(effect.transaction, self._deps.clock.now_ms())
         for data in effect.buckets:
-            self._parts.progress.committed(data, self._machine.partitions[data].position)
+            self._deps.progress.committed(data, self._machine.partitions[data].position)
 
     async def _read_incarnations(self, data: TopicPartition) -> None:
-        known = self._parts.known
+        known = self._deps.known
         await known.catch_up()
         self._asking.discard(data)
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         self._take(self._machine.incarnations_read(data, set(known.origins(data)), now_ms))
 
     # -- markers
 
     async def _read_markers(self) -> None:
-        source = self._parts.source
-        count = self._parts.target.counts[REPLICATION_POSITIONS]
+        source = self._deps.source
+        count = self._deps.target.counts[REPLICATION_POSITIONS]
         places = marker_partitions(source, self._partition, count)
         ends = await source.admin.end_offsets(places)
         starts = await source.admin.start_offsets(places)
@@ -340,7 +340,7 @@ class LinkDriver:
             while True:
                 if not left and not caught_up:
                     caught_up = True
-                    self._take(self._machine.markers_caught_up(self._parts.clock.now_ms()))
+                    self._take(self._machine.markers_caught_up(self._deps.clock.now_ms()))
                 markers: list[tuple[SignalKey, SignalValue | None]] = []
                 with placed_each(await reader.read()) as each:
                     for item in each:
@@ -350,7 +350,7 @@ class LinkDriver:
                         elif item.end_offset >= ends[place]:
                             left.discard(place)
                 if markers:
-                    self._take(self._machine.markers_read(markers, self._parts.clock.now_ms()))
+                    self._take(self._machine.markers_read(markers, self._deps.clock.now_ms()))
         finally:
             await reader.close()
 

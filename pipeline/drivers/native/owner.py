@@ -9,7 +9,7 @@ asks beyond gets *unknown* (F4). Both are tried again.
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import structlog
 
@@ -36,13 +36,14 @@ REST_S = 30.0
 """What cannot be indexed is tried again after so long."""
 
 
-class IndexDeps(NamedTuple):
-    """What the indexers of a worker share.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDeps:
+    """What the indexers of one worker use together.
 
     Attributes:
         connector: the cluster.
         admin: of it.
-        batches: likewise.
+        batches: reads batches of it.
         clock: for the delay of writes.
         topics: to be indexed; those that do not exist yet are waited for.
         partition_count: of aborted-index.
@@ -63,14 +64,14 @@ class IndexOwner:
 
     Args:
         partition: of aborted-index.
-        parts: shared with others.
+        deps: shared with others.
         metrics: where it counts.
     """
 
-    def __init__(self, partition: int, parts: IndexDeps, *, metrics: IndexMetrics) -> None:
+    def __init__(self, partition: int, deps: IndexDeps, *, metrics: IndexMetrics) -> None:
         self.assigned = True
         self.partition = partition
-        self._parts = parts
+        self._deps = deps
         self._metrics = metrics
         self._indexer: AbortedIndexer | None = None
         self._resting: dict[TopicPartition, StilltideError] = {}
@@ -93,9 +94,9 @@ class IndexOwner:
 
     async def _own(self) -> None:
         """One ownership; returns when the topics are others, or what rests is due again."""
-        parts = self._parts
+        deps = self._deps
         topics = await self._look()
-        data = placed_partitions(topics.values(), parts.partition_count).get(self.partition)
+        data = placed_partitions(topics.values(), deps.partition_count).get(self.partition)
         self._resting = {}
         if not data:
             self._idle = True
@@ -103,11 +104,11 @@ class IndexOwner:
             return
         self._idle = False
         indexer = AbortedIndexer(
-            parts.connector,
-            parts.batches,
-            parts.clock,
+            deps.connector,
+            deps.batches,
+            deps.clock,
             self.partition,
-            parts.limits,
+            deps.limits,
             failed=self._rest,
         )
         try:
@@ -155,8 +156,8 @@ class IndexOwner:
 
     async def _look(self) -> dict[str, TopicDescription]:
         """The topics that exist; those that do not are said once."""
-        found = await self._parts.admin.describe_topics(self._parts.topics)
-        missing = {name for name in self._parts.topics if name not in found}
+        found = await self._deps.admin.describe_topics(self._deps.topics)
+        missing = {name for name in self._deps.topics if name not in found}
         for name in sorted(missing - self._missing):
             log.warning("topic_to_index_missing", topic=name, partition=self.partition)
         self._missing = missing

@@ -38,17 +38,17 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
 
     Args:
         partition: of pending-ack-log and ack-requests.
-        parts: shared with other owners.
+        deps: shared with other owners.
         limits: of the buffered writer.
         metrics: where it counts.
     """
 
     def __init__(
-        self, partition: int, parts: OwnerDeps, *, limits: BatchLimits, metrics: OwnerMetrics
+        self, partition: int, deps: OwnerDeps, *, limits: BatchLimits, metrics: OwnerMetrics
     ) -> None:
         self.partition = partition
         log_partition = TopicPartition(topics.PENDING_ACK_LOG, partition)
-        super().__init__(log_partition, CODEC, parts, limits=limits, metrics=metrics)
+        super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
 
     def stats(self) -> StoreStats:
         """Its figures without those of subscriptions, only while it serves."""
@@ -62,14 +62,14 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         return pending_ack.decode_request(data)
 
     def _own(self, body: pending_ack.OwnAckBody) -> bytes:
-        return pending_ack.encode_own(body, self._parts.clock.now_ms())
+        return pending_ack.encode_own(body, self._deps.clock.now_ms())
 
     def _take(self, received: Sequence[tuple[bytes, AckRequest]]) -> None:
         for data, request in received:
             if isinstance(request.body, DescribeAcks | DescribeStore):
                 self._answer_after_noop(request)
             else:
-                at_ms = self._parts.clock.now_ms()
+                at_ms = self._deps.clock.now_ms()
                 logged = PendingAckRecord(request, at_ms)
                 self._append(encode_request_record(data, at_ms), decoded=logged)
 

@@ -42,7 +42,7 @@ HELD_BATCHES_MAX = 1000
 NOBODYS = "neither a fence nor an entry of the owner at that time"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerDeps:
     """What the owners of one worker use together.
 
@@ -106,7 +106,7 @@ class OwnerDriver(ABC, Generic[M, R]):
     Args:
         owned: the log.
         codec: its fence and no-op records.
-        parts: shared with other owners.
+        deps: shared with other owners.
         limits: of the buffered writer.
         metrics: where it counts.
     """
@@ -115,7 +115,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         self,
         owned: TopicPartition,
         codec: LogCodec,
-        parts: OwnerDeps,
+        deps: OwnerDeps,
         *,
         limits: BatchLimits,
         metrics: OwnerMetrics,
@@ -123,7 +123,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         self.assigned = True
         self._owned = owned
         self._codec = codec
-        self._parts = parts
+        self._deps = deps
         self._limits = limits
         self._metrics = metrics
         self._held: deque[list[tuple[bytes, R]]] = deque(maxlen=HELD_BATCHES_MAX)
@@ -189,24 +189,24 @@ class OwnerDriver(ABC, Generic[M, R]):
 
     async def _own_once(self) -> None:
         self._ownership = Ownership(asyncio.get_running_loop().time())
-        foreign = self._parts.foreign
+        foreign = self._deps.foreign
         self._log = OwnedLog(
-            self._parts.connector,
+            self._deps.connector,
             self._owned,
             self._codec,
             self._limits,
-            writer=self._parts.writer,
-            submit=self._parts.submit,
+            writer=self._deps.writer,
+            submit=self._deps.submit,
             replaying=self._replaying,
             applied=self._applied,
             serving=self._serve,
             wrote=self._metrics.log.entry_written,
             foreign=lambda it: foreign.add(it.data, it.offset, it.value, NOBODYS),
-            patience_s=self._parts.broker_away_s_max,
+            patience_s=self._deps.broker_away_s_max,
         )
         self._bases = LogBases(
             self._log,
-            self._parts.admin,
+            self._deps.admin,
             encode=self._own,
             lost=self._base_lost,
             trimmed=self._trimmed,
@@ -243,7 +243,7 @@ class OwnerDriver(ABC, Generic[M, R]):
 
     def _respond(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
         self._metrics.answers.inc()
-        self._parts.replies.add(client_id, reply_partition, answer)
+        self._deps.replies.add(client_id, reply_partition, answer)
 
     def _write_base(self, as_of: EndOffset, state: Iterable[bytes]) -> None:
         assert self._bases is not None
@@ -264,13 +264,13 @@ class OwnerDriver(ABC, Generic[M, R]):
     def _applied(self, offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         if own:
             self._ownership.wrote(records)
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         self._run(self._machine.applied(offset, records, own=own, now_ms=now_ms))
 
     def _serve(self) -> None:
         assert self._log is not None
         assert self._log.epoch is not None
-        effects = self._machine.serve(self._log.epoch, self._parts.clock.now_ms())
+        effects = self._machine.serve(self._log.epoch, self._deps.clock.now_ms())
         replayed_ms = round((asyncio.get_running_loop().time() - self._ownership.began_s) * 1000)
         self._ownership.recovery_ms = replayed_ms
         log.info("owner_serving", log=str(self._owned), replayed_ms=replayed_ms)
@@ -285,19 +285,19 @@ class OwnerDriver(ABC, Generic[M, R]):
 
     def _base_lost(self, as_of: EndOffset) -> None:
         if self.serving:
-            self._machine.base_lost(as_of, self._parts.clock.now_ms())
+            self._machine.base_lost(as_of, self._deps.clock.now_ms())
             self._arm()
 
     def _trimmed(self, offset: Offset, done: bool) -> None:  # noqa: FBT001 - LogBases' call
         if done:
             self._machine.trimmed(offset)
         else:
-            self._machine.trim_failed(offset, self._parts.clock.now_ms())
+            self._machine.trim_failed(offset, self._deps.clock.now_ms())
             self._arm()
 
     def _arm(self) -> None:
-        self._alarm.arm(self._machine.deadline_ms, self._parts.clock.now_ms())
+        self._alarm.arm(self._machine.deadline_ms, self._deps.clock.now_ms())
 
     def _ticked(self) -> None:
         if self.serving:
-            self._run(self._machine.tick(self._parts.clock.now_ms()))
+            self._run(self._machine.tick(self._deps.clock.now_ms()))

@@ -35,14 +35,14 @@ class SnapshotDriver:
 
     Args:
         partition: of txn-markers, txn-snapshots and snapshot-requests.
-        parts: shared with other writers.
+        deps: shared with other writers.
         metrics: where it counts.
     """
 
-    def __init__(self, partition: int, parts: SnapshotDeps, *, metrics: SnapshotMetrics) -> None:
+    def __init__(self, partition: int, deps: SnapshotDeps, *, metrics: SnapshotMetrics) -> None:
         self.assigned = True
         self.partition = partition
-        self._parts = parts
+        self._deps = deps
         self._metrics = metrics
         self._owned: OwnedSnapshots | None = None
         self._requests = 0
@@ -99,7 +99,7 @@ class SnapshotDriver:
         self._began_s = asyncio.get_running_loop().time()
         self._owned = OwnedSnapshots(
             self.partition,
-            self._parts,
+            self._deps,
             metrics=self._metrics,
             serving=self._serve,
             taken=self._taken,
@@ -119,7 +119,7 @@ class SnapshotDriver:
         return retry_soon()
 
     def _request_received(self, request: SnapshotRequest) -> None:
-        count = self._parts.partition_count
+        count = self._deps.partition_count
         if system_partition(request.data, count) != self.partition:
             self._answer(request, Refused(f"another of {count} snapshot writers serves it"))
             return
@@ -163,4 +163,4 @@ class SnapshotDriver:
         response = SnapshotResponse(request.number, self.partition, answer)
         data = snapshot_requests.encode_response(response)
         self._metrics.answers.inc()
-        self._parts.replies.add(request.client_id, request.reply_partition, data)
+        self._deps.replies.add(request.client_id, request.reply_partition, data)

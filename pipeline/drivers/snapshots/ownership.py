@@ -62,7 +62,7 @@ OUTAGE_RETRY_S = 0.25
 Ts = TypeVarTuple("Ts")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotDeps:
     """What the snapshot writers of one worker use together.
 
@@ -94,7 +94,7 @@ class OwnedSnapshots:
 
     Args:
         partition: of txn-markers and txn-snapshots.
-        parts: shared with other writers.
+        deps: shared with other writers.
         metrics: where it counts.
         serving: called once it has recovered.
         taken: called with the requests that durable snapshots answer.
@@ -103,7 +103,7 @@ class OwnedSnapshots:
     def __init__(
         self,
         partition: int,
-        parts: SnapshotDeps,
+        deps: SnapshotDeps,
         *,
         metrics: SnapshotMetrics,
         serving: Callable[[], None],
@@ -115,11 +115,11 @@ class OwnedSnapshots:
         self._partition = partition
         self._markers = TopicPartition(TXN_MARKERS, partition)
         self._snapshots = TopicPartition(TXN_SNAPSHOTS, partition)
-        self._parts = parts
+        self._deps = deps
         self._metrics = metrics
         self._serving = serving
         self._taken = taken
-        self._writer = parts.connector.transactional_writer(f"snapshots-{partition}")
+        self._writer = deps.connector.transactional_writer(f"snapshots-{partition}")
         self._tasks = asyncio.TaskGroup()
         self._busy: set[object] = set()
         self._alarm = Alarm(self._due)
@@ -136,9 +136,9 @@ class OwnedSnapshots:
             DecodeError: a record cannot be understood; names its place.
             FatalError: a topic cannot be read or written.
         """
-        parts = self._parts
+        deps = self._deps
         outages = OutageGuard(
-            parts.admin, timeout_s=parts.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
+            deps.admin, timeout_s=deps.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
         )
         try:
             await self._run(self._writer, outages)
@@ -164,21 +164,21 @@ class OwnedSnapshots:
     def requested(self, request: int, data: TopicPartition) -> None:
         """Somebody wants a snapshot; forgotten before `serving` and when `run` ends."""
         if self.machine is not None:
-            self._carry_out(self.machine.requested(request, data, self._parts.clock.now_ms()))
+            self._carry_out(self.machine.requested(request, data, self._deps.clock.now_ms()))
 
     async def _run(self, writer: TransactionalWriter, outages: OutageGuard) -> None:
-        parts = self._parts
+        deps = self._deps
         await outages.call(writer.fence)
         machine = await recovered_writer(
-            parts.connector,
-            parts.admin,
+            deps.connector,
+            deps.admin,
             outages,
             self._partition,
             nonce=secrets.token_bytes(16),
-            limits=parts.limits,
-            now_ms=parts.clock.now_ms,
+            limits=deps.limits,
+            now_ms=deps.clock.now_ms,
         )
-        reader = parts.connector.reader(
+        reader = deps.connector.reader(
             f"snapshot-markers-{self._partition}", fetching=Fetching.IN_BULK
         )
         try:
@@ -210,7 +210,7 @@ class OwnedSnapshots:
     def _read(self, machine: SnapshotWriter, items: Sequence[Record | EndReached]) -> None:
         """Takes what was read; about 9 us for each marker, 2 of them in the machine."""
         batch: list[tuple[Offset, Marker | Barrier | None]] = []
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         with placed_each(items) as each:
             for item in each:
                 if isinstance(item, Record):
@@ -223,7 +223,7 @@ class OwnedSnapshots:
             self._carry_out(machine.markers_read(batch, now_ms))
 
     def _arm(self, machine: SnapshotWriter) -> None:
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         self._alarm.arm(min(machine.deadline_ms, now_ms + LOOK_MS), now_ms)
 
     def _due(self) -> None:
@@ -232,7 +232,7 @@ class OwnedSnapshots:
 
     async def _tick(self, machine: SnapshotWriter) -> None:
         """Runs as a task of the ownership, so that a failure ends it."""
-        self._carry_out(machine.tick(self._parts.clock.now_ms()))
+        self._carry_out(machine.tick(self._deps.clock.now_ms()))
 
     def _carry_out(self, effects: Sequence[WriterEffect]) -> None:
         machine = self.machine
@@ -275,27 +275,27 @@ class OwnedSnapshots:
         self._tasks.create_task(done())
 
     async def _read_positions(self, machine: SnapshotWriter, asked: ReadPositions) -> None:
-        admin = self._parts.admin
+        admin = self._deps.admin
         try:
             found = await data_positions(admin, asked.partitions)
             log_ends = await coordinator_log_ends(admin)
         except RetriableError as error:
             self._left("reading positions", error)
             return
-        if len(log_ends) != self._parts.coordinator_count:
+        if len(log_ends) != self._deps.coordinator_count:
             raise FatalError(
-                f"there are {len(log_ends)} coordinators now, not {self._parts.coordinator_count}",
+                f"there are {len(log_ends)} coordinators now, not {self._deps.coordinator_count}",
                 hint="the number of partitions must not change; it is a setting",
                 topic=TXN_LOG,
             )
         self.found = found
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         self._carry_out(machine.positions_read(asked.counter, found, log_ends, now_ms))
 
     async def _ask(self, coordinator: int, probe: Probe) -> None:
         body = WriteBarrier(self._partition, probe)
         try:
-            answer = await self._parts.coordinators.ask(coordinator, body)
+            answer = await self._deps.coordinators.ask(coordinator, body)
         except RequestTimeoutError as error:
             self._left(f"asking coordinator {coordinator} for a barrier", error)
             return
@@ -308,11 +308,11 @@ class OwnedSnapshots:
 
     async def _read_end(self, machine: SnapshotWriter, counter: int) -> None:
         try:
-            _, end = await marker_bounds(self._parts.admin, self._markers)
+            _, end = await marker_bounds(self._deps.admin, self._markers)
         except RetriableError as error:
             self._left("reading the end of the markers", error)
             return
-        self._carry_out(machine.marker_end_read(counter, end, self._parts.clock.now_ms()))
+        self._carry_out(machine.marker_end_read(counter, end, self._deps.clock.now_ms()))
 
     async def _write(self, machine: SnapshotWriter, snapshots: WriteSnapshots) -> None:
         began_s = asyncio.get_running_loop().time()
@@ -321,12 +321,12 @@ class OwnedSnapshots:
         seconds = asyncio.get_running_loop().time() - began_s
         self._metrics.written(snapshots.records, seconds)
         log.debug("snapshots_written", partition=self._partition, records=len(records))
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         self._carry_out(machine.snapshots_written(snapshots.counter, now_ms))
 
     async def _trim(self, before: Offset) -> None:
         try:
-            await self._parts.admin.delete_records({self._markers: before})
+            await self._deps.admin.delete_records({self._markers: before})
         except RetriableError as error:  # the next one goes further
             self._left("trimming the markers", error)
         else:

@@ -123,21 +123,21 @@ class MemoryWorker:
             await line.open(partition_count=count, response_partition_count=self._partitions)
             self._stack.push_async_callback(line.close)
         replies = Replies(writer, askers=[acks, barriers])
-        parts = OwnerDeps(
-            self._connector,
-            writer,
-            replies,
-            admin,
-            queue.submit,
-            PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
-            SystemClock(),
-            self._broker_away_s_max,
+        deps = OwnerDeps(
+            connector=self._connector,
+            writer=writer,
+            replies=replies,
+            admin=admin,
+            submit=queue.submit,
+            foreign=PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
+            clock=SystemClock(),
+            broker_away_s_max=self._broker_away_s_max,
         )
-        self._make_owners(parts, ends, acks)
+        self._make_owners(deps, ends, acks)
         acks.neighbours = dict(enumerate(self.pending_acks))
         barriers.neighbours = dict(enumerate(self.drivers))
         if self._snapshot_limits is not None:
-            self._make_snapshot_writers(parts, barriers, self._snapshot_limits)
+            self._make_snapshot_writers(deps, barriers, self._snapshot_limits)
         owners = [*self.drivers, *self.pending_acks, *self.snapshots]
         self.tasks = [asyncio.create_task(it.run()) for it in owners]
         others = [queue.run(), ends.run(), self._receive()]
@@ -145,12 +145,12 @@ class MemoryWorker:
         await until(lambda: all(it.serving for it in owners) or any(it.done() for it in self.tasks))
         return self
 
-    def _make_owners(self, parts: OwnerDeps, ends: EndOffsets, acks: AckRequests) -> None:
+    def _make_owners(self, deps: OwnerDeps, ends: EndOffsets, acks: AckRequests) -> None:
         for coordinator in range(self._coordinators):
             driver = CoordinatorDriver(
                 coordinator,
-                parts,
-                marker_writer=parts.writer,
+                deps,
+                marker_writer=deps.writer,
                 ends=ends,
                 acks=acks,
                 limits=self._limits,
@@ -161,26 +161,26 @@ class MemoryWorker:
             self.drivers.append(driver)
         for partition in range(self._partitions):
             metrics = self.metrics.pending_ack(partition)
-            store = PendingAckDriver(partition, parts, limits=self._limits, metrics=metrics)
+            store = PendingAckDriver(partition, deps, limits=self._limits, metrics=metrics)
             self.pending_acks.append(store)
 
     def _make_snapshot_writers(
         self, shared: OwnerDeps, barriers: CoordinatorRequests, limits: SnapshotLimits
     ) -> None:
-        parts = SnapshotDeps(
-            self._connector,
-            shared.admin,
-            shared.replies,
-            barriers,
-            shared.clock,
-            limits,
+        deps = SnapshotDeps(
+            connector=self._connector,
+            admin=shared.admin,
+            replies=shared.replies,
+            coordinators=barriers,
+            clock=shared.clock,
+            limits=limits,
             coordinator_count=self._coordinators,
             partition_count=self._partitions,
             broker_away_s_max=self._broker_away_s_max,
         )
         for partition in range(self._partitions):
             metrics = self.metrics.snapshots(partition)
-            self.snapshots.append(SnapshotDriver(partition, parts, metrics=metrics))
+            self.snapshots.append(SnapshotDriver(partition, deps, metrics=metrics))
 
     async def __aexit__(
         self,

@@ -63,22 +63,22 @@ class Site:
 
     def start(self):
         """Its controller begins, or another one does."""
-        parts = ReplicationDeps(
-            self.connector,
-            self.connector.admin(),
-            self.connector.writer("controller"),
-            SystemClock(),
-            ClusterName(self.name),
-            [ClusterName(one) for one in self.others],
-            Replicated(lambda: self.named),
-            self._first,
-            1,
+        deps = ReplicationDeps(
+            connector=self.connector,
+            admin=self.connector.admin(),
+            writer=self.connector.writer("controller"),
+            clock=SystemClock(),
+            here=ClusterName(self.name),
+            remotes=[ClusterName(one) for one in self.others],
+            replicated=Replicated(lambda: self.named),
+            first=self._first,
+            partition_count=1,
             mode=self.mode,
             snapshot_limits=PositionSnapshotLimits(interval_ms=50),
             controller_limits=ControllerLimits(poll_interval_ms=10, publish_interval_ms=10),
             snapshot_taken=self.metrics.snapshot_taken,
         )
-        self.driver = ReplicationDriver(0, parts)
+        self.driver = ReplicationDriver(0, deps)
         self.task = asyncio.create_task(self.driver.run())
 
     async def kill(self):

@@ -121,18 +121,18 @@ async def lone_writer(
     admin, writer = connector.admin(), connector.writer("lone")
     line = connect_service(COORDINATOR_SERVICE, connector, "lone", timeout_s=WAIT_S)
     async with line as (coordinators, _):
-        parts = SnapshotDeps(
-            connector,
-            admin,
-            Replies(writer),
-            coordinators,
-            clock or SystemClock(),
-            limits,
+        deps = SnapshotDeps(
+            connector=connector,
+            admin=admin,
+            replies=Replies(writer),
+            coordinators=coordinators,
+            clock=clock or SystemClock(),
+            limits=limits,
             coordinator_count=COORDINATORS,
             partition_count=PARTITIONS,
         )
         metrics = WorkerMetrics("lone", CollectorRegistry()).snapshots(0)
-        driver = SnapshotDriver(0, parts, metrics=metrics)
+        driver = SnapshotDriver(0, deps, metrics=metrics)
         driver.assigned = False
         task = asyncio.create_task(driver.run())
         try:

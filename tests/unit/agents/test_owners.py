@@ -16,7 +16,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.agents.apps import cluster_app, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
-from stilltide.pipeline.agents.owners import Owners, WorkerDeps, replication_parts
+from stilltide.pipeline.agents.owners import Owners, WorkerDeps, replication_deps
 from stilltide.pipeline.agents.probes import ProbeResult, Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
@@ -57,14 +57,14 @@ class Site:
         self.metrics = WorkerMetrics("a", CollectorRegistry())
         self._writer, self._admin = connector.writer("worker"), connector.admin()
         self.shared = WorkerDeps(
-            connector,
-            KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),
-            self._admin,
-            self._writer,
-            Replies(self._writer),
-            self._writer,
-            EndOffsets(self._admin),
-            Requests(
+            connector=connector,
+            batches=KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),
+            admin=self._admin,
+            writer=self._writer,
+            replies=Replies(self._writer),
+            marker_writer=self._writer,
+            ends=EndOffsets(self._admin),
+            acks=Requests(
                 PENDING_ACK_SERVICE,
                 connector,
                 self._writer,
@@ -72,7 +72,7 @@ class Site:
                 request_timeout_s=10,
                 resend_s=1,
             ),
-            Requests(
+            barriers=Requests(
                 COORDINATOR_SERVICE,
                 connector,
                 self._writer,
@@ -80,10 +80,10 @@ class Site:
                 request_timeout_s=10,
                 resend_s=1,
             ),
-            BufferedWriter(writer_app(settings, data_dir)),
-            settings,
-            DynamicSettings(connector, changed=lambda _: None, patience_s=10),
-            self.metrics,
+            buffered_writer=BufferedWriter(writer_app(settings, data_dir)),
+            settings=settings,
+            dynamic=DynamicSettings(connector, changed=lambda _: None, patience_s=10),
+            metrics=self.metrics,
         )
         self._app = cluster_app(settings, data_dir)
         self.owners = Owners(self._app, self.shared, self._failed)
@@ -140,7 +140,7 @@ async def test_controllers_carry_over_as_the_setting_says(
     """What each mode does is tested with the controllers."""
     shared = Site(broker, tmp_path, Settings.model_validate({"sync": mode.value})).shared
     metrics = SubscriptionMetrics("a", dict, SystemClock())
-    assert replication_parts(shared, metrics).mode is mode
+    assert replication_deps(shared, metrics).mode is mode
 
 
 async def test_it_is_unready_before_the_group_has_spoken(site: Site):

@@ -91,9 +91,17 @@ async def owner(
     """The indexer of both topics, as a worker has it; a third topic does not exist yet."""
     connector = MemoryConnector(broker)
     topics = ["later", "orders", "payments"]
-    parts = IndexDeps(connector, connector.admin(), batches, SystemClock(), topics, 1, NOW)
+    deps = IndexDeps(
+        connector=connector,
+        admin=connector.admin(),
+        batches=batches,
+        clock=SystemClock(),
+        topics=topics,
+        partition_count=1,
+        limits=NOW,
+    )
     metrics = WorkerMetrics("a", registry).aborted_index(0)
-    return IndexOwner(0, parts, metrics=metrics)
+    return IndexOwner(0, deps, metrics=metrics)
 
 
 @asynccontextmanager

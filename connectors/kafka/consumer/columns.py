@@ -10,10 +10,10 @@ from typing import Any, cast
 from confluent_kafka import Message
 
 from stilltide.connectors.kafka.config import KafkaConfig, reader_options
+from stilltide.connectors.kafka.consumer.assignments import ReaderSlot
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.consumer.messages import by_partition
-from stilltide.connectors.kafka.consumer.reader_slot import ReaderSlot
 from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import EndReached
 from stilltide.schemas.values import Offset, TopicPartition
@@ -23,28 +23,28 @@ class KafkaColumnReader:
     """A `ColumnReader`. Belongs to the loop of its first `assign`."""
 
     def __init__(self, config: KafkaConfig, client_id: str) -> None:
-        self._seat = ReaderSlot(Inbox(config.reader_records_max))
+        self._slot = ReaderSlot(Inbox(config.reader_records_max))
         options = reader_options(config, client_id, committed=True)
-        self._thread = ConsumerThread(config, options, self._seat)
+        self._thread = ConsumerThread(config, options, self._slot)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces what is read; nothing is paused afterwards."""
-        generation, wanted = self._seat.inbox.begin_anew(), dict(positions)
+        generation, wanted = self._slot.inbox.next_generation(), dict(positions)
         await self._thread.submit(
-            lambda it: self._thread.assign(it, self._seat, wanted, generation)
+            lambda it: self._thread.assignments.assign(it, self._slot, wanted, generation)
         )
 
     async def read(self) -> Sequence[Columns | EndReached]:
         """The next records, column by column."""
-        return by_columns(await self._thread.take(self._seat))
+        return by_columns(await self._thread.take(self._slot))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""
-        self._thread.pause(self._seat, partitions)
+        self._thread.pause(self._slot, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from where they stand."""
-        self._thread.resume(self._seat, partitions)
+        self._thread.resume(self._slot, partitions)
 
     async def close(self) -> None:
         """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""

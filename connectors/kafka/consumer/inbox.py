@@ -83,7 +83,7 @@ class Inbox:
         self._wake()
 
     def away(self, error: RetriableError) -> None:
-        """The broker cannot be reached; told once, unless records come first."""
+        """The broker cannot be reached; raised once, unless records come first."""
         self._away = error
         self._wake()
 
@@ -93,7 +93,7 @@ class Inbox:
             self._failure = error
             self._wake()
 
-    def begin_anew(self) -> int:
+    def next_generation(self) -> int:
         """Forgets what was not read, and what is on its way; the new generation."""
         self.generation += 1
         self.clear()

@@ -4,18 +4,18 @@
 
 *Invariants*: once `assign` was called, no record of an earlier assignment is returned.
 
-A reader that shares a consumer leaves it for one of its own where another reads the same
-partition, or when it has fallen behind; it stays there.
+A reader that shares a consumer changes to a consumer of its own, for good, when another reader
+reads the same partition, or when the reader has fallen behind.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig, Options
+from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.consumer.inbox import Inbox
 from stilltide.connectors.kafka.consumer.messages import converted, timed
-from stilltide.connectors.kafka.consumer.reader_slot import Positions, ReaderSlot
 from stilltide.connectors.kafka.consumer.sharing import SharedConsumer, SharedConsumers
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.schemas.values import Offset, TopicPartition
@@ -28,7 +28,8 @@ class KafkaReader:
         config: the cluster.
         options: of a consumer of its own.
         timestamps: whether records are `TimedRecord`.
-        shared: the consumers it may share, and the options of the one; None: it shares none.
+        shared: the consumers that readers share, and the options of this reader's; None: the
+            reader shares none.
     """
 
     def __init__(
@@ -45,38 +46,38 @@ class KafkaReader:
         self._inbox = Inbox(config.reader_records_max)
         self._may_share = shared
         self._shared: SharedConsumer | None = None
-        self._shared_seat = ReaderSlot(self._inbox, self._shown_out)
+        self._shared_slot = ReaderSlot(self._inbox, self._shown_out)
         self._own: ConsumerThread | None = None
-        self._own_seat = ReaderSlot(self._inbox)
+        self._own_slot = ReaderSlot(self._inbox)
         self._paused = set[TopicPartition]()
         self._closed = False
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces what is read; nothing is paused afterwards."""
-        generation, wanted = self._inbox.begin_anew(), dict(positions)
+        generation, wanted = self._inbox.next_generation(), dict(positions)
         self._paused.clear()
-        await self._find_place(wanted)
-        thread, seat = self._place()
-        await thread.submit(lambda it: thread.assign(it, seat, wanted, generation))
+        await self._find_consumer(wanted)
+        thread, slot = self._chosen()
+        await thread.submit(lambda it: thread.assignments.assign(it, slot, wanted, generation))
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        taken = await (self._inbox.take() if self._own is None else self._own.take(self._own_seat))
+        taken = await (self._inbox.take() if self._own is None else self._own.take(self._own_slot))
         return self._converted(taken)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops fetching; what was fetched already may still be returned."""
         chosen = set(partitions)
         self._paused |= chosen
-        thread, seat = self._place()
-        thread.pause(seat, chosen)
+        thread, slot = self._chosen()
+        thread.pause(slot, chosen)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from where they stand."""
         chosen = set(partitions)
         self._paused -= chosen
-        thread, seat = self._place()
-        thread.resume(seat, chosen)
+        thread, slot = self._chosen()
+        thread.resume(slot, chosen)
 
     async def close(self) -> None:
         """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
@@ -84,12 +85,12 @@ class KafkaReader:
         self._inbox.close(self._closed_error())
         shared, self._shared = self._shared, None
         if shared is not None:
-            await shared.leave(self._shared_seat)
+            await shared.leave(self._shared_slot)
         if self._own is not None:
             await self._own.close()
 
-    async def _find_place(self, positions: Positions) -> None:
-        """Where these partitions can be read: with others, or alone."""
+    async def _find_consumer(self, positions: Positions) -> None:
+        """Chooses the consumer for these partitions: a shared one, or one of its own."""
         if self._closed:
             raise self._closed_error()
         if self._own is not None:
@@ -97,31 +98,31 @@ class KafkaReader:
         joined = None
         if self._may_share is not None:
             consumers, options = self._may_share
-            joined = consumers.join(options, self._shared_seat, positions)
+            joined = consumers.join(options, self._shared_slot, positions)
         left, self._shared = self._shared, joined
         if joined is None:
-            self._own = ConsumerThread(self._config, self._options, self._own_seat)
+            self._own = ConsumerThread(self._config, self._options, self._own_slot)
         if left is not None and left is not joined:
-            await left.leave(self._shared_seat)
+            await left.leave(self._shared_slot)
 
-    def _place(self) -> tuple[ConsumerThread, ReaderSlot]:
+    def _chosen(self) -> tuple[ConsumerThread, ReaderSlot]:
         if self._own is not None:
-            return self._own, self._own_seat
+            return self._own, self._own_slot
         if self._shared is None:
             if self._closed:
                 raise self._closed_error()
             raise FatalError(f"reader {self._client_id} was assigned nothing yet")
-        return self._shared.thread, self._shared_seat
+        return self._shared.thread, self._shared_slot
 
     def _shown_out(self, generation: int, positions: Positions) -> None:
-        """The shared consumer reads on without this reader, which stands here."""
+        """The shared consumer reads on without this reader, which has come to these positions."""
         if self._closed or self._shared is None or generation != self._inbox.generation:
             return  # what is to be read now has been assigned since
-        self._shared.held[self._shared_seat] = frozenset()
-        own = self._own = ConsumerThread(self._config, self._options, self._own_seat)
+        self._shared.held[self._shared_slot] = frozenset()
+        own = self._own = ConsumerThread(self._config, self._options, self._own_slot)
         try:
-            own.submit(lambda it: own.assign(it, self._own_seat, positions, generation))
-            own.pause(self._own_seat, self._paused)
+            own.submit(lambda it: own.assignments.assign(it, self._own_slot, positions, generation))
+            own.pause(self._own_slot, self._paused)
         except FatalError as error:
             self._inbox.fail(generation, error)
 

@@ -1,10 +1,10 @@
 """Readers of one connector that share a consumer.
 
 *Source*: measured: a consumer asks the broker ten times a second, and looks for orders as often,
-also where nothing comes; a worker follows dozens of short logs.
+even where nothing arrives; a worker follows dozens of short logs.
 
 *Invariants*: readers that share a consumer read different partitions. A reader that falls behind
-goes on with a consumer of its own, from where it stood.
+goes on with a consumer of its own, from the same positions.
 
 Belongs to the loop.
 """
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.kafka.config import KafkaConfig, Options
+from stilltide.connectors.kafka.consumer.assignments import ReaderSlot
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
-from stilltide.connectors.kafka.consumer.reader_slot import ReaderSlot
 from stilltide.schemas.values import TopicPartition
 
 
 @dataclass(eq=False)
 class SharedConsumer:
-    """A consumer, the loop it belongs to, and who reads what with it."""
+    """A consumer, its loop, and the partitions that each reader reads with it."""
 
     thread: ConsumerThread
     loop: asyncio.AbstractEventLoop
@@ -31,19 +31,19 @@ class SharedConsumer:
         default_factory=dict[ReaderSlot, frozenset[TopicPartition]]
     )
 
-    def admits(self, seat: ReaderSlot, partitions: Collection[TopicPartition]) -> bool:
+    def admits(self, slot: ReaderSlot, partitions: Collection[TopicPartition]) -> bool:
         """Whether none of the partitions is another reader's."""
-        others = (held for one, held in self.held.items() if one is not seat)
+        others = (held for one, held in self.held.items() if one is not slot)
         return all(held.isdisjoint(partitions) for held in others)
 
-    async def leave(self, seat: ReaderSlot) -> None:
-        """Reads nothing any more for this reader; the last one closes the consumer."""
-        self.held.pop(seat, None)
+    async def leave(self, slot: ReaderSlot) -> None:
+        """Reads nothing more for this reader; the last reader closes the consumer."""
+        self.held.pop(slot, None)
         if not self.held:
             await self.thread.close()
             return
-        with contextlib.suppress(ConnectorError):  # it has died: it reads nothing either way
-            await self.thread.submit(lambda it: self.thread.leave(it, seat))
+        with contextlib.suppress(ConnectorError):  # a dead consumer reads nothing either way
+            await self.thread.submit(lambda it: self.thread.assignments.leave(it, slot))
 
 
 class SharedConsumers:
@@ -54,18 +54,18 @@ class SharedConsumers:
         self._consumers: dict[frozenset[tuple[str, object]], SharedConsumer] = {}
 
     def join(
-        self, options: Options, seat: ReaderSlot, partitions: Collection[TopicPartition]
+        self, options: Options, slot: ReaderSlot, partitions: Collection[TopicPartition]
     ) -> SharedConsumer | None:
-        """The consumer that reads these partitions for the seat from now on.
+        """The consumer that reads these partitions for the slot from now on.
 
-        None: another reader that shares it reads one of them.
+        None: another reader of the shared consumer reads one of them.
         """
         key, loop = frozenset(options.items()), asyncio.get_running_loop()
         shared = self._consumers.get(key)
         if shared is None or shared.thread.ended or shared.loop is not loop:
             shared = SharedConsumer(ConsumerThread(self._config, options), loop)
             self._consumers[key] = shared
-        if not shared.admits(seat, partitions):
+        if not shared.admits(slot, partitions):
             return None
-        shared.held[seat] = frozenset(partitions)
+        shared.held[slot] = frozenset(partitions)
         return shared

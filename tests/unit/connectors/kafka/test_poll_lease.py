@@ -16,55 +16,55 @@ def ordered() -> threading.Event:
 
 
 @pytest.fixture
-def turns(ordered: threading.Event) -> PollLease:
+def lease(ordered: threading.Event) -> PollLease:
     """Of one consumer."""
     return PollLease(ordered)
 
 
-def test_the_loop_has_no_turn_until_one_is_lent(turns: PollLease, ordered: threading.Event):
+def test_the_loop_may_not_call_before_lend(lease: PollLease, ordered: threading.Event):
     """And asks for none by trying."""
-    assert not turns.begin()
+    assert not lease.begin()
     assert not ordered.is_set()
-    turns.lend()
-    assert turns.begin()
-    turns.end()
+    lease.lend()
+    assert lease.begin()
+    lease.end()
 
 
-def test_the_loop_never_waits_for_the_thread(turns: PollLease, ordered: threading.Event):
-    """It gives its turns back instead, so that the thread brings what there is."""
-    turns.lend()
-    with turns.of_thread():
-        assert not turns.begin()
-    assert not turns.lent
+def test_the_loop_never_waits_for_the_thread(lease: PollLease, ordered: threading.Event):
+    """It gives the lease back instead, so that the thread brings what there is."""
+    lease.lend()
+    with lease.of_thread():
+        assert not lease.begin()
+    assert not lease.lent
     assert ordered.is_set()
 
 
-def test_the_thread_waits_for_the_loop(turns: PollLease):
+def test_the_thread_waits_for_the_loop(lease: PollLease):
     """One of them at a time."""
-    turns.lend()
-    assert turns.begin()
+    lease.lend()
+    assert lease.begin()
     order: list[str] = []
 
     def go_on() -> None:
-        with turns.of_thread():
+        with lease.of_thread():
             order.append("thread")
 
     thread = threading.Thread(target=go_on)
     thread.start()
     order.append("loop")
-    turns.end()
+    lease.end()
     thread.join(WAIT_S)
     assert order == ["loop", "thread"]
 
 
-def test_what_the_loop_leaves_unused_is_taken_back(turns: PollLease, ordered: threading.Event):
+def test_what_the_loop_leaves_unused_is_taken_back(lease: PollLease, ordered: threading.Event):
     """Also where orders wake the thread all the time."""
-    turns.lend()
-    turns.rest()
-    assert not turns.lent
-    turns.lend()
+    lease.lend()
+    lease.rest()
+    assert not lease.lent
+    lease.lend()
     ordered.set()
-    turns.rest()
-    assert turns.lent
-    while turns.lent:
-        turns.rest()
+    lease.rest()
+    assert lease.lent
+    while lease.lent:
+        lease.rest()

@@ -1,0 +1,195 @@
+"""A group member's side of its consumer: rebalances, positions and commits, on the thread.
+
+*Source*: connectors.ports, `GroupReader`; kafka.md 2.
+
+*Invariants*: every assigned partition has a position before it is read; `revoked` reaches the loop
+before anything of the next assignment. Nothing is committed or moved for an assignment that has
+ended, even before the loop knows of the end.
+
+Assignment is eager: a rebalance takes everything back first. The client's callbacks only note what
+happened, and the thread acts on it after its poll: a callback may run in the middle of a
+`consume`, whose messages would then belong partly to the old and partly to the new assignment.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from stilltide.connectors.errors import ConnectorError, FencedError, RetriableError
+from stilltide.connectors.kafka.admin.admin import log_bounds
+from stilltide.connectors.kafka.config import KafkaConfig, group_options
+from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot, client_names
+from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
+from stilltide.connectors.kafka.errors import translate
+from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.values import Offset, TopicPartition
+
+
+class MemberCalls(NamedTuple):
+    """Calls to the reader, on the loop.
+
+    Attributes:
+        assigned: number of the rebalance, positions, and what the group had committed.
+        revoked: number of the rebalance, and what was taken away.
+        commit_answered: why the commit under way failed, if it did.
+    """
+
+    assigned: Callable[[int, Positions, Mapping[TopicPartition, Committed]], None]
+    revoked: Callable[[int, Sequence[TopicPartition]], None]
+    commit_answered: Callable[[ConnectorError | None], None]
+
+
+class GroupMember:
+    """A `Membership`; all methods run on the consumer's thread.
+
+    Args:
+        config: the cluster.
+        client_id: of the consumer.
+        group: name of the group.
+        from_start: where a partition without a committed offset is read from: log start, or end.
+        slot: of the reader.
+        calls: to the reader.
+
+    Attributes:
+        thread: of the consumer.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        client_id: str,
+        group: str,
+        *,
+        from_start: bool,
+        slot: ReaderSlot,
+        calls: MemberCalls,
+    ) -> None:
+        self._config = config
+        self._group = group
+        self._from_start = from_start
+        self._slot = slot
+        self._calls = calls
+        self.thread = ConsumerThread(
+            config,
+            {**group_options(config, client_id, group), "on_commit": self._note_committed},
+            slot,
+            self,
+        )
+        self._topics: list[str] = []
+        self._granted: list[TopicPartition] | None = None
+        self._withdrawn = False
+        self._given: tuple[TopicPartition, ...] = ()
+        self._rebalances = 0
+
+    def join(self, consumer: Consumer, topics: list[str]) -> None:
+        """Joins the group."""
+        self._topics = topics
+        consumer.subscribe(
+            topics,
+            on_assign=self._note_granted,
+            on_revoke=self._note_withdrawn,
+            on_lost=self._note_withdrawn,
+        )
+        self.thread.assignments.reading = True  # assignments come from polls
+
+    def rejoin(self, consumer: Consumer) -> None:
+        """Joins as another member; what the group has given to the member before is lost."""
+        self._granted, self._withdrawn = None, True
+        failure = RetriableError(f"group {self._group} was lost", hint="commit again")
+        self.thread.post(self._calls.commit_answered, failure)
+        self.join(consumer, self._topics)
+
+    def move(
+        self, consumer: Consumer, positions: Positions, generation: int, rebalance: int
+    ) -> None:
+        """Reads from other positions, unless a rebalance came that the loop did not know of."""
+        if rebalance == self._rebalances:
+            self.thread.assignments.assign(consumer, self._slot, positions, generation)
+
+    def commit(self, consumer: Consumer, offsets: list[ClientPartition], rebalance: int) -> None:
+        """Commits, unless the offsets are of an assignment that has ended."""
+        if rebalance == self._rebalances:
+            consumer.commit(offsets=offsets)
+        else:
+            failure = FencedError(f"group {self._group} has rebalanced", hint="commit again")
+            self.thread.post(self._calls.commit_answered, failure)
+
+    def is_overtaken(self) -> bool:
+        """Whether a rebalance came that was not carried out."""
+        return self._withdrawn or self._granted is not None
+
+    def rebalance(self, consumer: Consumer) -> None:
+        """Carries a rebalance out."""
+        if self._withdrawn:
+            self._withdrawn = False
+            self._rebalances += 1
+            if self._given:
+                self.thread.post(self._calls.revoked, self._rebalances, self._given)
+            self._given = ()
+        if self._granted is not None:
+            self._take_up(consumer, self._granted)
+
+    def _take_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Resolves positions and starts to read; on failure the next round tries again."""
+        try:
+            found, positions = self._resolve(consumer, partitions)
+        except RetriableError as error:
+            self.thread.post(self._slot.inbox.away, error)
+            return
+        self._granted = None
+        self._given = tuple(positions)
+        self._rebalances += 1
+        self.thread.post(self._calls.assigned, self._rebalances, positions, found)
+        generation = self._slot.inbox.generation
+        self.thread.assignments.assign(consumer, self._slot, positions, generation)
+
+    def _resolve(
+        self, consumer: Consumer, partitions: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Committed], Positions]:
+        """What is committed, and positions: without a commit, the log start or end."""
+        timeout_s, address = self._config.request_timeout_s, self.thread.address
+        try:
+            found = _committed(consumer, partitions, timeout_s)
+            fresh = [it for it in partitions if it not in found]
+            positions = {data: it.offset for data, it in found.items()}
+            positions |= log_bounds(self._config, fresh, start=self._from_start)
+        except KafkaException as error:
+            action = f"cannot resolve the positions of group {self._group}"
+            raise translate(error, address, action) from error
+        return found, positions
+
+    def _note_granted(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        self._granted = [TopicPartition(it.topic, it.partition) for it in partitions]
+        # Without this call the client would assign them now, without positions.
+        consumer.assign([])
+
+    def _note_withdrawn(self, consumer: Consumer, _: list[ClientPartition]) -> None:
+        self._granted = None
+        self._withdrawn = True
+        self.thread.assignments.unassign(consumer, self._slot)
+
+    def _note_committed(self, error: KafkaError | None, partitions: list[ClientPartition]) -> None:
+        """The broker's answer to a commit."""
+        causes = [error, *(it.error for it in partitions)]
+        cause = next((it for it in causes if it is not None), None)
+        failure = None
+        if cause is not None:
+            action = f"cannot commit for group {self._group}"
+            failure = translate(cause, self.thread.address, action)
+        self.thread.post(self._calls.commit_answered, failure)
+
+
+def _committed(
+    consumer: Consumer, partitions: list[TopicPartition], timeout_s: float
+) -> dict[TopicPartition, Committed]:
+    """What the group has committed, of partitions for which it has."""
+    found: dict[TopicPartition, Committed] = {}
+    for it in consumer.committed(client_names(partitions), timeout_s):
+        if it.error is not None:
+            raise KafkaException(it.error)
+        if it.offset >= 0:
+            data = TopicPartition(it.topic, it.partition)
+            found[data] = Committed(Offset(it.offset), it.metadata or "")
+    return found

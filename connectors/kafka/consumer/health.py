@@ -1,0 +1,119 @@
+"""What goes wrong with a consumer, and which of its readers receive the error.
+
+*Source*: kafka.md 7; connectors.ports, `LogReader.read`.
+
+*Invariants*: an error that names a partition reaches the reader of that partition, any other error
+reaches all readers. An error that passes (the broker is away) ends no reader.
+
+Everything here runs on the consumer's thread, within a poll or after it; `sorted_out` also runs on
+the loop while the loop holds the consumer's lease.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import KafkaError, Message
+
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.consumer.assignments import Assignments, ReaderSlot
+from stilltide.connectors.kafka.consumer.fetch_watch import LOOKS, FetchWatch
+from stilltide.connectors.kafka.consumer.inbox import Item
+from stilltide.connectors.kafka.consumer.messages import place_of_message, sort_out
+from stilltide.connectors.kafka.errors import AWAY, place_of, translate
+from stilltide.connectors.kafka.logs import LOGGER
+
+
+class ConsumerHealth:
+    """The health of one consumer, and of those that replace it.
+
+    Args:
+        config: the cluster.
+        client_id: in the log.
+        assignments: the readers of the consumer.
+        post: runs a call on the loop.
+
+    Attributes:
+        look_s: time between two looks at the consumer's statistics.
+        missing: what the consumer has missed for too long, so that it must be replaced.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        client_id: str,
+        assignments: Assignments,
+        post: Callable[..., None],
+    ) -> None:
+        self._address = config.bootstrap_servers
+        self._client_id = client_id
+        self._assignments = assignments
+        self._post = post
+        self._fetch_timeout_s = config.fetch_timeout_s
+        self.look_s = config.fetch_timeout_s / LOOKS
+        self.missing: str | None = None
+        self._watch = FetchWatch(self.look_s)
+        self._all_down = self._was_replaced = False
+
+    def watch_new_consumer(self) -> None:
+        """Forgets the statistics of the consumer before."""
+        self._watch = FetchWatch(self.look_s)
+        self.missing = None
+
+    def note_statistics(self, statistics: str) -> None:
+        """Looks at one report of the client's statistics."""
+        fetched = [data for slot in self._assignments.slots for data in slot.fetched]
+        self.missing = self._watch.look(statistics, fetched, time.monotonic())
+
+    def note_error(self, error: KafkaError) -> None:
+        """Reports an error of the client; one of several brokers away is none, all away is."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - the client's public name
+            self._all_down = True
+        elif error.code() in AWAY and not self._all_down:
+            return
+        place = place_of(error)
+        readers = [it for it in self._assignments.slots if place is None or place in it.assigned]
+        self._fail(error, "cannot read", readers)
+
+    def note_replaced(self, missing: str) -> None:
+        """Logs that another consumer takes over.
+
+        Warns of the first replacement only: while a broker is away there may be many.
+        """
+        LOGGER.log(
+            logging.DEBUG if self._was_replaced else logging.WARNING,
+            "reader %s of %s begins again with a new client: for %g s %s",
+            self._client_id,
+            self._address,
+            self._fetch_timeout_s,
+            missing,
+        )
+        self._was_replaced = True
+
+    def sorted_out(self, messages: list[Message], slot: ReaderSlot | None) -> list[Item]:
+        """The records and ends among the messages; errors among them are reported."""
+        items, failed = sort_out(messages)
+        if items and slot is not None:
+            self._all_down = self._was_replaced = False
+        for message in failed:
+            self._report(message, slot)
+        return items
+
+    def _report(self, message: Message, slot: ReaderSlot | None) -> None:
+        """Passes on an error that came as a message."""
+        error, data = message.error(), place_of_message(message)
+        assert error is not None
+        if data is None or data.partition < 0:
+            self._fail(error, "cannot read", self._assignments.slots)
+        elif slot is not None:
+            self._fail(error, f"cannot read {data}@{message.offset()}", [slot])
+
+    def _fail(self, error: KafkaError, action: str, slots: Sequence[ReaderSlot]) -> None:
+        failure = translate(error, self._address, action)
+        for slot in slots:
+            if isinstance(failure, RetriableError):
+                self._post(slot.inbox.away, failure)
+            else:
+                slot.fetched = frozenset()  # the fetch watch expects no more of it
+                self._post(slot.inbox.fail, slot.generation, failure)

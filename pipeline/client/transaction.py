@@ -1,52 +1,34 @@
 """One coordinated transaction of an application: send, commit or abort.
 
-*Source*: protocols.md C1b, C2, C3, C5, C6. D6 is made impossible here: a record leaves only after
-its partition is registered with its transaction.
+*Source*: protocols.md C1b, C2, C3, C5, C6. D6 is made impossible by `TransactionRecords`.
 """
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Self
 
 import structlog
 
-from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.errors import FatalError
 from stilltide.pipeline.client.cluster import ClientCluster
-from stilltide.pipeline.client.partition_writes import PartitionWrites
 from stilltide.pipeline.client.partitioner import partition_for
 from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
-from stilltide.pipeline.core.coordinator.pool import Used
-from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError, TransactionStateError
-from stilltide.schemas.coordinator.transactions import (
-    AddPartitions,
-    AddSubscriptions,
-    Answer,
-    Done,
-    End,
-    Open,
-    Opened,
-    Registered,
-    Unknown,
-    Written,
+from stilltide.pipeline.client.transaction_records import HeldRecord, TransactionRecords
+from stilltide.pipeline.client.transaction_registration import (
+    TransactionRegistration,
+    outcome_unknown,
 )
+from stilltide.pipeline.errors import RefusedError, TransactionStateError
+from stilltide.schemas.coordinator.transactions import Answer, Done, End, Written
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import TopicPartition, TxnId
 
 log = structlog.get_logger(__name__)
 
-A = TypeVar("A", Opened, Done)
-
 HELD_RECORDS_MAX = 10_000
 """Records one transaction keeps while partitions are being registered; `send` waits beyond."""
-
-
-class _Outgoing(NamedTuple):
-    value: bytes | None
-    key: bytes | None
-    headers: Sequence[tuple[str, bytes]]
 
 
 class Transaction:
@@ -57,25 +39,20 @@ class Transaction:
 
     def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
         self._cluster = cluster
-        self._writer = cluster.writer
         self._turn = turn
         self._timeout_ms = timeout_ms
-        self._id: TxnId | None = None
-        self._header: list[tuple[str, bytes]] = []
-        self._ahead: Mapping[TopicPartition, Registered] = {}  # registered before it began (C9)
-        self._writes: dict[TopicPartition, PartitionWrites] = {}
-        self._held: dict[TopicPartition, list[_Outgoing]] = {}
-        self._held_count = 0
+        self._records = TransactionRecords(cluster)
         self._acks = TransactionAcks()
-        self._registrar: asyncio.Task[None] | None = None
-        self._unreported = 0
-        self._flushing: list[asyncio.Future[None]] = []
+        self._registration = TransactionRegistration(cluster, timeout_ms, self._records, self._acks)
+        # Kept here, because every record needs them.
+        self._writes = self._records.writes
+        self._append = self._records.append
         self._state = "open"
 
     @property
     def id(self) -> TxnId | None:
         """The transaction's identity, known once its first partition is registered."""
-        return self._id
+        return self._registration.id
 
     @property
     def state(self) -> str:
@@ -85,7 +62,7 @@ class Transaction:
     @property
     def delivered(self) -> dict[TopicPartition, int]:
         """Records known to be durable so far, by partition; they count whatever the outcome."""
-        return {data: writes.count for data, writes in self._writes.items()}
+        return self._records.delivered()
 
     async def __aenter__(self) -> Self:
         await self._cluster.enter()
@@ -102,7 +79,7 @@ class Transaction:
                 await (self.commit() if error is None else self._abort_quietly())
         finally:
             self._acks.ended(committed=False)  # unless the end is known by now
-            self._cluster.gathering.ended(self)
+            self._records.ended()
             self._cluster.leave()
 
     async def send(
@@ -130,12 +107,12 @@ class Transaction:
                 raise TransactionStateError(f"the header `{TXN}` belongs to Stilltide", topic=topic)
         if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
             data = await self._partition(topic, key, partition)
-        writes = self._writes.get(data) or self._registered_ahead(data)
+        writes = self._writes.get(data) or self._registration.opened_ahead(data)
         if writes is None:
-            await self._hold(data, _Outgoing(value, key, [*headers]))
+            await self._hold(data, HeldRecord(value, key, [*headers]))
             return data
         while not self._append(writes, value, key, headers):
-            await self._writer.room()
+            await self._cluster.writer.room()
         return data
 
     async def acknowledge(self, subscription: Subscription, message: Message) -> None:
@@ -162,15 +139,8 @@ class Transaction:
             ConnectorError: a record was not delivered; the transaction can only be aborted.
             RefusedError, RequestTimeoutError: its partitions could not be registered.
         """
-        await self._registered()
-        if self._unreported:
-            self._cluster.gathering.waits(self)
-            landed = asyncio.get_running_loop().create_future()
-            self._flushing.append(landed)
-            await landed
-        for writes in self._writes.values():
-            if writes.error is not None:
-                raise writes.error
+        await self._registration.finished()
+        await self._records.flush()
 
     async def commit(self, *, wait_visible: bool = False) -> None:
         """Makes every record of the transaction visible, or raises.
@@ -187,21 +157,22 @@ class Transaction:
         try:
             await self.flush()
             await self._acks.gathered()
-            written = tuple([await self._counted(one) for one in self._writes.values()])
+            written = await self._records.counted()
         except StilltideError:
             await self._abort_quietly()
             raise
-        self._state = "unknown"
-        if self._id is not None:
+        self._close("unknown")
+        txn = self._registration.id
+        if txn is not None:
             try:
-                answer = await self._ask_end(self._id, written, wait_visible=wait_visible)
+                answer = await self._ask_end(txn, written, wait_visible=wait_visible)
             except RefusedError:
                 self._state = "aborted"
                 raise
             except StilltideError as error:
-                raise self._outcome_unknown(str(error)) from error
+                raise outcome_unknown(txn, str(error)) from error
             if not isinstance(answer, Done):
-                raise self._outcome_unknown("the coordinator no longer remembers the request")
+                raise outcome_unknown(txn, "the coordinator no longer remembers the request")
         self._state = "committed"
         self._acks.ended(committed=True)
 
@@ -213,13 +184,13 @@ class Transaction:
             RequestTimeoutError: no answer in time; its time-out will abort it.
         """
         self._must_be_open()
-        self._state = "aborted"
-        self._held.clear()
-        if self._registrar is not None:
-            await asyncio.gather(self._registrar, return_exceptions=True)
-        if self._id is not None:
+        self._close("aborted")
+        self._records.discard_held()
+        await self._registration.stopped()
+        txn = self._registration.id
+        if txn is not None:
             # With acknowledgements it waits until their messages can be delivered again.
-            await self._ask_end(self._id, None, wait_visible=bool(self._acks))
+            await self._ask_end(txn, None, wait_visible=bool(self._acks))
 
     async def _ask_end(
         self, txn: TxnId, written: tuple[Written, ...] | None, *, wait_visible: bool
@@ -240,47 +211,21 @@ class Transaction:
         try:
             await self.abort()
         except StilltideError as failure:
-            log.warning("abort_failed", transaction=str(self._id), why=failure.primary)
+            log.warning("abort_failed", transaction=str(self._registration.id), why=failure.primary)
 
     def _must_be_open(self) -> None:
         if self._state != "open":
             raise TransactionStateError(f"the transaction has ended: {self._state}")
 
-    def _outcome_unknown(self, detail: str) -> OutcomeUnknownError:
-        return OutcomeUnknownError(
-            f"whether transaction {self._id} was committed is unknown",
-            detail=detail,
-            hint="read it back, or ask its coordinator, before you do the work again",
-        )
-
-    def _registered_ahead(self, data: TopicPartition) -> PartitionWrites | None:
-        """Where the partition is registered already, as with a transaction from stock (C9)."""
-        self._take_from_stock(data)
-        registered = self._ahead.get(data)
-        if registered is None:
-            return None
-        self._cluster.gathering.sends(self)
-        writes = self._writes[data] = PartitionWrites(registered, self._reported)
-        return writes
-
-    def _take_from_stock(self, used: Used) -> None:
-        """Begins with a transaction that is registered with what is used first, if there is one."""
-        if self._id is None and self._registrar is None:
-            pooled = self._cluster.pool.take(self._timeout_ms, used)
-            if pooled is not None:
-                txn = TxnId(self._cluster.coordinator, pooled.sequence)
-                self._begun(txn)
-                self._ahead = pooled.registered
-                self._acks.registered_ahead(txn, pooled.subscriptions)
-
-    def _begun(self, txn_id: TxnId) -> None:
-        self._id = txn_id
-        self._header = [(TXN, txn_id.to_bytes())]
+    def _close(self, state: str) -> None:
+        """The outcome is asked for, and nothing more may be sent."""
+        self._state = state
+        self._records.close()
 
     async def _partition(
         self, topic: str, key: bytes | None, partition: int | None
     ) -> TopicPartition:
-        """Where a record goes that is sent so; raises as `send`."""
+        """The partition for a record with these arguments of `send`; raises as `send`."""
         described = self._cluster.topic(topic) or await self._cluster.describe(topic)
         count = described.partition_count
         if partition is None:
@@ -289,13 +234,12 @@ class Transaction:
             raise FatalError(f"partition {partition} is not in 0..{count - 1}", topic=topic)
         return TopicPartition(topic, partition)
 
-    async def _hold(self, data: TopicPartition, record: _Outgoing) -> None:
+    async def _hold(self, data: TopicPartition, record: HeldRecord) -> None:
         """Keeps a record until its partition is registered (C2)."""
-        self._held.setdefault(data, []).append(record)
-        self._held_count += 1
-        await self._start_registering()
-        if self._held_count > HELD_RECORDS_MAX:
-            await self._registered()
+        self._records.hold(data, record)
+        await self._registration.start()
+        if self._records.held_count > HELD_RECORDS_MAX:
+            await self._registration.finished()
 
     async def _acknowledge(
         self, subscription: Subscription, message: Message, *, cumulative: bool
@@ -303,109 +247,6 @@ class Transaction:
         self._must_be_open()
         self._acks.claim(subscription.acknowledging, message, cumulative=cumulative)
         if self._acks.unregistered:
-            self._take_from_stock(self._acks.unregistered[0])
+            self._registration.take_from_stock(self._acks.unregistered[0])
         if self._acks.unregistered:
-            await self._start_registering()
-
-    async def _start_registering(self) -> None:
-        if self._registrar is None or self._registrar.done():
-            await self._registered()  # raises what the last registration failed with
-            self._registrar = asyncio.create_task(self._register())
-
-    async def _registered(self) -> None:
-        if self._registrar is not None:
-            await asyncio.shield(self._registrar)
-
-    async def _register(self) -> None:
-        """Registers what is held, one request at a time, and lets its records go."""
-        while self._held or self._acks.unregistered:
-            partitions = tuple(map(self._cluster.registration, self._held))
-            subscriptions = self._acks.unregistered
-            txn = self._id
-            if txn is None:
-                coordinator = self._cluster.coordinator
-                body = Open(self._timeout_ms, 1, partitions, subscriptions)
-                opened = await self._ask(coordinator, body, Opened)
-                txn = TxnId(coordinator, opened.first_sequence)
-                self._begun(txn)
-            else:
-                await self._add(txn, partitions, subscriptions)
-            self._acks.registered(txn, subscriptions)
-            for registered in partitions:
-                await self._let_go(registered)
-
-    async def _add(
-        self,
-        txn: TxnId,
-        partitions: tuple[Registered, ...],
-        subscriptions: tuple[SubscriptionId, ...],
-    ) -> None:
-        """Registers with the open transaction what came later."""
-        bodies: list[AddPartitions | AddSubscriptions] = []
-        if partitions:
-            bodies.append(AddPartitions(txn.sequence, partitions))
-        if subscriptions:
-            bodies.append(AddSubscriptions(txn.sequence, subscriptions))
-        await asyncio.gather(*(self._ask(txn.coordinator, body, Done) for body in bodies))
-
-    async def _ask(
-        self, coordinator: int, body: Open | AddPartitions | AddSubscriptions, wanted: type[A]
-    ) -> A:
-        """Asks what may be asked anew: opening in vain is harmless, registering repeats (C2)."""
-        answer = await self._cluster.ask(coordinator, body)
-        if isinstance(answer, Unknown):  # the first request after an hour's silence (C1b)
-            answer = await self._cluster.ask(coordinator, body)
-        if not isinstance(answer, wanted):
-            raise self._outcome_unknown("the coordinator no longer remembers the request")
-        return answer
-
-    async def _let_go(self, registered: Registered) -> None:
-        data = registered.data
-        writes = PartitionWrites(registered, self._reported)
-        held = self._held.get(data, [])
-        if held:
-            self._cluster.gathering.sends(self)
-        for record in held:  # grows while it is drained, so that order is kept
-            while not self._append(writes, *record):
-                await self._writer.room()
-        self._held_count -= len(held)
-        self._held.pop(data, None)
-        if self._state == "open":
-            self._writes[data] = writes
-
-    def _append(
-        self,
-        writes: PartitionWrites,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
-    ) -> bool:
-        """Hands a record to the producer; False while its queue is full."""
-        with_txn = [*self._header, *headers] if headers else self._header
-        try:
-            self._writer.append(writes.data, value, writes.delivered, key=key, headers=with_txn)
-        except RetriableError:
-            return False
-        writes.sent += 1
-        self._unreported += 1
-        return True
-
-    def _reported(self) -> None:
-        self._unreported -= 1
-        if self._unreported:
-            return
-        self._cluster.gathering.durable(self)
-        for landed in self._flushing:
-            if not landed.done():
-                landed.set_result(None)
-        self._flushing.clear()
-
-    async def _counted(self, writes: PartitionWrites) -> Written:
-        """What the commit says of one partition (C6)."""
-        assert writes.count == writes.sent, "a delivery report is missing"
-        data, first, end = writes.data, writes.first, writes.end
-        known_ends = self._cluster.known_ends
-        if writes.unplaced:  # bounds that surely hold the record do as well (C3)
-            first, end = writes.start, await self._cluster.end_offset(data)
-        known_ends[data] = EndOffset(max(end, known_ends[data]))
-        return Written(data, Offset(first), EndOffset(end), writes.count)
+            await self._registration.start()

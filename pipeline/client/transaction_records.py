@@ -1,0 +1,146 @@
+"""The records of one transaction: held until their partition is registered, appended, counted.
+
+*Source*: protocols.md C2, C3, C6. D6 is made impossible here: a record leaves only after its
+partition is registered with its transaction.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stilltide.connectors.errors import RetriableError
+from stilltide.pipeline.client.cluster import ClientCluster
+from stilltide.pipeline.client.partition_writes import PartitionWrites
+from stilltide.schemas.coordinator.transactions import Registered, Written
+from stilltide.schemas.headers import TXN
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+
+
+class HeldRecord(NamedTuple):
+    """A record that waits for its partition to be registered."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+class TransactionRecords:
+    """The records of one transaction.
+
+    Attributes:
+        writes: what was written, by registered partition.
+        held: records of partitions that are not registered yet.
+        held_count: how many these are.
+    """
+
+    def __init__(self, cluster: ClientCluster) -> None:
+        self._cluster = cluster
+        self._writer = cluster.writer
+        self._header: list[tuple[str, bytes]] = []
+        self.writes: dict[TopicPartition, PartitionWrites] = {}
+        self.held: dict[TopicPartition, list[HeldRecord]] = {}
+        self.held_count = 0
+        self._unreported = 0
+        self._flushing: list[asyncio.Future[None]] = []
+        self._closed = False
+
+    def belong_to(self, txn: TxnId) -> None:
+        """The transaction has begun: every record carries its identity."""
+        self._header = [(TXN, txn.to_bytes())]
+
+    def open(self, registered: Registered) -> PartitionWrites:
+        """The partition is registered, and nothing is held for it: records may be appended."""
+        self._cluster.gathering.sends(self)
+        writes = self.writes[registered.data] = PartitionWrites(registered, self._reported)
+        return writes
+
+    def hold(self, data: TopicPartition, record: HeldRecord) -> None:
+        """Keeps a record until its partition is registered (C2)."""
+        self.held.setdefault(data, []).append(record)
+        self.held_count += 1
+
+    async def let_go(self, registered: Registered) -> None:
+        """The partition is registered: appends the records that are held for it."""
+        data = registered.data
+        writes = PartitionWrites(registered, self._reported)
+        held = self.held.get(data, [])
+        if held:
+            self._cluster.gathering.sends(self)
+        for record in held:  # grows while it is drained, so that order is kept
+            while not self.append(writes, *record):
+                await self._writer.room()
+        self.held_count -= len(held)
+        self.held.pop(data, None)
+        if not self._closed:
+            self.writes[data] = writes
+
+    def append(
+        self,
+        writes: PartitionWrites,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+    ) -> bool:
+        """Hands a record to the producer; False while its queue is full."""
+        with_txn = [*self._header, *headers] if headers else self._header
+        try:
+            self._writer.append(writes.data, value, writes.delivered, key=key, headers=with_txn)
+        except RetriableError:
+            return False
+        writes.sent += 1
+        self._unreported += 1
+        return True
+
+    async def flush(self) -> None:
+        """Waits until every record that was appended is durable.
+
+        Raises:
+            ConnectorError: a record was not delivered.
+        """
+        if self._unreported:
+            self._cluster.gathering.waits(self)
+            landed = asyncio.get_running_loop().create_future()
+            self._flushing.append(landed)
+            await landed
+        for writes in self.writes.values():
+            if writes.error is not None:
+                raise writes.error
+
+    async def counted(self) -> tuple[Written, ...]:
+        """What the commit says of each partition, once all is durable (C6)."""
+        return tuple([await self._counted(one) for one in self.writes.values()])
+
+    def delivered(self) -> dict[TopicPartition, int]:
+        """Records known to be durable so far, by partition."""
+        return {data: writes.count for data, writes in self.writes.items()}
+
+    def close(self) -> None:
+        """The outcome has been asked for: no further partition is written to."""
+        self._closed = True
+
+    def discard_held(self) -> None:
+        """The transaction aborts: what is held never leaves."""
+        self.held.clear()
+
+    def ended(self) -> None:
+        """The transaction is over."""
+        self._cluster.gathering.ended(self)
+
+    def _reported(self) -> None:
+        self._unreported -= 1
+        if self._unreported:
+            return
+        self._cluster.gathering.durable(self)
+        for landed in self._flushing:
+            if not landed.done():
+                landed.set_result(None)
+        self._flushing.clear()
+
+    async def _counted(self, writes: PartitionWrites) -> Written:
+        assert writes.count == writes.sent, "a delivery report is missing"
+        data, first, end = writes.data, writes.first, writes.end
+        known_ends = self._cluster.known_ends
+        if writes.unplaced:  # bounds that surely hold the record do as well (C3)
+            first, end = writes.start, await self._cluster.end_offset(data)
+        known_ends[data] = EndOffset(max(end, known_ends[data]))
+        return Written(data, Offset(first), EndOffset(end), writes.count)

@@ -1,0 +1,147 @@
+"""How one transaction begins, and is registered with the partitions and subscriptions it uses.
+
+*Source*: protocols.md C1b, C2, C9.
+
+*Invariants*: one request at a time registers all that waits. A transaction that was opened ahead
+is used only as the first one, before any registration has begun.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TypeVar
+
+from stilltide.pipeline.client.cluster import ClientCluster
+from stilltide.pipeline.client.partition_writes import PartitionWrites
+from stilltide.pipeline.client.transaction_acks import TransactionAcks
+from stilltide.pipeline.client.transaction_records import TransactionRecords
+from stilltide.pipeline.core.coordinator.pool import Used
+from stilltide.pipeline.errors import OutcomeUnknownError
+from stilltide.schemas.coordinator.transactions import (
+    AddPartitions,
+    AddSubscriptions,
+    Done,
+    Open,
+    Opened,
+    Registered,
+    Unknown,
+)
+from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
+
+A = TypeVar("A", Opened, Done)
+
+
+class TransactionRegistration:
+    """The registration of one transaction.
+
+    Args:
+        cluster: of the client.
+        timeout_ms: of the transaction.
+        records: are let go when their partition is registered.
+        acks: are sent when their subscription is registered.
+
+    Attributes:
+        id: of the transaction, once it has begun.
+    """
+
+    def __init__(
+        self,
+        cluster: ClientCluster,
+        timeout_ms: int,
+        records: TransactionRecords,
+        acks: TransactionAcks,
+    ) -> None:
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+        self._records = records
+        self._acks = acks
+        self.id: TxnId | None = None
+        self._ahead: Mapping[TopicPartition, Registered] = {}  # registered before it began (C9)
+        self._running: asyncio.Task[None] | None = None
+
+    def opened_ahead(self, data: TopicPartition) -> PartitionWrites | None:
+        """Opens the partition if the transaction was opened ahead, registered with it (C9)."""
+        self.take_from_stock(data)
+        registered = self._ahead.get(data)
+        return None if registered is None else self._records.open(registered)
+
+    def take_from_stock(self, used: Used) -> None:
+        """Begins with a transaction that is registered with what is used first, if there is one."""
+        if self.id is None and self._running is None:
+            pooled = self._cluster.pool.take(self._timeout_ms, used)
+            if pooled is not None:
+                txn = TxnId(self._cluster.coordinator, pooled.sequence)
+                self._begin(txn)
+                self._ahead = pooled.registered
+                self._acks.registered_ahead(txn, pooled.subscriptions)
+
+    async def start(self) -> None:
+        """Registers what waits, on a task; raises why the registration before has failed."""
+        if self._running is None or self._running.done():
+            await self.finished()
+            self._running = asyncio.create_task(self._register())
+
+    async def finished(self) -> None:
+        """Waits for the registration under way; raises why it has failed."""
+        if self._running is not None:
+            await asyncio.shield(self._running)
+
+    async def stopped(self) -> None:
+        """Waits for the registration under way, whether or not it fails."""
+        if self._running is not None:
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    def _begin(self, txn: TxnId) -> None:
+        self.id = txn
+        self._records.belong_to(txn)
+
+    async def _register(self) -> None:
+        """Registers what waits, one request at a time, and lets its records go."""
+        while self._records.held or self._acks.unregistered:
+            partitions = tuple(map(self._cluster.registration, self._records.held))
+            subscriptions = self._acks.unregistered
+            txn = self.id
+            if txn is None:
+                coordinator = self._cluster.coordinator
+                body = Open(self._timeout_ms, 1, partitions, subscriptions)
+                opened = await self._ask(coordinator, body, Opened)
+                txn = TxnId(coordinator, opened.first_sequence)
+                self._begin(txn)
+            else:
+                await self._add(txn, partitions, subscriptions)
+            self._acks.registered(txn, subscriptions)
+            for registered in partitions:
+                await self._records.let_go(registered)
+
+    async def _add(
+        self,
+        txn: TxnId,
+        partitions: tuple[Registered, ...],
+        subscriptions: tuple[SubscriptionId, ...],
+    ) -> None:
+        """Registers with the open transaction what came later."""
+        bodies: list[AddPartitions | AddSubscriptions] = []
+        if partitions:
+            bodies.append(AddPartitions(txn.sequence, partitions))
+        if subscriptions:
+            bodies.append(AddSubscriptions(txn.sequence, subscriptions))
+        await asyncio.gather(*(self._ask(txn.coordinator, body, Done) for body in bodies))
+
+    async def _ask(
+        self, coordinator: int, body: Open | AddPartitions | AddSubscriptions, wanted: type[A]
+    ) -> A:
+        """Asks what may be asked twice: opening in vain is harmless, registering repeats (C2)."""
+        answer = await self._cluster.ask(coordinator, body)
+        if isinstance(answer, Unknown):  # the first request after an hour's silence (C1b)
+            answer = await self._cluster.ask(coordinator, body)
+        if not isinstance(answer, wanted):
+            raise outcome_unknown(self.id, "the coordinator no longer remembers the request")
+        return answer
+
+
+def outcome_unknown(txn: TxnId | None, detail: str) -> OutcomeUnknownError:
+    """The error of a transaction that may have committed or not."""
+    return OutcomeUnknownError(
+        f"whether transaction {txn} was committed is unknown",
+        detail=detail,
+        hint="read it back, or ask its coordinator, before you do the work again",
+    )

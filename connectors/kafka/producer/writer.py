@@ -1,26 +1,20 @@
-"""A log writer on confluent-kafka's plain producer and one thread that polls it.
+"""A log writer on confluent-kafka's plain producer.
 
 *Source*: faust.md 7: the asyncio producer of the same package waits for batches of its own, so a
 lone record took 100 ms to 1 s.
 
-*Invariants*: one report per append, on the loop, in the order librdkafka made them unless it was
-hurried; a thousand reports cost one wake of the loop; one of thread and loop polls at a time.
+*Invariants*: one report per append, on the loop, in the order librdkafka made them unless the
+writer was hurried; a thousand reports cost one wake of the loop.
 
-Threads: the poll thread, and one that hurries, only append to `_reports` and wake the loop;
-everything else belongs to the loop. `_wake_due` is cleared before the reports are counted, so a
-report that is not counted finds it cleared and wakes the loop again.
-
-The client takes the interpreter's lock once for each report, and a thread that does so next to a
-busy loop keeps both waiting for each other. While many records are under way the thread rests, and
-the loop polls.
+Threads: the thread that polls (`ProducerPolling`) and the thread that hurries (`Hurrier`) only
+append to `_reports` and wake the loop; everything else belongs to the loop. `_wake_due` is cleared
+before the reports are counted, so a report that is not counted finds it cleared and wakes the loop
+again.
 """
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -29,24 +23,13 @@ from stilltide.connectors.errors import ConnectorError, FatalError, RetriableErr
 from stilltide.connectors.kafka.config import KafkaConfig, producer_options
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.logs import ClientLog
+from stilltide.connectors.kafka.producer.hurrying import Hurrier
+from stilltide.connectors.kafka.producer.polling import ProducerPolling
 from stilltide.connectors.ports.writers import Delivered
 from stilltide.schemas.values import TopicPartition
 
-_POLL_S = 0.1
-
-_HURRY_S = 0.001
-"""The client lingers not while it flushes: as long as its own thread takes to see that."""
-
 _MANY_RECORDS = 100
-"""With so many under way reports come in crowds, and a millisecond later is soon enough."""
-
-_TURN_S = 0.001
-
-_REST_S = 1.0
-"""A thread that rests looks so often whether there still is a loop."""
-
-_FEW_S = 0.1
-"""The thread polls again once fewer were under way for so long."""
+"""With so many under way the loop polls."""
 
 _UNKNOWN_OFFSET = -1
 
@@ -58,8 +41,6 @@ class KafkaWriter:
     not yet up, and the first record waits for it.
     """
 
-    _loop: asyncio.AbstractEventLoop
-
     def __init__(self, config: KafkaConfig, client_id: str, linger_ms: float) -> None:
         self._client_id = client_id
         self._records_max = config.writer_records_max
@@ -67,12 +48,9 @@ class KafkaWriter:
         self._reports: deque[tuple[Delivered, ConnectorError | None, int]] = deque()
         self._wake_due = False
         self._under_way = 0
-        self._many_at = 0.0
-        self._thread_polls = threading.Event()
         self._flushing: list[asyncio.Future[None]] = []
         self._full = False
         self._has_room = asyncio.Event()
-        self._ending = False
         self._last_error = ""
         options = {**producer_options(config, client_id, linger_ms), "error_cb": self._note_error}
         try:
@@ -80,10 +58,8 @@ class KafkaWriter:
         except KafkaException as error:
             raise translate(error, self._address, "cannot make a producer") from error
         self._produce: Callable[..., None] = self._start
-        self._thread: threading.Thread | None = None
-        self._lingers = linger_ms > 0
-        self._hurry_due = False
-        self._hurrier = ThreadPoolExecutor(1, f"{client_id}-hurry")
+        self._polling: ProducerPolling | None = None
+        self._hurrier = Hurrier(self._producer, f"{client_id}-hurry") if linger_ms > 0 else None
 
     def append(
         self,
@@ -121,9 +97,8 @@ class KafkaWriter:
 
     def hurry(self) -> None:
         """Sends what is queued without lingering; see `LogWriter.hurry`."""
-        if self._lingers and self._under_way and not self._hurry_due and not self._ending:
-            self._hurry_due = True
-            self._hurrier.submit(self._send_now)
+        if self._hurrier is not None and self._under_way:
+            self._hurrier.hurry()
 
     async def flush(self, timeout_s: float) -> bool:
         """Waits for every queued record; False when some are still under way."""
@@ -141,25 +116,38 @@ class KafkaWriter:
     async def close(self, timeout_s: float = 5.0) -> None:
         """Flushes, then fails what is left with `RetriableError`; safe to call twice."""
         self._produce = self._refuse
-        if self._thread is not None:
+        if self._polling is not None:
             await self.flush(timeout_s)
-            self._ending = True
-            self._thread_polls.set()
-            await asyncio.to_thread(self._hurrier.shutdown)
-            await asyncio.to_thread(self._thread.join)
+            self._polling.end()
+            if (hurrier := self._hurrier) is not None:
+                self._hurrier = None
+                await hurrier.close()
+            await self._polling.ended()
             self._drain()
             assert not self._under_way, "the producer kept a report"
         self._has_room.set()
         self._producer = None
 
+    def has_many(self) -> bool:
+        """Whether so many records are under way that the loop polls."""
+        return self._under_way >= _MANY_RECORDS
+
+    def thread_polled(self) -> None:
+        """The thread has polled; the last reports may have come while the queue still was full."""
+        if self._full:
+            self._wake()
+
+    def loop_polls(self, producer: Producer) -> None:
+        """Polls on the loop, and passes on what that brings."""
+        self._wake_due = True  # what comes now is passed on at once
+        producer.poll(0)
+        self._drain()
+
     def _start(self, *record: object, **headers: object) -> None:
-        """Stands for `produce` in the first append."""
+        """Takes the place of `produce` in the first append."""
         assert self._producer is not None
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(
-            target=self._poll, args=(self._producer,), name=self._client_id, daemon=True
-        )
-        self._thread.start()
+        self._polling = ProducerPolling(self._producer, self, self._client_id)
+        self._polling.start()
         self._produce = self._producer.produce
         self._produce(*record, **headers)
 
@@ -175,30 +163,6 @@ class KafkaWriter:
 
     def _refuse(self, *_: object, **__: object) -> None:
         raise FatalError(f"writer {self._client_id} is closed")
-
-    @property
-    def _over(self) -> bool:
-        """Whether nobody waits for reports any more."""
-        return self._ending or self._loop.is_closed()
-
-    def _poll(self, producer: Producer) -> None:
-        """Runs on the poll thread until the end, then purges what no flush has waited for."""
-        while not self._over:
-            producer.poll(_POLL_S)
-            if self._full:
-                # The last reports may have come while the queue still counted their records.
-                self._wake()
-            if self._under_way >= _MANY_RECORDS:
-                self._rest()
-        if len(producer):
-            producer.purge()
-            producer.flush()
-
-    def _send_now(self) -> None:
-        """Runs on the thread that hurries: the poll thread cannot be interrupted."""
-        self._hurry_due = False
-        assert self._producer is not None
-        self._producer.flush(_HURRY_S)
 
     def _report(self, delivered: Delivered, error: KafkaError | None, message: Message) -> None:
         """One record's fate, on a thread that polls."""
@@ -219,41 +183,13 @@ class KafkaWriter:
         if not self._wake_due:
             self._wake()
 
-    def _rest(self) -> None:
-        """Has the loop poll, until few are under way."""
-        self._thread_polls.clear()
-        self._call_loop(self._take_turns)
-        while not (self._over or self._thread_polls.wait(_REST_S)):
-            pass
-
-    def _take_turns(self) -> None:
-        self._many_at = self._loop.time()
-        self._turn()
-
-    def _turn(self) -> None:
-        """Polls on the loop, now and again in a millisecond, or has the thread go on."""
-        if self._ending or self._loop.time() - self._many_at >= _FEW_S:
-            self._thread_polls.set()
-            return
-        assert self._producer is not None
-        self._wake_due = True  # what comes now is told at once
-        self._producer.poll(0)
-        self._drain()
-        if self._under_way >= _MANY_RECORDS:
-            self._many_at = self._loop.time()
-        self._loop.call_later(_TURN_S, self._turn)
-
     def _wake(self) -> None:
         self._wake_due = True
-        self._call_loop(self._drain)
-
-    def _call_loop(self, call: Callable[[], None]) -> None:
-        """From a thread; a loop that ended without closing its writer has nobody left to tell."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(call)
+        assert self._polling is not None
+        self._polling.call_loop(self._drain)
 
     def _drain(self) -> None:
-        """Tells the callers what the poll thread has collected."""
+        """Passes on to the callers the reports that polls have collected."""
         self._wake_due = False
         reports = self._reports
         drained = len(reports)
@@ -263,7 +199,7 @@ class KafkaWriter:
             try:
                 delivered(error, offset)
             except Exception as failure:  # noqa: BLE001 - one caller's bug must not cost the others their reports
-                self._loop.call_exception_handler(
+                asyncio.get_running_loop().call_exception_handler(
                     {"message": "a delivery callback failed", "exception": failure}
                 )
         if self._full and (drained or not self._under_way):

@@ -1,4 +1,4 @@
-"""Everything that talks to something outside the process; imports schemas and client libraries."""
+"""Access to what is outside the process: Kafka, Spark, the wall clock, local brokers."""
 
 if __name__ != "stilltide.connectors":
     raise ImportError(

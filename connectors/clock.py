@@ -1,4 +1,4 @@
-"""The wall clock: what is asked of one, and the machine's."""
+"""The wall clock: its interface, and the machine's clock."""
 
 import time
 from typing import Protocol

@@ -1,6 +1,6 @@
-"""What metadata of a commit must be, the same for every connector.
+"""Checks the metadata of a group's commit, for every connector alike.
 
-*Source*: connectors.ports, `GroupReader.commit`; kafka.md 2.
+*Source*: connectors.ports, `GroupReader.commit`; Kafka's `offset.metadata.max.bytes`.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,11 @@ from stilltide.schemas.values import TopicPartition
 
 
 def check_metadata(metadata: Mapping[TopicPartition, str]) -> None:
-    """Passes what a broker with default settings takes.
+    """Passes metadata that a broker with default settings takes.
 
     Raises:
-        FatalError: it is too long, or not ASCII, whose bytes brokers and clients count differently.
+        FatalError: metadata is too long, or not ASCII: of other text brokers count the bytes and
+            clients the characters.
     """
     for data, text in metadata.items():
         if len(text) > COMMIT_METADATA_CHARS_MAX or not text.isascii():

@@ -1,6 +1,6 @@
-"""The one vocabulary of connector failures; every client library's errors are mapped to it.
+"""The errors of all connectors; the errors of every client library become one of them.
 
-*Source*: architecture.md, The tree.
+*Source*: ARCHITECTURE.md.
 """
 
 from stilltide.schemas.errors import StilltideError
@@ -11,7 +11,7 @@ class ConnectorError(StilltideError):
 
 
 class RetriableError(ConnectorError):
-    """It may succeed when tried again: broker away, time-out, local queue full."""
+    """The call may succeed when tried again: broker away, time-out, local queue full."""
 
 
 class FencedError(ConnectorError):
@@ -19,12 +19,12 @@ class FencedError(ConnectorError):
 
 
 class FatalError(ConnectorError):
-    """It will not succeed when tried again: refused, misconfigured, missing."""
+    """The call will not succeed when tried again: refused, misconfigured, missing."""
 
 
 class OffsetOutOfRangeError(FatalError):
-    """The log does not hold this offset: it was trimmed away, or never written."""
+    """The log does not hold this offset: the record was trimmed away, or never written."""
 
 
 class ActiveGroupError(FatalError):
-    """A consumer group has members, so nobody else can move its offsets."""
+    """The consumer group has members, so only they can move its offsets."""

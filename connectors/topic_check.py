@@ -1,6 +1,6 @@
-"""What `ensure_topics` refuses, the same in every connector.
+"""The checks of `ensure_topics`, for every connector alike.
 
-*Source*: system.md, Topics: every topic is created, and its config verified, at start.
+*Source*: connectors.ports, `LogAdmin.ensure_topics`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ from stilltide.connectors.errors import FatalError
 from stilltide.schemas.topics import TopicSpec
 
 PARTITIONS_MAX = 100_000
-"""As many as the Kafka client takes in one topic."""
+"""The most partitions of a topic that the Kafka client accepts."""
 
 
 def check_specs(specs: Sequence[TopicSpec]) -> None:
-    """Passes when the specs can be met at all.
+    """Passes specs that some cluster could meet.
 
     Raises:
         FatalError: a number of partitions out of bounds, or a topic named twice.
@@ -31,10 +31,10 @@ def check_specs(specs: Sequence[TopicSpec]) -> None:
 
 
 def check_topic(spec: TopicSpec, partition_count: int, configs: Mapping[str, str | None]) -> None:
-    """Passes when an existing topic is what `spec` says; configs that it leaves out may differ.
+    """Passes an existing topic that is as `spec` demands; configs not in `spec` may differ.
 
     Raises:
-        FatalError: other partitions or configs; names topic, config, what was found and wanted.
+        FatalError: other partitions or configs; names topic, config, and both values.
     """
     if partition_count != spec.partition_count:
         raise FatalError(
@@ -52,13 +52,13 @@ def check_topic(spec: TopicSpec, partition_count: int, configs: Mapping[str, str
 
 
 def too_few_brokers(spec: TopicSpec, brokers: int) -> FatalError:
-    """The error of a topic that cannot be created on so few brokers."""
+    """The error for a topic that needs more replicas than the cluster has brokers."""
     assert spec.replicas is not None
     count = spec.replicas.factor
     return FatalError(
         f"the topic would have {count} replicas, but the cluster has {_brokers(brokers)}",
-        detail=f"{_brokers(count - brokers)} missing: each replica lies on a broker of its own",
-        hint=f"start them, or set replication_factor to {brokers}",
+        detail=f"{_brokers(count - brokers)} missing: each replica needs a broker of its own",
+        hint=f"start more brokers, or set replication_factor to {brokers}",
         topic=spec.name,
     )
 
@@ -68,5 +68,5 @@ def _brokers(count: int) -> str:
 
 
 def _normal(value: str | None) -> list[str]:
-    """Lists, such as those of `cleanup.policy`, have no order."""
+    """The items of a value in order: in lists, such as `cleanup.policy`, order means nothing."""
     return sorted(part.strip() for part in (value or "").split(","))

@@ -1,8 +1,8 @@
 """Settings of the Kafka connector, and the librdkafka options they become.
 
-*Source*: faust.md 7 (producer), kafka.md 2 and 7 (traps). What a promise of `connectors.ports`
-rests on is passed explicitly, even where the value equals today's default. The environment is not
-read here.
+*Source*: docs/internals/kafka-clients.md. An option that a promise of `connectors.ports` rests on
+is passed explicitly, even where the value equals today's default. The module does not read the
+environment.
 
 Refuses an `extra` option that would break such a promise.
 """
@@ -18,31 +18,31 @@ from stilltide.connectors.ports.fetching import Fetching
 Options = dict[str, str | int | float | bool]
 
 RECORD_BYTES_MAX = 6 * 1024 * 1024
-"""Largest record a writer takes: above every topic's own limit, so that the topic decides."""
+"""Largest record that a writer accepts; higher than any topic's limit, so the topic decides."""
 
 _FETCH_BYTES = 8 * 1024 * 1024
 _SCAN_BYTES = 512 * 1024
 _READ_AHEAD_KIB = 32 * 1024
 _FETCH_WAIT_MS = 100
-"""A broker holds an empty fetch this long; only then is `EndReached` known."""
+"""A broker delays an empty answer to a fetch this long; `EndReached` follows the answer."""
 
 _FETCHING: dict[Fetching, Options] = {
     Fetching.TAILING: {},
-    # Of what it fetches at once, who looks a single record up throws the rest away.
+    # A reader that looks up a single record throws the rest of its fetch away: fetch little.
     Fetching.SCANNING: {"fetch.wait.max.ms": 1, "fetch.message.max.bytes": _SCAN_BYTES},
     Fetching.IN_BULK: {"fetch.min.bytes": _FETCH_BYTES},
 }
 
 _TRANSACTION_TIMEOUT_MS = 60_000
-"""Of a dead writer's transaction; the next owner of its id aborts it sooner."""
+"""Time after which a broker aborts a dead writer's transaction; the id's next owner is faster."""
 
 _COPY_LINGER_MS = 5
 _COPY_BATCH_BYTES = 512 * 1024
 _COPY_QUEUE_KIB = 48 * 1024
-"""Copies on their way, whatever their size; more wait."""
+"""Limit of the copies queued for sending; `CopyWriter.copy` waits while the queue is full."""
 
 TOPIC_ABSENT_MS = 3000
-"""A topic the metadata does not show for so long is missing, not new."""
+"""A topic that the metadata does not show for this long is missing; until then it may be new."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class _Bound:
 
 _DAY_S = 24 * 60 * 60.0
 _BOUNDS = {
-    "request_timeout_s": _Bound(0.1, 300, "a broker away must be noticed, a slow one borne"),
+    "request_timeout_s": _Bound(0.1, 300, "a slow broker may answer; an absent one is noticed"),
     "delivery_timeout_s": _Bound(0.1, _DAY_S, "a writer's caller waits that long for an outcome"),
-    "session_timeout_s": _Bound(1, 300, "a dead member's partitions stand still that long"),
-    "fetch_timeout_s": _Bound(1, 300, "a busy broker must be borne, a stuck client noticed"),
+    "session_timeout_s": _Bound(1, 300, "nobody reads a dead member's partitions for that long"),
+    "fetch_timeout_s": _Bound(1, 300, "a busy broker may answer; a stuck client is noticed"),
     "writer_records_max": _Bound(1, 10_000_000, "librdkafka's own limit"),
     "reader_records_max": _Bound(1, 1_000_000, "records read ahead are held in memory"),
 }
@@ -65,20 +65,20 @@ _BOUNDS = {
 
 @dataclass(frozen=True)
 class KafkaConfig:
-    """One cluster and how long to wait for it.
+    """The address, options, time-outs and limits of the clients of one cluster.
 
     Attributes:
-        bootstrap_servers: `host:port`, or several with commas between.
+        bootstrap_servers: addresses `host:port` of brokers, separated by commas.
         extra: further librdkafka options for every client, such as those of TLS and SASL.
-        request_timeout_s: for one answer of a broker, and for each call of an admin.
-        delivery_timeout_s: after that a record not acknowledged gets `RetriableError`.
-        session_timeout_s: after that a silent group member loses its partitions.
-        fetch_timeout_s: a reader that no broker answers for so long begins again with a new client.
-        writer_records_max: records a writer queues before an append is refused.
-        reader_records_max: records a reader holds ahead of its caller, more by one batch at most.
+        request_timeout_s: time-out of one request to a broker, and of each call of an admin.
+        delivery_timeout_s: time after which an unacknowledged record gets `RetriableError`.
+        session_timeout_s: time after which a silent group member loses its partitions.
+        fetch_timeout_s: time without any broker's answer after which a reader makes a new client.
+        writer_records_max: number of queued records at which a writer refuses an append.
+        reader_records_max: number of records that a reader fetches ahead, plus one batch at most.
 
     Raises:
-        FatalError: a value out of bounds, or an extra option that is not the caller's to set.
+        FatalError: a value is out of bounds, or an extra option is one that the connector sets.
     """
 
     bootstrap_servers: str
@@ -100,23 +100,23 @@ class KafkaConfig:
             # `not in range` would let nan through.
             if not bound.least <= value <= bound.most:
                 raise FatalError(
-                    f"{name} is {value}; it lies in {bound.least:g}..{bound.most:g}",
+                    f"{name} is {value}; allowed are {bound.least:g}..{bound.most:g}",
                     detail=bound.reason,
                 )
         for name in sorted(_OURS & self.extra.keys()):
             raise FatalError(
-                f"the Kafka option {name} is not open to change",
+                f"the Kafka option {name} cannot be changed",
                 detail="the connector's promises rest on it",
                 hint="take it out of the extra options",
             )
 
 
 Cluster = str | KafkaConfig
-"""What reaches a cluster: its bootstrap servers, or with TLS, SASL and patience."""
+"""How to reach a cluster: bootstrap servers, or a config with TLS, SASL and time-outs."""
 
 
 def config_of(cluster: Cluster) -> KafkaConfig:
-    """The same as a config."""
+    """`cluster` as a config."""
     return KafkaConfig(cluster) if isinstance(cluster, str) else cluster
 
 
@@ -142,7 +142,7 @@ def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> O
 
 
 def transactional_options(config: KafkaConfig, transactional_id: str) -> Options:
-    """Options of a producer of native transactions, one at a time."""
+    """Options of a producer of small native transactions."""
     delivery_ms = min(milliseconds(config.delivery_timeout_s), _TRANSACTION_TIMEOUT_MS)
     return {
         **producer_options(config, transactional_id, linger_ms=0),
@@ -175,13 +175,13 @@ def reader_options(
     committed: bool,
     fetching: Fetching = Fetching.TAILING,
 ) -> Options:
-    """Options of a consumer that is told its partitions; the group it names never comes to be."""
+    """Options of a consumer with assigned partitions; its group id is required but never used."""
     options = _consumer_options(config, client_id, committed=committed)
     return {**options, **_FETCHING[fetching], "group.id": client_id}
 
 
 def group_options(config: KafkaConfig, client_id: str, group: str) -> Options:
-    """Options of a group member: eager assignment, so that a rebalance takes everything back."""
+    """Options of a group member: assignment is eager, so a rebalance revokes every partition."""
     session_ms = milliseconds(config.session_timeout_s)
     return {
         **_consumer_options(config, client_id, committed=True),
@@ -235,7 +235,7 @@ def _consumer_options(config: KafkaConfig, client_id: str, *, committed: bool) -
 
 
 def milliseconds(seconds: float) -> int:
-    """As the client libraries take it; never 0 for more than nothing."""
+    """Milliseconds, rounded up: a positive time never becomes 0."""
     return math.ceil(seconds * 1000)
 
 

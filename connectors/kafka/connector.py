@@ -1,6 +1,6 @@
 """The Kafka connector: one cluster's writers, readers and admins.
 
-*Source*: architecture.md, The tree; the ports are in connectors.ports.
+*Source*: connectors.ports.
 
 Parts on kafka-python are imported when a program first asks for one: only operators, indexers and
 controllers of groups do, and loading kafka-python takes longer than loading the client library.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class KafkaConnector:
-    """A `Connector`. Nothing connects before it is used."""
+    """The `LinkConnector` and `GroupConnector` of one Kafka cluster; connects at the first use."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config

@@ -1,9 +1,13 @@
-"""The one place where errors of confluent-kafka become ours.
+"""The one place where errors of confluent-kafka become connector errors.
 
-*Source*: kafka.md 2 (order of the questions to ask an error), 7; connectors.errors.
+*Source*: docs/internals/kafka-clients.md (an error is asked: fatal, then abortable, then
+retriable); connectors.errors.
 
-*Invariants*: every message names the address of the cluster; what is not known to pass by itself,
-or to be a fencing, is `FatalError`.
+*Invariants*: every message names the address of the cluster; an error that is not known to pass by
+itself, or to be a fencing, is `FatalError`.
+
+Compare a `KafkaError` with None by `is`, never by `==`, as `list.count(None)` does: `==` leaves an
+exception set, which makes the next call fail.
 """
 
 import re
@@ -40,7 +44,7 @@ AWAY = frozenset(
         KafkaError._TRANSPORT,  # noqa: SLF001 - as above
     }
 )
-"""The broker cannot be reached at the moment."""
+"""Codes of a broker that cannot be reached at the moment."""
 
 STALE = frozenset(
     {
@@ -50,7 +54,7 @@ STALE = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""The metadata that the client holds does not name the leader that is."""
+"""Codes of a leader that is not the one in the client's metadata."""
 
 _RETRIABLE = (
     AWAY
@@ -96,7 +100,7 @@ MISSING = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""The topic or partition does not exist."""
+"""Codes of a topic or partition that does not exist."""
 
 _OUT_OF_RANGE = frozenset(
     {
@@ -115,7 +119,7 @@ REFUSED = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-"""The broker does not trust us, or we not the broker: asking again changes nothing."""
+"""Codes of refused authentication, of either side; asking again changes nothing."""
 
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
@@ -125,8 +129,8 @@ _HINTS = [
     (
         REFUSED,
         (
-            "check security.protocol, sasl.username, sasl.password, ssl.ca.location and what the "
-            "user is allowed (stilltide config show --origin says where each comes from)"
+            "check security.protocol, sasl.username, sasl.password, ssl.ca.location and the user's "
+            "permissions (stilltide config show --origin shows where each setting comes from)"
         ),
     ),
     (_TOO_LARGE, "write smaller records, or raise max.message.bytes of the topic"),
@@ -135,7 +139,7 @@ _HINTS = [
         _RETRIABLE,
         (
             "check that the broker runs and that its address is right, in bootstrap_servers or "
-            "clusters (stilltide config show --origin says where each comes from); then try again"
+            "clusters (stilltide config show --origin shows where each comes from); then try again"
         ),
     ),
 ]
@@ -146,13 +150,13 @@ _PLACE = re.compile(r"(?P<topic>[\w.-]+) \[(?P<partition>\d+)\]:")
 def translate(
     error: KafkaError | KafkaException, address: str, action: str, *, detail: str = ""
 ) -> ConnectorError:
-    """Our error for one of the client's; returned, for the caller to raise or deliver.
+    """The connector error for an error of confluent-kafka; the caller raises or delivers it.
 
     Args:
-        error: of confluent-kafka.
+        error: the client's error.
         address: bootstrap servers of the cluster.
-        action: what failed, such as `cannot write`.
-        detail: what else is known, such as the last connection error.
+        action: the failed action, such as `cannot write`.
+        detail: further evidence, such as the last connection error.
     """
     cause = error_of(error)
     code = cause.code()
@@ -173,13 +177,13 @@ def translate(
 
 
 def error_of(error: KafkaError | KafkaException) -> KafkaError:
-    """The error inside an exception of the client."""
+    """The `KafkaError` that an exception of the client carries."""
     if isinstance(error, KafkaException):
         return error.args[0]
     return error
 
 
 def place_of(error: KafkaError) -> TopicPartition | None:
-    """Topic and partition that the text of an error callback begins with; it has no fields."""
+    """Topic and partition of an error callback, read from its text: it has no such fields."""
     found = _PLACE.match(error.str())
     return TopicPartition(found["topic"], int(found["partition"])) if found else None

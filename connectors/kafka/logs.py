@@ -1,9 +1,9 @@
-"""Where librdkafka's log lines go: to the standard `logging`, and not more than one can read.
+"""Passes librdkafka's log lines on to the standard `logging`, at a limited rate.
 
-*Source*: kafka.md 7: while a broker is down each client logs an error every 50 ms.
+While a broker is down, each client logs an error every 50 ms.
 
-*Invariants*: the first line of a kind is logged at once; what is held back is counted, and the
-count is told with the next line of that kind.
+*Invariants*: the first line of a kind is logged at once; lines held back are counted, and the next
+line of that kind carries the count.
 """
 
 import logging
@@ -13,7 +13,7 @@ from collections.abc import Callable
 LOGGER = logging.getLogger("stilltide.kafka")
 
 PERIOD_S = 10.0
-"""At most one line of a kind per client in this time."""
+"""Period in which at most one line of a kind is logged for each client."""
 
 _FACILITY = 0
 

@@ -1,9 +1,9 @@
-"""TLS and SASL, given once under librdkafka's names, as the other clients take them.
+"""Translates TLS and SASL options from librdkafka's names to those of the other Kafka clients.
 
-*Source*: librdkafka's CONFIGURATION.md; facts, faust.md 2 (credentials), kafka.md 4, spark.md 2.
+*Source*: librdkafka's CONFIGURATION.md; docs/internals/kafka-clients.md.
 
-Refuses what some client of ours cannot do: one that leaves out what its user asked for may talk to
-a stranger. Keys of certificates must be PKCS #8, which alone all of them read.
+Refuses an option that one of the clients lacks: a client that leaves out a security option may
+connect to an impostor. Keys of certificates must be PKCS #8, the only form that all clients read.
 """
 
 import ssl
@@ -28,7 +28,7 @@ SHARED = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-"""What every client of ours can do."""
+"""The security options that every Kafka client used here supports."""
 
 SECURITY_PREFIXES = ("sasl.", "security.", "ssl.", "enable.sasl.", "enable.ssl.", "https.")
 
@@ -40,10 +40,10 @@ _LOGIN = {
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The same for a Java client, such as Spark's; options of no concern to security are left out.
+    """The security options for a Java client, such as Spark's; all other options are left out.
 
     Raises:
-        FatalError: an option of security that has no equal, or a file that cannot be read.
+        FatalError: a security option has no equivalent in Java, or a file cannot be read.
     """
     given = _security(options, "Java's client")
     made = {
@@ -71,10 +71,10 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def tls_context(options: Mapping[str, str]) -> ssl.SSLContext | None:
-    """The TLS that a client in pure Python speaks; None where `security.protocol` has none.
+    """The TLS context of a client in pure Python; None if `security.protocol` is without TLS.
 
     Raises:
-        FatalError: an option of security that has no equal, or a file that is not what it must be.
+        FatalError: a security option has no equivalent in Python, or a PEM file is not valid.
     """
     given = _security(options, "a client in Python")
     if "SSL" not in given.get("security.protocol", ""):
@@ -89,7 +89,7 @@ def tls_context(options: Mapping[str, str]) -> ssl.SSLContext | None:
             )
     except (OSError, ssl.SSLError) as error:
         raise FatalError(
-            "the files of TLS cannot be used",
+            "the TLS files cannot be used",
             detail=str(error),
             hint="check ssl.ca.location, ssl.certificate.location and ssl.key.location",
         ) from error
@@ -103,7 +103,7 @@ def _security(options: Mapping[str, str], client: str) -> dict[str, str]:
         raise FatalError(
             f"the Kafka option {unknown[0]} cannot be passed to {client}",
             detail=f"known are {', '.join(sorted(SHARED))}",
-            hint="take it out of the extra options, or use those",
+            hint="remove it from the extra options, or use the known ones",
         )
     return given
 

@@ -1,1 +1,1 @@
-"""Topics, groups and transactions of a cluster, seen by an administrator."""
+"""Administration of a cluster: topics, offsets, groups, and Kafka's own transactions."""

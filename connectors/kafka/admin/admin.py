@@ -1,10 +1,10 @@
 """Topics and offsets of one cluster.
 
-*Source*: connectors.ports, `LogAdmin`; kafka.md 2 (`list_offsets` with an isolation level gives the
-last stable offset; watermark queries never do), 7.
+*Source*: connectors.ports, `LogAdmin`; docs/internals/kafka-clients.md. Only `list_offsets` with an
+isolation level returns the last stable offset; watermark queries never do.
 
 *Invariants*: every call ends within the request time-out, by an answer or by an error that names
-the address. Nothing is ever changed on a topic that exists.
+the address. `ensure_topics` never changes a topic that exists.
 """
 
 import asyncio
@@ -34,24 +34,28 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 K = TypeVar("K")
 
 _LOOK_AGAIN_S = 0.05
-"""Between two looks at metadata that does not show a new topic yet."""
+"""Pause between two requests for metadata that does not show a new topic yet."""
 
 _FIRST_ATTEMPT_S = 1.0
-"""Of the first question about offsets; each further one may take twice as long."""
+"""Time-out of the first request for offsets; it doubles with each further request."""
 
 _DEFAULT_REPLICAS = "default.replication.factor"
 
 _CLUSTER_DEFAULT = -1
-"""As a number of replicas: `default.replication.factor`."""
+"""The number of replicas that means `default.replication.factor`."""
 
 _SET_ON_TOPIC = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begins so
-"""What the client says when no partition it was asked about has a leader, or none exists."""
+"""The client's error when no partition of a request has a leader, or none exists.
+
+The error is the same in both cases, so a request for metadata then tells missing partitions from
+partitions without a leader.
+"""
 
 
 class _NoLeaderError(Exception):
-    """See `_NO_LEADERS`."""
+    """No partition of a request has a leader, or none exists; see `_NO_LEADERS`."""
 
 
 class KafkaAdmin:
@@ -62,7 +66,7 @@ class KafkaAdmin:
         self._address = config.bootstrap_servers
         self._clients = AdminClients(config)
         timeout_s = config.request_timeout_s
-        # Of what changes something: the client waits for the answer, the broker for it to be done.
+        # For changes: the client waits for the answer, and the broker until the change is done.
         self._timeouts = {"request_timeout": timeout_s, "operation_timeout": timeout_s}
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
@@ -80,7 +84,7 @@ class KafkaAdmin:
                 if time.monotonic() > deadline_s:
                     absent = ", ".join(name for name in names if name not in found)
                     raise RetriableError(
-                        f"new topics do not show at {self._address}",
+                        f"new topics are not in the metadata of {self._address}",
                         detail=absent,
                         hint="look at the broker's log; then try again",
                     )
@@ -150,11 +154,11 @@ class KafkaAdmin:
                 raise self._failure(error, action) from error
 
     async def cluster_id(self) -> str:
-        """What the cluster itself is named by."""
+        """The cluster's own id, which no other cluster has."""
         return str((await self._cluster()).cluster_id)
 
     async def broker_figures(self) -> BrokerFigures:
-        """How many brokers are up, and their default number of replicas."""
+        """The number of brokers that are up, and their default number of replicas."""
         nodes = (await self._cluster()).nodes
         broker = ConfigResource(ConfigResource.Type.BROKER, str(nodes[0].id))
         timeout_s = self._config.request_timeout_s
@@ -191,13 +195,13 @@ class KafkaAdmin:
         }
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
-        """Has a topic have at least so many partitions."""
+        """Adds partitions to a topic, up to `partition_count`; see `LogAdmin.add_partitions`."""
         wanted = [NewPartitions(name, partition_count)]
         answers = await self._clients.ask(lambda it: it.create_partitions(wanted, **self._timeouts))
         try:
             answers[name].result()
         except KafkaException as error:
-            # It has as many already, or more.
+            # The topic has as many partitions already, or more.
             if error_of(error).code() != KafkaError.INVALID_PARTITIONS:
                 raise self._failure(error, f"cannot add partitions to {name}") from error
 
@@ -234,7 +238,7 @@ class KafkaAdmin:
                 code = error_of(error).code()
                 if code == KafkaError.INVALID_REPLICATION_FACTOR:
                     await self._check_brokers(by_name[name], error)
-                # Another process was quicker; what it made is verified like any other.
+                # Another process was quicker; its topic is verified like any other.
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._failure(error, f"cannot create topic {name}") from error
 
@@ -257,7 +261,7 @@ class KafkaAdmin:
     async def _offsets(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
     ) -> list[tuple[TopicPartition, int]]:
-        """Asks again while it fails soon: the leaders of a new topic show only after the topic."""
+        """Offsets, with retries: metadata shows a new topic before its partitions' leaders."""
         deadline_s = time.monotonic() + self._config.request_timeout_s
         attempt_s = _FIRST_ATTEMPT_S
         while True:
@@ -273,10 +277,10 @@ class KafkaAdmin:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _refresh_leaders(self, error: RetriableError) -> None:
-        """Asks for all metadata when an error says that what the client holds is stale.
+        """Requests all metadata after an error that means that the client's metadata is stale.
 
-        The client keeps the leader epochs it knows for minutes, and asks with them again and again
-        (librdkafka issue 4620). Of all topics, because a question about one may create it.
+        The client keeps leader epochs for minutes, and sends them again and again (librdkafka issue
+        4620). The request is for all topics, because a request about one topic may create it.
         """
         cause = error.__cause__
         if isinstance(cause, KafkaException) and error_of(cause).code() in STALE:
@@ -306,7 +310,7 @@ class KafkaAdmin:
     async def _check_absent(
         self, partitions: Sequence[TopicPartition], error: "_NoLeaderError"
     ) -> None:
-        """Raises when one of these partitions, none of which has a leader, exists."""
+        """Raises unless all of these partitions, which have no leader, are missing."""
         topics = await self.describe_topics(sorted({data.topic for data in partitions}))
         for data in partitions:
             if data.topic in topics and data.partition < topics[data.topic].partition_count:
@@ -317,7 +321,7 @@ class KafkaAdmin:
                 )
 
     def _found(self, answers: Answers[K], action: str) -> list[tuple[K, Any]]:
-        """What was asked about and exists, each with its answer."""
+        """The keys of a request that exist, each with its answer."""
         found: list[tuple[K, Any]] = []
         for key, answer in answers.items():
             try:
@@ -333,7 +337,7 @@ class KafkaAdmin:
     def _failure(self, error: KafkaException, action: str) -> Exception:
         last = self._clients.last_error
         if last is not None and last.code() in REFUSED and error_of(error).code() in AWAY:
-            # The call itself only timed out: the client goes on trying to connect.
+            # A refused login shows as a time-out of the call: the client goes on trying to connect.
             return translate(last, self._address, action)
         return translate(error, self._address, action, detail=last.str() if last else "")
 
@@ -341,11 +345,11 @@ class KafkaAdmin:
 def log_bounds(
     config: KafkaConfig, partitions: Sequence[TopicPartition], *, start: bool
 ) -> dict[TopicPartition, Offset]:
-    """Log starts, or last stable offsets; blocks, for threads that may.
+    """Log starts, or last stable offsets; blocks the calling thread.
 
     Raises:
-        KafkaException: of the client; also when a partition does not exist.
-        RetriableError: no answer.
+        KafkaException: the client's error; also when a partition does not exist.
+        RetriableError: no answer in time.
     """
     if not partitions:
         return {}
@@ -376,7 +380,7 @@ def _ask_offsets(
 def _known_offset(data: TopicPartition, answer: Any, address: str) -> int:
     """The offset in an answer to `_ask_offsets`.
 
-    Without an answer of the broker in time the client reports success, and no offset.
+    When the broker does not answer in time, the client reports success and a negative offset.
     """
     if answer.offset < 0:
         raise RetriableError(
@@ -387,5 +391,5 @@ def _known_offset(data: TopicPartition, answer: Any, address: str) -> int:
 
 
 def _uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of an id that the client gives as base64 without padding."""
+    """The 16 bytes of a topic id, which the client shows as base64 without padding."""
     return base64.b64decode(text + "==")

@@ -1,9 +1,9 @@
-"""The clients of an admin: one at a time, and another after one that gave no answer.
+"""The client of an admin, and its replacement after a call without an answer.
 
 *Source*: connectors.ports, `LogAdmin`; librdkafka's issues 5301 and 5511 (see `fetch_watch`).
 
-*Invariants*: a client is destroyed on a thread of its own, and not before the last call that uses
-it is over: the answers to its calls would never come.
+*Invariants*: a client is destroyed on a thread of its own, and only after the last call that uses
+it has ended: destroyed earlier, it would never answer.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from stilltide.connectors.kafka.logs import ClientLog
 K = TypeVar("K")
 
 _UNANSWERED = 0.9
-"""A call that took so much of the request time-out was not answered."""
+"""Share of the request time-out; a longer call counts as one without an answer."""
 
 Answers = Mapping[K, "Future[Any]"]
-"""What the client gives at once to a question about several things."""
+"""The futures that the client returns for a request, one for each key of the request."""
 
 
 class AdminClients:
-    """What the calls of one admin share. Connects at the first call.
+    """The client that the calls of one admin share; connects at the first call.
 
     Attributes:
-        last_error: of a connection; a call that timed out does not say why. A refusal stays until
-            a question is answered, for the client tries again and may then be cut off.
+        last_error: the last error of a connection, since a time-out does not name its cause. A
+            refusal stays until a request is answered: later attempts may fail in another way.
     """
 
     def __init__(self, config: KafkaConfig) -> None:
@@ -46,7 +46,7 @@ class AdminClients:
         self._calls: Counter[AdminClient] = Counter()
 
     async def ask(self, question: Callable[[AdminClient], Answers[K]]) -> Answers[K]:
-        """The answers to a question, each of them there."""
+        """The answers to a request, all of them complete."""
         async with self.calling() as client:
             answers = question(client)
             arriving = map(asyncio.wrap_future, answers.values())
@@ -57,7 +57,7 @@ class AdminClients:
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[AdminClient]:
-        """The client to make a call with."""
+        """Holds the client for the time of one call."""
         if self._given_up:
             await self.close()
         if self._client is None:
@@ -68,20 +68,20 @@ class AdminClients:
             yield client
         finally:
             self._calls[client] -= 1
-            # Serves the log lines and errors that have queued up; nothing else does.
+            # Only a poll delivers the client's queued log lines and errors.
             client.poll(0)
             if client is not self._client:
                 await self._end(client)
             elif time.monotonic() - began_s > _UNANSWERED * self._config.request_timeout_s:
-                # What the client reports then differs from call to call.
+                # By the duration, because the client's error then differs from call to call.
                 self.give_up()
 
     def give_up(self) -> None:
-        """Has later calls use another client: this one gave no answer in time."""
+        """Makes later calls use another client, because the present one gave no answer in time."""
         self._given_up = True
 
     async def close(self) -> None:
-        """Releases connections, those of calls under way when they are over; safe to call twice."""
+        """Releases connections, at the end of the calls under way; safe to call twice."""
         client, self._client, self._given_up = self._client, None, False
         if client is not None:
             await self._end(client)
@@ -93,8 +93,8 @@ class AdminClients:
             await asyncio.to_thread(client.__exit__, None, None, None)
 
     def note_error(self, error: KafkaError) -> None:
-        """Takes an error of a connection, within a poll."""
-        # "all brokers are down" follows upon every cause; the cause is the news.
+        """Keeps the error of a connection; called within a poll."""
+        # "all brokers are down" follows every error; the error before it is the cause.
         down = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public name
         last = self.last_error
         if last is None or not (down or last.code() in REFUSED):

@@ -1,8 +1,8 @@
 """Consumer groups of one cluster, seen from outside, over kafka-python's connections and messages.
 
-*Source*: connectors.ports.groups; kafka.md 2 (moving the offsets of a group with members is
-UNKNOWN_MEMBER_ID for each partition; bounds and direction are not checked). confluent-kafka asks
-for one group at a time, and crashes the process when a coordinator answers with an error.
+*Source*: connectors.ports.groups. A commit for a group with members gets UNKNOWN_MEMBER_ID for each
+partition; brokers check neither bounds nor direction. confluent-kafka asks for one group at a time,
+and crashes the process when a coordinator answers with an error.
 
 *Invariants*: every call ends within the request time-out, by an answer or by an error that names
 the address. Needs brokers of Kafka 3.0 or later.
@@ -36,29 +36,29 @@ _ACTIVE = (
     kafka_errors.RebalanceInProgressError,
     kafka_errors.NonEmptyGroupError,
 )
-"""What a broker says of offsets that only members may move."""
+"""A broker's errors for a commit that only a member of the group may make."""
 
 _ABSENT = kafka_errors.GroupIdNotFoundError.errno
 _GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue] - a stub of version 2
-"""The broker has left the cluster, for all that is known."""
+"""The metadata does not name the broker any more."""
 
 
 class KafkaGroupAdmin:
-    """A `GroupAdmin`. Connects at its first call; belongs to the loop of that one."""
+    """A `GroupAdmin`. Connects at its first call, and may be used on that call's loop only."""
 
     def __init__(self, config: KafkaConfig) -> None:
-        """Touches nothing yet.
+        """Makes an admin that is not connected.
 
         Raises:
-            FatalError: the settings hold a TLS or SASL option that cannot be passed on.
+            FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
         """
         self._client = RawClient(config, "stilltide-groups", "an admin of groups")
-        self._nodes: dict[str, int] = {}  # that coordinate groups; on the client's thread
+        self._nodes: dict[str, int] = {}  # coordinator of each group; used on the client's thread
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
     ) -> dict[str, dict[TopicPartition, Committed]]:
-        """What groups have committed for these; see `GroupAdmin.committed`."""
+        """The offsets that groups have committed; see `GroupAdmin.committed`."""
         if not groups or not partitions:
             return {group: {} for group in groups}
 
@@ -72,7 +72,7 @@ class KafkaGroupAdmin:
         return await self._ask(ask, "cannot read the offsets of groups")
 
     async def active(self, groups: Collection[str]) -> set[str]:
-        """Those of them that have members; see `GroupAdmin.active`."""
+        """The groups that have members; see `GroupAdmin.active`."""
         if not groups:
             return set()
 
@@ -110,7 +110,7 @@ class KafkaGroupAdmin:
         await self._client.close()
 
     async def _ask(self, ask: Callable[[Line], Awaitable[T]], action: str) -> T:
-        """Asks again while a coordinator is not there yet, or is another broker by now."""
+        """Runs `ask`, again while a coordinator is not available or has moved."""
         client = self._client
         deadline_s = time.monotonic() + client.timeout_s
 
@@ -128,15 +128,15 @@ class KafkaGroupAdmin:
             return await client.call(lambda line: line.persist(lambda: attempt(line), deadline_s))
         except _ACTIVE as error:
             raise ActiveGroupError(
-                f"{action} at {client.address}: it has members",
+                f"{action} at {client.address}: the group has members",
                 detail=str(error),
-                hint="stop its consumers there, then try again",
+                hint="stop the group's consumers there, then try again",
             ) from error
         except kafka_errors.KafkaError as error:
             raise translate_raw(error, client.address, action) from error
 
     async def _coordinators(self, line: Line, groups: Iterable[str]) -> dict[int, list[str]]:
-        """Groups by the broker that coordinates them; asked for anew after each error."""
+        """Groups by the broker that coordinates them; requested again after each error."""
         names = sorted(set(groups))
         nodes = {name: self._nodes[name] for name in names if name in self._nodes}
         unknown = [name for name in names if name not in nodes]
@@ -172,7 +172,7 @@ def _offsets(response: Any) -> dict[str, dict[TopicPartition, Committed]]:
                 _check(it.error_code)
                 if it.committed_offset >= 0:
                     data = TopicPartition(topic.name, it.partition_index)
-                    # librdkafka commits the end of its C string with it.
+                    # librdkafka commits the NUL at the end of its C string, too.
                     metadata = (it.metadata or "").rstrip("\0")
                     held[data] = Committed(Offset(it.committed_offset), metadata)
     return found

@@ -1,9 +1,9 @@
-"""The brokers' own view of transactions, over kafka-python's messages.
+"""The brokers' own view of native transactions, over kafka-python's messages.
 
-*Source*: KIP-664; connectors.ports.native; kafka.md 4.
+*Source*: KIP-664; connectors.ports.native.
 
 *Invariants*: a listing is complete: every partition of Kafka's transaction topic had the same
-leader, with the same epoch, before all brokers were asked and afterwards.
+leader and leader epoch before and after the requests to all brokers.
 """
 
 import time
@@ -35,20 +35,20 @@ T = TypeVar("T")
 
 _COORDINATORS_TOPIC = "__transaction_state"
 _METADATA_VERSION_MIN = 7
-"""The first with leader epochs; Kafka 2.1."""
+"""The first version of metadata with leader epochs; Kafka 2.1."""
 
 _BY_AGE_VERSION_MIN = 1
-"""The first of listings by age; Kafka 3.8."""
+"""The first version of listings that can filter by age; Kafka 3.8."""
 
 
 class KafkaNativeTransactions:
-    """A `NativeTransactions`. Connects at its first call; belongs to the loop of that one."""
+    """A `NativeTransactions`. Connects at its first call, and may be used on that loop only."""
 
     def __init__(self, config: KafkaConfig, client_id: str) -> None:
-        """Touches nothing yet.
+        """Makes a view that is not connected.
 
         Raises:
-            FatalError: the settings hold a TLS or SASL option that cannot be passed on.
+            FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
         """
         self._client = RawClient(config, client_id, f"view of transactions {client_id}")
 
@@ -59,7 +59,7 @@ class KafkaNativeTransactions:
         producer_ids: Sequence[int] = (),
         older_than_ms: int | None = None,
     ) -> list[ListedTransaction]:
-        """Of all coordinators; see `NativeTransactions.list_transactions`."""
+        """Transactional ids of all coordinators; see `NativeTransactions.list_transactions`."""
         filters: dict[str, Any] = {
             # Plain strings: kafka-python writes the name of an enum's member, not its value.
             "state_filters": [str(state) for state in states],
@@ -71,20 +71,20 @@ class KafkaNativeTransactions:
         return sorted(found)
 
     async def describe_transaction(self, transactional_id: str) -> DescribedTransaction | None:
-        """Of one coordinator; see `NativeTransactions.describe_transaction`."""
+        """The state of one transactional id; see `NativeTransactions.describe_transaction`."""
         action = f"cannot describe transactional id {transactional_id}"
         return await self._ask(action, lambda line: _describe(line, transactional_id))
 
     async def producers(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer]]:
-        """Of the partitions' leaders; see `NativeTransactions.producers`."""
+        """The producers that leaders remember; see `NativeTransactions.producers`."""
         named = ", ".join(map(str, partitions[:3])) + (", ..." if len(partitions) > 3 else "")  # noqa: PLR2004 - enough to recognise
         action = f"cannot see the producers of {named}"
         return await self._ask(action, lambda line: _producers(line, partitions))
 
     async def write_abort_marker(self, data: TopicPartition, producer: ActiveProducer) -> None:
-        """On one partition; see `NativeTransactions.write_abort_marker`."""
+        """Aborts a transaction on one partition; see `NativeTransactions.write_abort_marker`."""
         action = f"cannot abort the transaction of producer {producer.producer_id} on {data}"
         await self._ask(action, lambda line: _mark(line, data, producer))
 
@@ -118,7 +118,7 @@ async def _list(line: Line, filters: dict[str, Any]) -> list[ListedTransaction]:
 
 
 async def _coordinators(line: Line) -> dict[int, tuple[int, int]]:
-    """Leader and epoch of each partition of Kafka's transaction topic; without it there is none."""
+    """Leader and epoch of each partition of Kafka's transaction topic; empty without the topic."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=_COORDINATORS_TOPIC)],
         allow_auto_topic_creation=False,
@@ -159,7 +159,7 @@ async def _describe(line: Line, transactional_id: str) -> DescribedTransaction |
 
 
 async def _coordinator(line: Line, transactional_id: str) -> int:
-    """Node of the id's coordinator."""
+    """Node of the transactional id's coordinator."""
     request = FindCoordinatorRequest(
         key=transactional_id,
         key_type=int(CoordinatorType.TRANSACTION),
@@ -221,10 +221,10 @@ async def _mark(line: Line, data: TopicPartition, producer: ActiveProducer) -> N
                         name=data.topic, partition_indexes=[data.partition]
                     )
                 ],
-                # As Kafka's own tool: that of the last marker, so that a newer coordinator's
-                # stands, and 0 where there was none.
+                # As Kafka's own tool: the epoch of the last marker, or 0 without one, so that the
+                # broker refuses this marker if a newer coordinator has written since.
                 coordinator_epoch=max(producer.coordinator_epoch, 0),
-                # By the rules before version 2, which let a marker bear the epoch of the data.
+                # The rules before version 2 accept a marker with the producer epoch of the data.
                 transaction_version=0,
             )
         ]

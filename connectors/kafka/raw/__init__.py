@@ -1,1 +1,1 @@
-"""Kafka's wire protocol through kafka-python: raw batches and single questions."""
+"""Kafka's wire protocol through kafka-python: raw batches and single requests."""

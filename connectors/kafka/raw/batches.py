@@ -1,9 +1,10 @@
-"""Fetched bytes to batch headers, by kafka-python's classes; records are not decoded.
+"""Parses batch headers from fetched bytes, by kafka-python's classes.
 
-*Source*: protocols.md F; kafka.md 4 (decoding is nine tenths of what a batch costs).
+*Source*: docs/protocols F. Records are not decoded: that would take nine tenths of the time.
 
-*Invariants*: a batch is given only after its checksum, which covers its records too; the one record
-that is decoded is a marker. Of bytes that end within a batch, as fetches do, the rest is left out.
+*Invariants*: a batch is returned only after a check of its checksum, which covers its records too;
+the one record that is decoded is a marker. An incomplete batch at the end, as fetches have, is left
+out.
 
 Refuses message formats before v2: they have no producer ids, and Kafka 4 no longer writes them.
 """
@@ -25,10 +26,10 @@ _CONTROLS = {0: Control.ABORT, 1: Control.COMMIT}
 
 
 def parse_batches(fetched: bytes) -> Iterator[Batch]:
-    """The whole batches in fetched bytes, in their order; 3 us for each.
+    """The complete batches in fetched bytes, in their order; 3 us for each.
 
     Raises:
-        CorruptRecordError: not batches, or not the bytes that were written.
+        CorruptRecordError: the bytes are not batches, or fail a checksum.
         UnsupportedVersionError: a message format before v2.
     """
     records: Any = MemoryRecords(fetched)  # Any: a NewType's call costs as much as a property
@@ -37,7 +38,7 @@ def parse_batches(fetched: bytes) -> Iterator[Batch]:
             raise UnsupportedVersionError(f"message format v{batch.magic} at {batch.base_offset}")
         if not batch.validate_crc():
             raise CorruptRecordError(f"wrong checksum of the batch at {batch.base_offset}")
-        # Each property is a call, and some make several: this way it takes half the time.
+        # Each property is a call, and some make several calls: reading each once halves the time.
         base_offset, attributes = batch.base_offset, batch.attributes
         yield Batch(
             base_offset,
@@ -50,7 +51,7 @@ def parse_batches(fetched: bytes) -> Iterator[Batch]:
 
 
 def _control(batch: DefaultRecordBatch) -> Control:
-    """What the first record says; the version in its key is not looked at, as Java does."""
+    """The outcome in the first record; the version in its key is ignored, as Java does."""
     if not batch.records_count:
         return Control.OTHER
     try:

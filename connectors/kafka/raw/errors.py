@@ -1,6 +1,6 @@
-"""The one place where errors of kafka-python become ours.
+"""The one place where errors of kafka-python become connector errors.
 
-*Source*: kafka.md 2; `connectors.kafka.errors`, whose codes are the brokers' and so the same.
+*Source*: `connectors.kafka.errors`: brokers' error codes are the same in both libraries.
 """
 
 import kafka.errors as kafka_python
@@ -13,13 +13,13 @@ from stilltide.connectors.kafka.errors import translate
 def translate_raw(
     error: kafka_python.KafkaError, address: str, action: str, *, detail: str = ""
 ) -> ConnectorError:
-    """Our error for one of kafka-python's; the brokers' codes mean the same in both libraries.
+    """The connector error for an error of kafka-python.
 
     Args:
-        error: of kafka-python.
+        error: kafka-python's error.
         address: bootstrap servers of the cluster.
-        action: what failed, such as `cannot fetch t/0@7`.
-        detail: what else is known.
+        action: the failed action, such as `cannot fetch t/0@7`.
+        detail: further evidence.
     """
     if isinstance(error, kafka_python.BrokerResponseError) and error.errno is not None:
         detail = detail or (str(error) if error.args else "")

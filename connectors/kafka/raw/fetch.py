@@ -1,14 +1,15 @@
 """A reader of raw batches, over kafka-python's connections and messages.
 
-*Source*: connectors.ports, `BatchReader`; protocols.md F2; kafka.md 3, 4. librdkafka shows an
-application neither batches nor control records nor producer ids.
+*Source*: connectors.ports, `BatchReader`; docs/protocols F2. librdkafka shows an application
+neither batches nor control records nor producer ids.
 
-*Invariants*: every fetch goes to the leader that the metadata names, with the epoch it names, so
-that a leader with older metadata, or a deposed one, refuses it; after a refusal the metadata is
-asked for anew. An empty answer below the end is asked for again, never taken for the end.
+*Invariants*: every fetch goes to the leader that the metadata names, with that leader's epoch, so
+that a leader with older metadata, or a deposed leader, refuses the fetch; after a refusal the
+metadata is requested again. An empty answer below the end leads to another fetch and is never taken
+for the end.
 
-Fetch versions end at 12 here: later ones name topics by their id, which a topic that was created
-anew under its old name would turn into an error that looks like no other.
+Fetch versions end at 12 here: later versions name topics by id, and a topic that was created again
+under its old name would then cause an error unlike that of a missing topic.
 """
 
 import asyncio
@@ -28,22 +29,22 @@ from stilltide.schemas.native.batches import AbortedTransaction, Batch
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 _WAIT_MS = 100
-"""A broker holds a fetch at the end this long."""
+"""A broker delays its answer to a fetch at the log end this long."""
 
 _FETCH_VERSION_MIN = 5
-"""The first with the log start; Kafka 0.11."""
+"""The first fetch version whose answer contains the log start; Kafka 0.11."""
 
 _FETCH_VERSION_MAX = 12
 
 
 class KafkaBatchReader:
-    """A `BatchReader`. Connects at its first fetch; belongs to the loop of that one."""
+    """A `BatchReader`. Connects at its first fetch, and may be used on that fetch's loop only."""
 
     def __init__(self, config: KafkaConfig, client_id: str) -> None:
-        """Touches nothing yet.
+        """Makes a reader that is not connected.
 
         Raises:
-            FatalError: the settings hold a TLS or SASL option that cannot be passed on.
+            FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
         """
         self._client = RawClient(config, client_id, f"batch reader {client_id}")
 
@@ -90,16 +91,16 @@ class KafkaBatchReader:
 async def _fetch(
     line: Line, data: TopicPartition, request: Callable[[int], FetchRequest], deadline_s: float
 ) -> Any:
-    """The leader's answer about the partition, without error; on the line.
+    """The leader's answer about the partition, free of errors; called on the line's thread.
 
     Args:
-        line: to the cluster.
+        line: the connections to the cluster.
         data: the partition.
-        request: made for an epoch of the leader.
-        deadline_s: of the clock that never goes back.
+        request: makes the request for an epoch of the leader.
+        deadline_s: end of the attempts, by `time.monotonic`.
 
     Raises:
-        kafka_errors.KafkaError: the last one, when it will not pass or time is up.
+        kafka_errors.KafkaError: the last error, if not retriable or when time is up.
     """
 
     async def attempt() -> Any:
@@ -112,7 +113,7 @@ async def _fetch(
 def _request(
     data: TopicPartition, position: int, isolation_level: int, bytes_max: int, epoch: int
 ) -> FetchRequest:
-    """Without a fetch session: each request says all."""
+    """A fetch request without a fetch session: every request is complete in itself."""
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=data.partition,
         current_leader_epoch=epoch,
@@ -137,7 +138,7 @@ def _request(
 
 
 def _answer(response: Any) -> Any:
-    """What the response says about its one partition; raises its error."""
+    """The response's part about its one partition; raises the error in it."""
     codes = [response.error_code] if response.API_VERSION >= 7 else []  # noqa: PLR2004 - a version
     partitions = [one for topic in response.responses for one in topic.partitions]
     for code in (*codes, *(one.error_code for one in partitions)):
@@ -166,7 +167,7 @@ def _convert(partition: Any, position: Offset) -> FetchedBatches:
 
 
 def _check_order(batches: Sequence[Batch], position: Offset) -> None:
-    """A filter that is fed other than in order decides wrongly."""
+    """Raises unless batches ascend from `position`: out of order a filter decides wrongly."""
     before = -1
     for base_offset, last_offset, *_ in batches:
         if not before < base_offset <= last_offset >= position:

@@ -1,10 +1,10 @@
-"""Questions to brokers over kafka-python's connections, asked from an asyncio loop.
+"""Requests to brokers over kafka-python's connections, made from an asyncio loop.
 
-*Source*: kafka.md 4. Used for what confluent-kafka does not offer: raw batches, and the brokers'
-own view of transactions.
+*Source*: docs/internals/kafka-clients.md. Used for what confluent-kafka does not offer: raw
+batches, offsets of groups from outside, and the brokers' own view of transactions.
 
-*Invariants*: kafka-python's coroutines are driven by its own loop, on a thread of its own, and
-await its own futures, never asyncio's. Asking about a topic never makes it.
+*Invariants*: kafka-python's coroutines run on kafka-python's own loop, on a thread of its own, and
+await its own futures, never asyncio's. A request about a topic never creates the topic.
 """
 
 import asyncio
@@ -26,29 +26,29 @@ from stilltide.schemas.values import TopicPartition
 T = TypeVar("T")
 
 _AGAIN_S = 0.1
-"""Between two attempts."""
+"""Pause between two attempts."""
 
 
 class RawClient:
-    """What an object of the Kafka connector asks with; connects at its first call.
+    """Makes requests for one object of the Kafka connector; connects at the first call.
 
-    Belongs to the loop of that call.
+    May be used on the loop of the first call only.
 
     Args:
-        config: of the cluster.
-        client_id: told to the brokers.
-        name: of the object, for the error of a call after `close`.
+        config: the cluster's config.
+        client_id: the client id in requests to brokers.
+        name: name of the object, for the error of a call after `close`.
 
     Attributes:
         address: bootstrap servers.
-        timeout_s: of a request.
+        timeout_s: time-out of a request.
     """
 
     def __init__(self, config: KafkaConfig, client_id: str, name: str) -> None:
-        """Touches nothing yet.
+        """Makes a client that is not connected.
 
         Raises:
-            FatalError: the settings hold a TLS or SASL option that cannot be passed on.
+            FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
         """
         self.address = config.bootstrap_servers
         self.timeout_s = config.request_timeout_s
@@ -58,7 +58,7 @@ class RawClient:
         self._closing = asyncio.Event()
 
     async def call(self, work: "Callable[[Line], Awaitable[T]]") -> T:
-        """Runs on kafka-python's thread; what is still under way at `close` is left to itself."""
+        """Runs `work` on kafka-python's thread; a call under way at `close` raises `FatalError`."""
         if self._closing.is_set():
             raise self._closed_error()
         if self._line is None:
@@ -71,7 +71,7 @@ class RawClient:
             closing.cancel()
             running.cancel()
         if self._closing.is_set():
-            # What the closed line makes of the call is nobody's business.
+            # The outcome of the call on the closed line does not matter any more.
             await asyncio.gather(running, return_exceptions=True)
             raise self._closed_error()
         return running.result()
@@ -88,7 +88,7 @@ class RawClient:
 
 
 class Line:
-    """kafka-python's loop, and what is asked on it. All but `run` and `close` is called there."""
+    """kafka-python's loop and its requests; only `run` and `close` are called outside that loop."""
 
     def __init__(self, options: dict[str, Any], timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -99,7 +99,7 @@ class Line:
         self._net.start()
 
     async def run(self, work: "Callable[[Line], Awaitable[T]]") -> T:
-        """What `work` returns or raises; called on an asyncio loop."""
+        """Returns or raises the outcome of `work`; called on an asyncio loop."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
@@ -115,7 +115,7 @@ class Line:
             try:
                 loop.call_soon_threadsafe(answered, result, error)
             except RuntimeError:
-                # The loop ended without closing its reader; nobody is left to tell.
+                # The asyncio loop ended without closing its client; nobody waits for the outcome.
                 self._net.stop(timeout_ms=0)
 
         future = self._manager.call_soon(work, self)
@@ -129,10 +129,10 @@ class Line:
         self._net.close()
 
     async def persist(self, attempt: Callable[[], Awaitable[T]], deadline_s: float) -> T:
-        """The result of `attempt`, made again after what may pass, with new metadata.
+        """The result of `attempt`, repeated with new metadata after each retriable error.
 
         Raises:
-            kafka_errors.KafkaError: the last one, when it will not pass or time is up.
+            kafka_errors.KafkaError: the last error, if not retriable or when time is up.
         """
         absent_s = time.monotonic() + TOPIC_ABSENT_MS / 1000
         while True:
@@ -149,13 +149,13 @@ class Line:
             await self._net.sleep(_AGAIN_S)
 
     async def send(self, request: Any, node: int | None = None) -> Any:
-        """The answer of a broker, any one without `node`; its error codes are the caller's."""
+        """The answer of `node`, or of any broker; the caller checks the error codes in it."""
         if node is None:
             node = self._manager.least_loaded_node()
         return await self._manager.send(request, node)
 
     async def leader(self, data: TopicPartition) -> tuple[int, int]:
-        """Node and epoch of the leader."""
+        """Node and epoch of the partition's leader."""
         cluster, partition = self._manager.cluster, ClientPartition(*data)
         leader = cluster.leader_for_partition(partition)
         if leader is None:
@@ -177,7 +177,7 @@ class Line:
 
 
 def _follow(cluster: Any, topic: str) -> None:
-    """Has the topic be part of the metadata from now on."""
+    """Adds the topic to those that metadata requests cover."""
     try:
         cluster.add_topic(topic)
     except ValueError as error:

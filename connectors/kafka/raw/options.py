@@ -1,9 +1,9 @@
-"""Settings of the Kafka connector as kafka-python takes them.
+"""Translates settings of the Kafka connector to kafka-python's options.
 
-*Source*: connectors.kafka.config; kafka.md 4. Users give librdkafka's names once, for all clients.
+*Source*: connectors.kafka.config. Users write librdkafka's option names once, for all clients.
 
-Refuses an option of TLS or SASL that has no equal in kafka-python: a client that leaves out what
-its user asked for may talk to a stranger.
+Refuses a TLS or SASL option that has no equivalent in kafka-python: a client that leaves out a
+security option may connect to an impostor.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig, milliseconds
 
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
-"""A longer answer is taken for garbage; the largest batch that a topic may be set to take fits."""
+"""Longest answer accepted; the largest batch that a topic can be configured to accept fits."""
 
 
 def _checks_host(algorithm: str) -> bool:
@@ -40,10 +40,10 @@ _SECURITY = ("sasl.", "security.", "ssl.", "enable.sasl.", "enable.ssl.", "https
 def raw_options(config: KafkaConfig, client_id: str) -> dict[str, Any]:
     """Options of kafka-python's connection manager.
 
-    Extra options of librdkafka that do not concern security mean nothing here and are left out.
+    Extra options that do not concern security are left out: kafka-python has not got them.
 
     Raises:
-        FatalError: an extra option that concerns security and cannot be passed on.
+        FatalError: an extra option concerns security and has no equivalent in kafka-python.
     """
     options: dict[str, Any] = {
         "bootstrap_servers": config.bootstrap_servers,
@@ -53,7 +53,8 @@ def raw_options(config: KafkaConfig, client_id: str) -> dict[str, Any]:
         "reconnect_backoff_ms": 100,
         "reconnect_backoff_max_ms": 1000,
         "receive_message_max_bytes": RESPONSE_BYTES_MAX,
-        # Each waits on the broker in turn; a caller beyond would be turned away, not queued.
+        # The broker answers requests in turn. kafka-python refuses requests above this number,
+        # it does not queue them.
         "max_in_flight_requests_per_connection": 1000,
     }
     for name, value in config.extra.items():
@@ -63,7 +64,7 @@ def raw_options(config: KafkaConfig, client_id: str) -> dict[str, Any]:
         elif name.startswith(_SECURITY):
             raise FatalError(
                 f"the Kafka option {name} cannot be passed to the reader of raw batches",
-                detail=f"it knows {', '.join(sorted(_TRANSLATED))}",
-                hint="take it out of the extra options, or use those",
+                detail=f"known are {', '.join(sorted(_TRANSLATED))}",
+                hint="remove it from the extra options, or use the known ones",
             )
     return options

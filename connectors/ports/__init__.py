@@ -1,1 +1,1 @@
-"""Ports: what the drivers ask of a log system, and what they may rely on."""
+"""Ports: the interfaces to a log system, and the promises that drivers rely on."""

@@ -8,7 +8,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class TopicDescription(NamedTuple):
-    """A topic that exists; `replica_count` is that of the partition with the fewest."""
+    """A topic that exists; `replica_count` is of the partition with the fewest replicas."""
 
     name: str
     topic_id: bytes
@@ -20,11 +20,11 @@ class LogAdmin(Protocol):
     """Topics and offsets."""
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Creates what is missing and verifies the rest; safe to call at once from several.
+        """Creates missing topics and verifies the others; several processes may call at once.
 
         Raises:
-            FatalError: a topic exists with other partitions or configs; names both. Or a new one
-                would have more replicas than the cluster has brokers.
+            FatalError: a topic exists with other partitions or configs (names both), or a new
+                topic would have more replicas than the cluster has brokers.
             RetriableError: the broker cannot be reached within the time-out; names its address.
         """
         ...
@@ -34,7 +34,7 @@ class LogAdmin(Protocol):
         ...
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
-        """The configs of the topics that exist, by name; those at their defaults too."""
+        """The configs of the topics that exist, by name, defaults included."""
         ...
 
     async def end_offsets(
@@ -42,7 +42,7 @@ class LogAdmin(Protocol):
     ) -> dict[TopicPartition, EndOffset]:
         """End offsets: high watermarks, or last stable offsets when `committed`.
 
-        Read after the call began. A partition that does not exist is not in the answer.
+        The offsets are read after the call began. A partition that does not exist is left out.
         """
         ...
 
@@ -53,23 +53,24 @@ class LogAdmin(Protocol):
         ...
 
     async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
-        """Moves each log's start up to an offset; one at or below the start changes nothing.
+        """Moves each log's start up to an offset; an offset at or below the start changes nothing.
 
-        Once it returns, `start_offsets` says so. After an error some may have been moved.
+        Once it returns, `start_offsets` reports the new starts. After an error some logs may have
+        been trimmed.
 
         Raises:
             OffsetOutOfRangeError: an offset above the end of its log.
             FatalError: a partition does not exist, or its topic has no delete policy.
-            RetriableError: the broker is away; it may have been done.
+            RetriableError: the broker is away; the logs may have been trimmed.
         """
         ...
 
     async def cluster_id(self) -> str:
-        """What the cluster itself is named by; no two clusters share it."""
+        """The cluster's own id; no two clusters share one."""
         ...
 
     async def broker_figures(self) -> BrokerFigures:
-        """How many brokers are up, and how many replicas they give to topics by default."""
+        """The number of brokers that are up, and the replicas of a topic by default."""
         ...
 
     async def list_topics(self) -> list[str]:
@@ -77,15 +78,15 @@ class LogAdmin(Protocol):
         ...
 
     async def topic_overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Configs that were set on the topics themselves, by name; a missing one is not there."""
+        """Configs set on the topics themselves, by name; missing topics are left out."""
         ...
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
-        """Has a topic have at least so many partitions.
+        """Adds partitions to a topic until it has at least `partition_count`.
 
         Raises:
             FatalError: the topic does not exist.
-            RetriableError: the broker is away; it may have been done.
+            RetriableError: the broker is away; the partitions may have been added.
         """
         ...
 

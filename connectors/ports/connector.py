@@ -16,7 +16,7 @@ class Connector(Protocol):
         ...
 
     def transactional_writer(self, transactional_id: str) -> TransactionalWriter:
-        """A writer of whole sets; see there."""
+        """A writer of sets of records by native transactions; see `TransactionalWriter`."""
         ...
 
     def reader(
@@ -27,14 +27,17 @@ class Connector(Protocol):
         timestamps: bool = False,
         fetching: Fetching = Fetching.TAILING,
     ) -> LogReader:
-        """A reader of named partitions; `committed` hides open and aborted native data.
+        """A reader of named partitions; `committed` hides open and aborted native transactions.
 
-        With `timestamps` its records are `TimedRecord`.
+        With `timestamps`, records are `TimedRecord`.
         """
         ...
 
     def group_reader(self, client_id: str, group: str, *, from_start: bool = True) -> GroupReader:
-        """A group's reader of committed native data; starts at the log start, or its end."""
+        """A group's reader of committed data.
+
+        Without a commit for a partition it begins at the log start, or at the end.
+        """
         ...
 
     def admin(self) -> LogAdmin:

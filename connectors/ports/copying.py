@@ -1,6 +1,6 @@
 """Ports of a link: a reader that gives columns, and a writer whose transaction stays open.
 
-*Source*: protocols.md H1-H3. Both are for many records: nothing is called for a single one.
+*Source*: docs/protocols H1-H3. Both handle many records at a time: no call is for a single record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +13,15 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class Columns(NamedTuple):
-    """Records of one partition by ascending offset, column by column, all of one length >= 1.
+    """Records of one partition by ascending offset, as columns of one length >= 1.
 
     Attributes:
         data: the partition.
-        offsets: where they lie.
-        headers: in order, with repeats; None when there are none.
-        keys: None for none.
-        values: None for a tombstone.
-        timestamps_ms: when they were written, milliseconds since 1970.
+        offsets: the records' offsets.
+        headers: the records' headers, in order and with repeats; None for a record without any.
+        keys: the records' keys; None for a record without a key.
+        values: the records' values; None for a tombstone.
+        timestamps_ms: the records' timestamps, milliseconds since 1970.
     """
 
     data: TopicPartition
@@ -33,7 +33,7 @@ class Columns(NamedTuple):
 
 
 class ColumnReader(Protocol):
-    """A `LogReader` of committed native data that gives columns."""
+    """A `LogReader` of committed native data that returns columns."""
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """As `LogReader.assign`."""
@@ -57,16 +57,18 @@ class ColumnReader(Protocol):
 
 
 NewCopy = tuple[bytes | None, bytes | None, int, Sequence[tuple[str, bytes | None]]]
-"""Key, value, milliseconds since 1970 and headers of a record to be written: a plain tuple, since
-there are many."""
+"""Key, value, timestamp (milliseconds since 1970) and headers of a record to be written.
+
+A plain tuple, because links make one for every record.
+"""
 
 
 class Span:
-    """Within which offsets copies have landed; filled while they do, whole after `flush`.
+    """The offsets that copies got; grows with each delivery report, complete after `flush`.
 
     Attributes:
-        first: of the first copy.
-        end: of the last one; both are None until then, and without any copy.
+        first: offset of the first copy; None until its report, and without any copy.
+        end: end offset of the last copy; None in the same cases.
     """
 
     __slots__ = ("end", "first")
@@ -77,52 +79,53 @@ class Span:
 
 
 class CopyWriter(Protocol):
-    """Writes native transactions one after the other, each open while its records come.
+    """Writes native transactions one after the other; records are added while one is open.
 
     Of all writers with one transactional id only the last that called `fence` can write. After any
-    error `fence` comes first again; what the open transaction wrote is then never seen. A
-    transaction that is open for longer than `COPY_TIMEOUT_S` is aborted by the broker.
+    error `fence` is needed again, and committed readers never see the records of the open
+    transaction. The broker aborts a transaction that is open for longer than `COPY_TIMEOUT_S`.
 
-    Raises, each of its methods but `close`:
-        FencedError: another writer has taken the id.
-        FatalError: a record can never be written, `fence` was not called, or it is closed.
-        RetriableError: the broker is away, or nobody knows; `fence` decides it.
+    Every method except `close` raises:
+        FencedError: another writer has taken the transactional id.
+        FatalError: a record can never be written, `fence` was not called, or the writer is closed.
+        RetriableError: the broker is away, or the outcome is unknown; `fence` decides it.
     """
 
     async def fence(self) -> None:
-        """Takes the transactional id from whoever has it.
+        """Takes the transactional id from its present writer.
 
-        Once it returns, every transaction that was begun under this id is there whole, or will
-        never be.
+        Once it returns, every transaction that was begun under this id is either committed or
+        aborted.
         """
         ...
 
     async def begin(self) -> None:
-        """Begins a transaction; none may be open."""
+        """Begins a transaction; none may be open already."""
         ...
 
     async def copy(self, data: TopicPartition, copies: Sequence[NewCopy], span: Span) -> None:
-        """Queues copies behind those before; waits only while the queue is full.
+        """Queues copies in order; waits only while the queue is full.
 
-        `span` grows by where they land; several calls for one partition may share it.
+        `span` grows by the offsets that the copies get; several calls for one partition may share
+        a span.
         """
         ...
 
     async def flush(self) -> None:
-        """Returns when every copy is durable, though not committed, and all spans are whole."""
+        """Returns when every copy is durable, though not committed, and all spans are complete."""
         ...
 
     async def commit(self, records: Sequence[NewRecord]) -> None:
-        """Writes these behind the copies and commits."""
+        """Writes `records` after the copies, and commits the transaction."""
         ...
 
     async def close(self) -> None:
-        """Aborts the open transaction, unless it is somebody else's; safe to call twice."""
+        """Aborts the open transaction, unless another writer took the id; safe to call twice."""
         ...
 
 
 COPY_TIMEOUT_S = 10.0
-"""A dead link's transaction holds back readers of the target for so long at most (H2)."""
+"""Longest time for which a dead link's transaction holds back readers of the target (H2)."""
 
 
 class LinkConnector(Connector, Protocol):

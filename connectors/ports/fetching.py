@@ -1,4 +1,4 @@
-"""How a reader trades delay for work.
+"""How a reader trades delay for throughput.
 
 *Source*: connectors.ports, `Connector.reader`.
 """
@@ -7,14 +7,14 @@ from enum import Enum
 
 
 class Fetching(Enum):
-    """What a reader is made for.
+    """The way in which a reader fetches.
 
-    TAILING: gets records at once, and hears of an end within two tenths of a second.
-    SCANNING: hears of an end at once, too, and fetches half a megabyte at a time, for
-        it may want little; to stay at an end costs the broker and it much more.
-    IN_BULK: gets records up to a tenth of a second later, many at a time, at much less cost.
+    TAILING: returns records at once, and `EndReached` within 0.2 s.
+    SCANNING: returns `EndReached` at once, too, and fetches 512 KiB at a time, since a scan may
+        need few records; waiting at a log's end costs reader and broker much more.
+    IN_BULK: returns records up to 0.1 s later, many at a time, at much less cost.
 
-    All but those that scan may share one client with others of their kind.
+    Readers of one kind may share a client, except those that scan.
     """
 
     TAILING = "tailing"

@@ -1,7 +1,6 @@
 """Port: consumer groups seen from outside.
 
-*Source*: connectors.ports, which says what a connector is; the contract suite proves both
-implementations.
+*Source*: connectors.ports.connector; the contract tests cover both implementations.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,15 +12,15 @@ from stilltide.schemas.values import TopicPartition
 
 
 class GroupAdmin(Protocol):
-    """Consumer groups seen from outside: what they have committed, and whether they have members.
+    """Consumer groups seen from outside: committed offsets, and whether a group has members.
 
-    A group whose consumers name their partitions themselves has no members while they commit.
+    A group whose consumers choose their partitions themselves has no members while they commit.
     """
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
     ) -> dict[str, dict[TopicPartition, Committed]]:
-        """What each of these groups has committed for these, as far as it has; none need exist.
+        """The offsets that each group has committed for these partitions; none of them need exist.
 
         Raises:
             RetriableError: the broker is away.
@@ -30,18 +29,18 @@ class GroupAdmin(Protocol):
         ...
 
     async def active(self, groups: Collection[str]) -> set[str]:
-        """Those of them that have members; raises as `committed`."""
+        """The groups among these that have members; raises as `committed`."""
         ...
 
     async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
-        """Commits for a group without members; one that does not exist comes to be.
+        """Commits for a group without members; creates the group if it does not exist.
 
         Neither direction nor the bounds of the log are checked.
 
         Raises:
-            ActiveGroupError: it has members; nothing was committed.
+            ActiveGroupError: the group has members; nothing was committed.
             FatalError: no such partition, not authorised, or metadata that is too long.
-            RetriableError: the broker is away; it may have been done.
+            RetriableError: the broker is away; the commit may have been made.
         """
         ...
 

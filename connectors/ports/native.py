@@ -15,13 +15,13 @@ from stilltide.schemas.values import TopicPartition
 
 
 class NativeTransactions(Protocol):
-    """The brokers' own view of Kafka's transactions, and their last resort (KIP-664).
+    """The brokers' own view of Kafka's transactions, and the tool for those that hang (KIP-664).
 
     Only `connectors.kafka` has one: the memory broker has no transaction coordinators, producer
     ids or markers, and a fake of their disagreements would prove nothing about brokers.
 
-    Every method raises `RetriableError` when a broker is away, or a coordinator is on the move, for
-    longer than the request time-out, and `FatalError` when it may not ask, or is closed.
+    Every method raises `RetriableError` when a broker is away, or a coordinator moves, for longer
+    than the request time-out, and `FatalError` when not authorised, or after `close`.
     """
 
     async def list_transactions(
@@ -31,22 +31,22 @@ class NativeTransactions(Protocol):
         producer_ids: Sequence[int] = (),
         older_than_ms: int | None = None,
     ) -> list[ListedTransaction]:
-        """The transactional ids of all coordinators, ascending; filters that are empty let all by.
+        """The transactional ids of all coordinators, ascending; an empty filter selects all.
 
-        Complete: raises rather than leave out what a coordinator without a leader may know.
+        The list is complete: the call raises if a coordinator has no leader.
 
         Args:
-            states: of `TransactionState`; a broker passes over one that it does not know.
-            producer_ids: those that the ids have now.
-            older_than_ms: only ids whose transaction has been open for longer.
+            states: states to select, of `TransactionState`; a broker ignores unknown ones.
+            producer_ids: present producer ids to select.
+            older_than_ms: age above which the open transaction of an id is selected.
 
         Raises:
-            FatalError: the brokers (before Kafka 3.8) cannot select by age.
+            FatalError: the brokers (before Kafka 3.8) cannot filter by age.
         """
         ...
 
     async def describe_transaction(self, transactional_id: str) -> DescribedTransaction | None:
-        """What its coordinator knows; None when that knows no such id."""
+        """The id's state at its coordinator; None when the coordinator does not know the id."""
         ...
 
     async def producers(
@@ -62,8 +62,9 @@ class NativeTransactions(Protocol):
     async def write_abort_marker(self, data: TopicPartition, producer: ActiveProducer) -> None:
         """Ends the producer's open transaction on one partition with an ABORT marker.
 
-        The coordinator and the producer are not told: only for a transaction that no coordinator
-        has, else half of it may commit. Returns when the marker is on all in-sync replicas.
+        Neither coordinator nor producer learns of it, so use it only for a transaction that no
+        coordinator has: of any other, the rest may commit. Returns when the marker is on all
+        in-sync replicas.
 
         Raises:
             FencedError: the producer has a newer epoch there; nothing was written.

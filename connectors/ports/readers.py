@@ -1,4 +1,4 @@
-"""Ports of readers: of named partitions, of a group's partitions, of raw batches."""
+"""Ports of readers: by partition, by consumer group, and of raw batches."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -10,35 +10,36 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class LogReader(Protocol):
-    """Reads partitions that the caller names, each in offset order."""
+    """Reads partitions that the caller assigns, each in offset order."""
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces what is read; each partition is read from its position on, none is paused.
+        """Replaces the assignment: reads each partition from its position on, and pauses none.
 
         From the call on, no record of the old assignment is returned.
-        A position below the log start is an error of the next `read`, never moved silently.
+        A position below the log start is an error of the next `read`, never a silent move.
         """
         ...
 
     async def read(self) -> Sequence[Record | EndReached]:
-        """The next records, at least one item; waits for it. One caller at a time.
+        """Waits for the next records and returns at least one item. One caller at a time.
 
-        `EndReached` comes once each time a partition's end is met.
+        `EndReached` comes once each time that the reader meets a partition's end.
 
         Raises:
             RetriableError: the broker is away; call again.
-            OffsetOutOfRangeError: a position is outside its log, at once or because records
-                were deleted meanwhile: until the next `assign`, by every call.
-            FatalError: topic gone, not authorised: likewise; or the reader is closed.
+            OffsetOutOfRangeError: a position is outside its log, at once or because records were
+                deleted meanwhile; every call raises this until the next `assign`.
+            FatalError: topic gone or not authorised, by every call until the next `assign`; or the
+                reader is closed.
         """
         ...
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching within a moment; what was fetched until then may still be returned."""
+        """Stops fetching soon; records that were fetched until then may still be returned."""
         ...
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from where they stand."""
+        """Fetches paused partitions again from their positions."""
         ...
 
     async def close(self) -> None:
@@ -49,17 +50,17 @@ class LogReader(Protocol):
 COMMIT_METADATA_CHARS_MAX = 4095
 
 
-"""Longest metadata of a committed offset with Kafka's defaults (`offset.metadata.max.bytes`)."""
+"""Longest metadata of a commit with Kafka's default `offset.metadata.max.bytes`."""
 
 
 NO_METADATA: Mapping[TopicPartition, str] = MappingProxyType({})
 
 
-"""A plain commit."""
+"""The metadata of a commit of offsets only."""
 
 
 class Committed(NamedTuple):
-    """What a group has committed for a partition: the next offset to read, and free text."""
+    """A group's commit for a partition: the next offset to read, and its metadata (text)."""
 
     offset: Offset
     metadata: str
@@ -77,13 +78,13 @@ class GroupReader(Protocol):
     ) -> None:
         """Joins the group; `assigned` is called with positions before their first record.
 
-        `revoked` is called when partitions are taken away, before `assigned` for what follows;
-        a rebalance takes all of them. Neither is called by `close`.
+        `revoked` is called when partitions are taken away, before `assigned` is called for the new
+        assignment; a rebalance takes all of them away. `close` calls neither.
         """
         ...
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """As `LogReader.assign`, within what the group has given, until the next rebalance.
+        """As `LogReader.assign`, for partitions that the group has given; until the next rebalance.
 
         Raises:
             FencedError: the group has not given this member one of the partitions.
@@ -91,14 +92,14 @@ class GroupReader(Protocol):
         ...
 
     async def read(self) -> Sequence[Run | EndReached]:
-        """As `LogReader.read`; records come in runs, which cost less to handle."""
+        """As `LogReader.read`, but with records in runs, which take less time to handle."""
         ...
 
     def read_now(self) -> Sequence[Run | EndReached]:
-        """What can be had without waiting, some hundred records; empty: only `read` can tell.
+        """Some hundred records that are at hand; empty if only `read` can tell what comes next.
 
-        Not while a `read` waits. Who calls it again and again lets the loop run now and then.
-        Raises as `read` does, or leaves it to `read`.
+        Not to be called while a `read` waits. A caller that loops over `read_now` must let the
+        event loop run now and then. Raises as `read`, or leaves the error to the next `read`.
         """
         ...
 
@@ -115,10 +116,10 @@ class GroupReader(Protocol):
         ...
 
     def committed(self, data: TopicPartition) -> Committed | None:
-        """What the group had committed for a partition when it was assigned here.
+        """The group's commit for a partition as of the assignment, without later commits.
 
-        Of one moment with the position that `assigned` was told; commits made since are not in it.
-        None: nothing was committed, or the partition is not assigned.
+        The commit and the position given to `assigned` are of the same moment. None: nothing was
+        committed, or the partition is not assigned.
         """
         ...
 
@@ -142,18 +143,18 @@ class GroupReader(Protocol):
 FETCH_BYTES = 8 * 1024 * 1024
 
 
-"""Of one fetch of batches; larger ones are not faster."""
+"""Bytes of one fetch of batches; larger fetches are not faster."""
 
 
 class FetchedBatches(NamedTuple):
     """One answer of a partition's leader; see `BatchReader.fetch`.
 
     Attributes:
-        batches: ascending, whole, none missing between them.
-        aborted: in any order; empty for an uncommitted fetch.
-        log_start: of that moment, like the two below.
-        last_stable_offset: no transaction that was open had a record below it.
-        high_watermark: every record below it is on all in-sync replicas.
+        batches: the batches in the log's order, complete and without gaps.
+        aborted: aborted transactions in any order; empty for an uncommitted fetch.
+        log_start: the log start offset when the leader answered.
+        last_stable_offset: the offset below which no transaction was open at that time.
+        high_watermark: the offset below which all in-sync replicas had every record at that time.
     """
 
     batches: Sequence[Batch]
@@ -164,7 +165,7 @@ class FetchedBatches(NamedTuple):
 
 
 class BatchReader(Protocol):
-    """Reads record batches as they lie in the log: control batches too, aborted data too.
+    """Reads record batches as they are in the log, control batches and aborted ones included.
 
     Only `connectors.kafka` has one: the memory broker keeps records, not batches.
     """
@@ -177,18 +178,18 @@ class BatchReader(Protocol):
         committed: bool = True,
         bytes_max: int = FETCH_BYTES,
     ) -> FetchedBatches:
-        """The batches from the one that holds `position` on, or the first behind it.
+        """The batches from the one that contains `position` on, or else the next ones.
 
-        None of them means that `position` was at the end: the last stable offset when
-        `committed`, else the high watermark; the broker was given 0.1 s for more. Each batch has
-        passed its checksum. The aborted list names every transaction that has a batch among
-        them and aborted; it may name more. Calls may overlap.
+        An answer without batches means that `position` was at the end for 0.1 s: the last stable
+        offset if `committed`, else the high watermark. Each batch has passed its checksum. The
+        aborted list names every aborted transaction with a batch in the answer, and may name
+        others. Calls may overlap.
 
         Args:
             data: the partition.
-            position: at or above the log start; the first batch may begin below it.
-            committed: what lies at or above the last stable offset is left out.
-            bytes_max: of batches, in one answer; a larger one comes alone.
+            position: an offset at or above the log start; the first batch may begin below it.
+            committed: whether to leave out batches at or above the last stable offset.
+            bytes_max: limit of the answer in bytes; a larger batch comes alone.
 
         Raises:
             RetriableError: no answer within the request time-out: broker or leader away.

@@ -1,4 +1,4 @@
-"""Records as readers return and writers take them."""
+"""Records that readers return and writers accept."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,41 +19,41 @@ class Record(NamedTuple):
 
     @property
     def data(self) -> TopicPartition:
-        """The partition it lies in."""
+        """The record's partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def txn(self) -> TxnId | None:
-        """The coordinated transaction it was written in, None for a plain record.
+        """The record's coordinated transaction, None for a plain record.
 
         Raises:
-            MalformedHeaderError: its `txn` header is null, not 16 bytes, or not the only one.
+            MalformedHeaderError: the `txn` header is null, not 16 bytes, or there twice.
         """
         txn = txn_header(self.headers)
         return None if txn is None else TxnId.from_bytes(txn)
 
 
 class TimedRecord(Record):
-    """A record as a reader returns it that was asked for times, which not everybody pays for.
+    """A record with its timestamp, which a reader returns only on demand, since it takes time.
 
     Attributes:
-        timestamp_ms: when it was written, milliseconds since 1970.
+        timestamp_ms: the record's timestamp, milliseconds since 1970.
     """
 
     timestamp_ms: int
 
     @classmethod
     def at(cls, record: Record, timestamp_ms: int) -> "TimedRecord":
-        """The same record, with its time."""
+        """The same record, with its timestamp."""
         timed = cls(*record)
         timed.timestamp_ms = timestamp_ms
         return timed
 
 
 class EndReached(NamedTuple):
-    """The reader stands at `end_offset`; nothing readable lay below it that was not returned.
+    """The reader's position is `end_offset`; every readable record below it has been returned.
 
-    Passes over offsets without a readable record (control records, aborted native data).
+    The position passes over control records and aborted native records.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class EndReached(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Consecutive records of one partition, at least one, and two of their columns."""
+    """Consecutive records of one partition, at least one, with offsets and headers as columns."""
 
     data: TopicPartition
     offsets: Sequence[Offset]

@@ -13,7 +13,7 @@ Delivered = Callable[[ConnectorError | None, int], None]
 """Called once per append with (error, offset).
 
 Without error the record is durable at `offset`; -1 means durable at an unknown offset (an
-idempotent retry). With `RetriableError` the outcome is unknown: it may still land (A5).
+idempotent retry). With `RetriableError` the outcome is unknown: the record may yet be written (A5).
 """
 
 
@@ -41,36 +41,36 @@ class LogWriter(Protocol):
         ...
 
     async def room(self) -> None:
-        """Returns when the local queue has room again."""
+        """Returns when the local queue has room again, at once if it is not full."""
         ...
 
     def hurry(self) -> None:
         """Sends what is queued without lingering, and returns at once.
 
-        The reports of a writer that was hurried may come in another order than its appends.
+        After this call, reports may come in another order than the appends.
         """
         ...
 
     async def flush(self, timeout_s: float) -> bool:
-        """Waits for every queued record; False when some are still under way."""
+        """Waits for the outcome of every queued record; False if time is up before."""
         ...
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Flushes, then fails what is left with `RetriableError`; no append afterwards."""
+        """Flushes, then reports `RetriableError` for records left; no append afterwards."""
         ...
 
 
 class TransactionalWriter(Protocol):
-    """Writes sets of records whole or not at all, by native Kafka transactions.
+    """Writes sets of records, each completely or not at all, by native Kafka transactions.
 
     Of all writers with one transactional id only the last that called `fence` can write. After any
-    error of `write`, `fence` comes first again.
+    error of `write`, `fence` is needed again.
     """
 
     async def fence(self) -> None:
-        """Takes the transactional id from whoever has it; before the first `write`.
+        """Takes the transactional id from its present writer; needed before the first `write`.
 
-        Once it returns, every set that was begun under this id is there whole, or will never be.
+        Once it returns, every set that was begun under this id is either committed or aborted.
 
         Raises:
             RetriableError: the broker is away; call again.
@@ -78,16 +78,16 @@ class TransactionalWriter(Protocol):
         ...
 
     async def write(self, records: Sequence[NewRecord]) -> None:
-        """Writes all of them in one transaction, in order per partition, and waits for that.
+        """Writes all records in one transaction, in order per partition, and waits for the commit.
 
         Raises:
-            FencedError: another writer has taken the id; none of them is there.
-            FatalError: one can never be written (too large, no such partition), `fence` was not
-                called, or the writer is closed; none of them is there.
-            RetriableError: they may be there; `fence` decides it.
+            FencedError: another writer has taken the id; no record was written.
+            FatalError: a record can never be written (too large, no such partition), `fence` was
+                not called, or the writer is closed; no record was written.
+            RetriableError: the records may have been written; `fence` decides it.
         """
         ...
 
     async def close(self) -> None:
-        """Waits for what is under way; a waiting `write` ends as it may. Safe to call twice."""
+        """Waits for a `write` under way, which ends with either outcome. Safe to call twice."""
         ...

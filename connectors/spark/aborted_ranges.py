@@ -1,11 +1,11 @@
-"""Takes aborted native records out of a Kafka frame, by ranges of offsets.
+"""Removes aborted native records from a Kafka frame, by ranges of offsets.
 
-*Source*: protocols.md F3; facts: spark.md 3.2. Spark's source shows no producer ids, so whatever it
-reads at read_uncommitted can only be told by where it lies. No function here touches a broker.
+*Source*: docs/protocols F3. Spark's source shows no producer ids, so a record that it reads at
+read_uncommitted can be recognised as aborted only by its offset. No function here touches a broker.
 
-A range is entered under every bucket of offsets that it touches, and a record looks its own bucket
-up in one broadcast hash table of longs. Long ranges have coarse buckets, so that the table grows
-with the number of ranges and hardly with their lengths.
+The table has each range once for every bucket of offsets that the range touches, and a record looks
+its own bucket up in one broadcast hash table of longs. Long ranges have coarse buckets, so that the
+table grows with the number of ranges and hardly with their lengths.
 """
 
 from array import array
@@ -23,7 +23,8 @@ from stilltide.schemas.values import OffsetRange, TopicPartition
 
 _LONG = 4096
 _SHIFT, _LONG_SHIFT = 8, 16
-"""A range of fewer than `_LONG` offsets touches 17 buckets of 256 at most."""
+"""Bits of an offset within a bucket: a range of fewer than `_LONG` offsets touches at most 17
+buckets of 256 offsets; longer ranges use buckets of 65536."""
 
 _Offsets = npt.NDArray[np.int64]
 
@@ -32,8 +33,8 @@ class RangeColumns(NamedTuple):
     """Ranges `[first, end)` of one partition, ascending and disjoint.
 
     Attributes:
-        firsts: of each; of type code `q`.
-        ends: likewise.
+        firsts: first offset of each range; type code `q`.
+        ends: end offset of each range, exclusive; type code `q`.
     """
 
     firsts: "array[int]"
@@ -46,12 +47,12 @@ _NONE = RangeColumns(array("q"), array("q"))
 def without_aborted(
     records: DataFrame, reads: Sequence[OffsetRange], aborted: Mapping[TopicPartition, RangeColumns]
 ) -> DataFrame:
-    """The records that lie in no aborted range, with the columns they have.
+    """The records that are in no aborted range, with unchanged columns.
 
     Args:
-        records: with `topic`, `partition` and `offset`, all within `reads`.
-        reads: each partition once.
-        aborted: of each partition of `reads` that has any; may go beyond what is read.
+        records: a frame with `topic`, `partition` and `offset`, all within `reads`.
+        reads: the ranges of offsets read, each partition once.
+        aborted: the aborted ranges of partitions of `reads`; they may go beyond `reads`.
     """
     places = _Places(reads)
     for shift, is_long in ((_SHIFT, False), (_LONG_SHIFT, True)):
@@ -77,7 +78,7 @@ class _Places:
             self._count += 1 + max(read.data.partition for read in reads if read.data[0] == topic)
 
     def key(self, shift: int) -> Column:
-        """Of a record."""
+        """The bucket and partition of a record, as one long."""
         number = F.col("partition")
         if len(self._bases) > 1:
             (first, base), *others = self._bases.items()
@@ -90,7 +91,7 @@ class _Places:
     def table(
         self, aborted: Mapping[TopicPartition, RangeColumns], shift: int, *, is_long: bool
     ) -> pa.Table:
-        """The ranges of one kind, once for each bucket that they touch."""
+        """The short or the long ranges, each once for every bucket that it touches."""
         found = [
             self._entries(read, aborted.get(read.data, _NONE), shift, is_long)
             for read in self._reads

@@ -1,7 +1,7 @@
 """The one place where Spark's failures become connector errors.
 
-*Source*: architecture.md, connectors/errors; facts: spark.md 1 and 2. A Spark job reports a Kafka
-failure as text from a remote JVM, so the text is all there is to go by.
+*Source*: connectors.errors. A Spark job reports a Kafka failure only as text from a remote JVM, so
+the module reads the text.
 """
 
 from collections.abc import Generator
@@ -32,7 +32,7 @@ _AWAY = (
 
 @contextmanager
 def spark_errors(bootstrap_servers: Cluster) -> Generator[None]:
-    """Turns what Spark raises inside into `RetriableError` or `FatalError`, cause chained."""
+    """Turns Spark's exceptions into `RetriableError` or `FatalError`, with the cause chained."""
     try:
         yield
     except (PySparkException, Py4JError) as error:

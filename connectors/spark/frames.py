@@ -1,8 +1,8 @@
-"""Frames of what the driver knows: by way of Arrow, and kept out of Spark's plans.
+"""Makes frames of data in the driver, by way of Arrow and outside of Spark's plans.
 
-*Source*: facts, spark.md 4. A frame of Python rows needs a Python worker each time it is evaluated.
-And of a table that Spark takes for small it makes rows of the plan itself, which planning walks
-again and again: 200 000 rows cost a query half a second, and take thrice as long to broadcast.
+A frame of Python rows needs a Python worker each time it is evaluated. Spark copies a table that it
+takes for small into the plan as rows, which planning visits again and again: 200 000 rows add half
+a second to a query, and take three times as long to broadcast.
 """
 
 from collections.abc import Generator, Sequence
@@ -26,7 +26,7 @@ def frame_of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
 def frame_of_rows(
     spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: pa.Schema
 ) -> DataFrame:
-    """A frame of rows of a schema; at least one."""
+    """A frame of one or more rows, with the given schema."""
     columns = [
         pa.array(column, field.type)
         for column, field in zip(zip(*rows, strict=True), schema, strict=True)
@@ -36,7 +36,7 @@ def frame_of_rows(
 
 @contextmanager
 def session_setting(spark: SparkSession, name: str, value: str) -> Generator[None]:
-    """Has one setting of a session be so for frames that are made inside; then puts it back."""
+    """Sets a session's setting for frames made in the block; restores the old value afterwards."""
     with _setting:
         before = spark.conf.get(name) or ""
         spark.conf.set(name, value)

@@ -1,14 +1,14 @@
-"""The read-committed filter in batch: what becomes of each record of a Kafka frame.
+"""The read-committed filter for batch jobs: decides for each record of a Kafka frame.
 
-*Source*: protocols.md D1-D4, D6; facts: spark.md 3.1. Every function takes and returns DataFrames
-(or columns) of the Kafka source's schema and touches no broker.
+*Source*: docs/protocols D1-D4, D6. Every function takes and returns DataFrames (or columns) of the
+Kafka source's schema and touches no broker.
 
 *Invariants*:
-- each record is in exactly one class of `Visibility`; none is dropped,
-- a record is never guessed: what neither a marker nor a snapshot decides is undecided (D2, D4),
-- a malformed `txn` header withholds its record, it does not make it a plain one.
+- each record is in exactly one class of `Visibility`; `classify` drops none,
+- a record that neither a marker nor a snapshot decides is undecided, never guessed (D2, D4),
+- a malformed `txn` header withholds its record; the record is not taken for a plain one.
 
-Refuses nothing: what is wrong with a record is its class.
+Refuses nothing: a faulty record gets a class of its own.
 """
 
 from enum import StrEnum
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
-from pyspark.sql import types as T  # noqa: N812 - likewise
+from pyspark.sql import types as T  # noqa: N812 - as above
 
 from stilltide.schemas.digest import DIGEST_BITS
 from stilltide.schemas.headers import TXN
@@ -40,25 +40,27 @@ OUTCOMES_SCHEMA = T.StructType(
         T.StructField("end_offset", T.LongType(), nullable=True),
     ]
 )
-"""What `classify` needs of each outcome; one row for each (topic, partition, transaction)."""
+"""Outcomes, as `classify` reads them; one row for each (topic, partition, transaction)."""
 
 POSITIONS_DDL = "topic string, partition int, max_read_position bigint"
-"""Of each snapshot: where what it does not hide is visible up to (M)."""
+"""The max read position (M) of each snapshot: records below it that no outcome, floor or aborted
+set hides are visible."""
 
 FLOORS_DDL = "topic string, partition int, coordinator binary, floor binary"
-"""Of each snapshot and coordinator: the first 8 bytes of its transactions, and all 16 of the first
-one that is not hidden by the floor. Bytes compare as the numbers do, both being big-endian."""
+"""The floor of each snapshot and coordinator: the first 8 bytes of the coordinator's transactions,
+and all 16 bytes of the first transaction that the floor does not hide. The bytes are big-endian, so
+they compare as the numbers do."""
 
 
 class Decisions(NamedTuple):
-    """What decides records; frames that are small enough to be broadcast.
+    """Frames that decide records, each small enough to be broadcast.
 
     Attributes:
-        outcomes: of `OUTCOMES_SCHEMA`, keys unique: what markers tell, and besides, as not
-            committed, every id in a snapshot's aborted set; and for each partition the empty
-            transaction, which stands for malformed headers.
-        positions: of `POSITIONS_DDL`; None without any snapshot.
-        floors: of `FLOORS_DDL`; None without any floor.
+        outcomes: frame of schema `OUTCOMES_SCHEMA` with unique keys. It holds the markers'
+            outcomes; as not committed, every id in a snapshot's aborted set; and for each
+            partition, as not committed, the empty transaction, which means malformed headers.
+        positions: frame of schema `POSITIONS_DDL`; None without any snapshot.
+        floors: frame of schema `FLOORS_DDL`; None without any floor.
     """
 
     outcomes: DataFrame
@@ -67,20 +69,20 @@ class Decisions(NamedTuple):
 
 
 class Visibility(StrEnum):
-    """What becomes of a record; PLAIN and VISIBLE are delivered, the others are not."""
+    """The class of a record; only PLAIN and VISIBLE records are delivered."""
 
     PLAIN = "plain"
-    """Without a `txn` header (D3)."""
+    """A record without a `txn` header (D3)."""
     VISIBLE = "visible"
-    """Of a committed transaction: a marker says so (D1), or it lies below M, not hidden (D4)."""
+    """A record of a committed transaction, by a marker (D1), or below M and not hidden (D4)."""
     HIDDEN = "hidden"
-    """Of an aborted transaction, or of one below a floor, wherever it landed (D1, D4)."""
+    """A record, at any offset, of a transaction that aborted (D1) or is below a floor (D4)."""
     LATE = "late"
-    """Of a committed transaction, but at or past its end offset (D1)."""
+    """A record of a committed transaction at or past the transaction's end offset (D1)."""
     UNDECIDED = "undecided"
-    """Of a transaction without a known outcome on this partition (D2)."""
+    """A record of a transaction without a known outcome on this partition (D2)."""
     MALFORMED = "malformed"
-    """With a `txn` header that is null, not 16 bytes, or there twice."""
+    """A record with a `txn` header that is null, not 16 bytes, or there twice."""
 
 
 def with_txn(records: DataFrame) -> DataFrame:
@@ -95,8 +97,8 @@ def with_txn(records: DataFrame) -> DataFrame:
 
 def _with_header(records: DataFrame) -> DataFrame:
     """Replaces `headers` by `txn`: null for a plain record, empty for a malformed one."""
-    # One column first: what is computed from it twice is short. Code that grows past what the JVM
-    # compiles costs more than everything else here.
+    # Spark computes an expression as often as it is used. So the header becomes a column first:
+    # generated code that is too long for the JVM's compiler is slower than everything else here.
     found = records.withColumn(TXN, _header()).drop("headers")
     is_id = F.octet_length(TXN) == TXN_ID_BYTES
     return found.withColumn(TXN, F.when(is_id, F.col(TXN)).when(~is_id, _no_id()))
@@ -108,9 +110,9 @@ def _no_id() -> Column:
 
 def _header() -> Column:
     """The value of the `txn` header; null without one; empty where it is null or there twice."""
-    # The general form makes two arrays for each record, and most coordinated records have this one
-    # header. array_position over the key sub-array is the cheapest form that keeps no array alive
-    # past the projection (spark.md 3.1); `get` answers null outside the array, also under ANSI.
+    # Most coordinated records have only this header, and the general form makes two arrays for each
+    # record. array_position over the array of keys is the cheapest form that keeps no array alive
+    # past the projection; `get` returns null outside the array, also in ANSI mode.
     headers, names = F.col("headers"), F.col("headers.key")
     only = F.get(headers, F.lit(0))
     position = F.array_position(names, TXN)
@@ -124,12 +126,13 @@ def _header() -> Column:
 
 
 def classify(records: DataFrame, decisions: Decisions) -> DataFrame:
-    """Adds `visibility`, a value of `Visibility`, to what `with_txn` returned.
+    """Adds `visibility`, a value of `Visibility`, to a frame that `with_txn` returned.
 
     Args:
-        records: with `topic`, `partition`, `offset`, `txn` and `malformed`; none lies below the F
-            of its partition's snapshot.
-        decisions: broadcast to every task. What a marker tells outranks a floor and M.
+        records: a frame with `topic`, `partition`, `offset`, `txn` and `malformed`; no record is
+            below the F of its partition's snapshot.
+        decisions: the frames that decide, broadcast to every task. A marker's outcome takes
+            precedence over a floor and M.
     """
     outcomes = decisions.outcomes.select(TXN, *_PLACE, "committed", "end_offset")
     decided = records.join(F.broadcast(outcomes), on=[TXN, *_PLACE], how="left")
@@ -165,23 +168,24 @@ def _with_floor(records: DataFrame, floors: DataFrame) -> DataFrame:
 
 
 def committed(records: DataFrame, decisions: Decisions) -> DataFrame:
-    """The records that a reader delivers, of records that are all decided: `classify`, but quicker.
+    """The records that a reader delivers, of records that are all decided; faster than `classify`.
 
     Replaces `headers` by `txn`, null for a plain record.
 
     Args:
-        records: of schema `KAFKA_DDL`; none is undecided, or below the F of its snapshot.
-        decisions: as for `classify`. A committed transaction below a floor has only late records
-            left (E5).
+        records: frame of schema `KAFKA_DDL`; no record is undecided, or below the F of its
+            partition's snapshot.
+        decisions: the frames that decide, as for `classify`. A committed transaction below a floor
+            has only late records left (E5).
     """
-    # Malformed records go by the same join: a filter of their own would be pushed down, and have
-    # Spark look for the header twice.
+    # The same join removes malformed records: Spark would push a separate filter down, and then
+    # search for the header twice.
     names = {name: f"{name}_withheld" for name in (*_PLACE, TXN)}
     outcomes = decisions.outcomes.withColumnsRenamed(names).select(
         *names.values(), "committed", "end_offset"
     )
-    # A join on one long is quicker by far than one on bytes and text. What has the same hash is
-    # then compared in a way of which no key is made.
+    # A join on one long is much faster than a join on bytes and text. Records of equal hashes are
+    # then compared by <= and >=, since Spark would add an equality to the join's key.
     same = F.xxhash64(TXN, "partition") == F.xxhash64(names[TXN], names["partition"])
     for mine, theirs in names.items():
         same &= (F.col(mine) <= F.col(theirs)) & (F.col(mine) >= F.col(theirs))
@@ -216,9 +220,9 @@ def record_digest() -> Column:
 
 
 def digest_sums(where: Column) -> tuple[Column, Column]:
-    """Two long aggregates over the records `where` holds; `digest_of_sums` joins them.
+    """Two long aggregates over the records for which `where` is true; `digest_of_sums` joins them.
 
-    A sum of halves is exact up to 2^33 records and costs a fifth of a decimal sum.
+    Sums of halves are exact up to 2^33 records and take a fifth of the time of a decimal sum.
     """
     digest = F.when(where, record_digest())
     high = F.sum(F.shiftright(digest, _DIGEST_HALF_BITS))
@@ -227,5 +231,5 @@ def digest_sums(where: Column) -> tuple[Column, Column]:
 
 
 def digest_of_sums(high: int, low: int) -> int:
-    """The digest whose `digest_sums` are these."""
+    """The digest of which `digest_sums` returned these two sums."""
     return (high << _DIGEST_HALF_BITS) + low

@@ -1,12 +1,12 @@
-"""A Spark session made for reading Kafka: loopback driver, no UI, no noise on stderr.
+"""A Spark session for reading Kafka: driver on loopback, no UI, nothing on stderr.
 
-*Source*: facts, spark.md 1 and 7. Jars and JVM options count only before the process's first
-session starts, so everything is set in one place and passed on the JVM's command line.
+Jars and JVM options have an effect only before the process's first session starts, so all of them
+are set in one place and passed on the JVM's command line.
 
 *Invariants*: nothing is written to the current directory; the JVM's log goes to a file, whose last
 lines are in the error when the JVM does not start; the JVM dies with this process.
 
-Refuses: a second session beside an active one; that one is used instead.
+Refuses to make a second session: an active session is used instead.
 """
 
 import os
@@ -31,13 +31,14 @@ _LOG_TAIL_LINES = 15
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """How to run Spark.
+    """The options of a Spark session.
 
     Attributes:
         jars: local files of the Kafka source (`connectors.local.jars.spark_jars()`).
         master: Spark master URL.
-        app_name: shown in Spark's logs.
-        shuffle_partitions: tasks after a shuffle, >= 1; adaptive execution merges small ones.
+        app_name: application name in Spark's logs.
+        shuffle_partitions: number of tasks after a shuffle, >= 1; adaptive execution merges small
+            ones.
         driver_memory: heap of the JVM, in Java's notation.
         java_options: more options of the JVM, space-separated.
     """
@@ -54,13 +55,13 @@ class SparkOptions:
 def spark_session(options: SparkOptions) -> Generator[SparkSession]:
     """The process's active session, or a new one that ends with the block.
 
-    An active session is used as it is, whatever `options` say, and left running.
+    An active session is used as it is, without regard to `options`, and is left running.
 
     Raises:
-        JavaMissingError: no Java that runs Spark.
-        FatalError: the JVM does not start; carries the last lines of its log.
+        JavaMissingError: no Java that runs Spark was found.
+        FatalError: the JVM does not start; the error contains the last lines of its log.
     """
-    # getActiveSession() answers for the calling thread only, and callers come from any.
+    # getActiveSession() knows the calling thread's session only, and any thread may call this.
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the process-wide question has no public form
         yield SparkSession.builder.getOrCreate()
         return
@@ -76,7 +77,7 @@ def spark_session(options: SparkOptions) -> Generator[SparkSession]:
 
 
 def _start(options: SparkOptions, scratch: Path) -> SparkSession:
-    # Spark's launcher looks at JAVA_HOME alone, and would take one that is too old.
+    # Spark's launcher reads only JAVA_HOME, and accepts a Java that is too old.
     os.environ["JAVA_HOME"] = str(find_java().home)
     conf = _conf(options, scratch)
     log_path = scratch / "jvm.log"
@@ -93,7 +94,7 @@ def _start(options: SparkOptions, scratch: Path) -> SparkSession:
         raise FatalError(
             "spark does not start",
             detail="\n".join([str(error), *_tail(log_path)]),
-            hint="it runs on Java 17 or 21 and needs free memory for its heap, "
+            hint="spark runs on Java 17 or 21 and needs free memory for its heap, "
             f"{options.driver_memory}",
         ) from error
 

@@ -1,12 +1,12 @@
-"""Bounded batch reads of Kafka partitions: explicit start and end offsets, nothing resolved late.
+"""Bounded batch reads of Kafka partitions, with start and end offsets fixed before the read.
 
-*Source*: facts, spark.md 2. With `earliest` or `latest` each task would resolve its bound when it
-starts, and a retried task anew: not a snapshot. So both bounds are always offsets.
+With `earliest` or `latest` each task would resolve its bound when it starts, and a retried task
+again, so that a read would not be of one moment. So both bounds are always offsets.
 
 *Invariants*: every offset in a range that holds a readable record is returned, or the job fails
 (`failOnDataLoss`). Gaps from control records, aborted native data and compaction are no failure.
 
-Refuses: a read without partitions, an end above the last stable offset when `committed`.
+Refuses a read without partitions.
 """
 
 import json
@@ -28,15 +28,17 @@ KAFKA_DDL = (
 """Schema of the Kafka source; `headers` is null, not empty, for a record without headers."""
 
 _POLL_RECORDS_MAX = 50_000
-"""Each poll costs the source two offset requests; Kafka's default of 500 starves a scan."""
+"""Records of a poll: the source makes two offset requests for each, so Kafka's default of 500 makes
+a scan slow."""
 
 _FETCH_WAIT_MS = 5
-"""All that is asked for exists. Kafka's default of 500 is paid by nearly every task: the consumer
-prefetches past the log's end, and its offset requests queue behind that fetch."""
+"""Short, because every record of the read exists already. With Kafka's default of 500 nearly every
+task would wait that long: the consumer prefetches past the log's end, and its offset requests queue
+behind that fetch."""
 
 _V1_SOURCES = "spark.sql.sources.useV1SourceList"
-"""Names the sources that Spark reads by their older interface, Kafka's by default. That makes two
-more rows of each record, and takes 1.4 times the processor time without headers, 1.7 with them."""
+"""The sources that Spark reads by its older interface, by default also Kafka's. The older interface
+makes two more rows of each record, and takes 1.4 times the processor time (with headers 1.7)."""
 
 
 def read_ranges(
@@ -51,11 +53,11 @@ def read_ranges(
 
     Args:
         spark: a session with the Kafka source's jars.
-        bootstrap_servers: the cluster, with its config where it wants TLS or SASL.
-        ranges: at least one; each partition once.
-        committed: whether native transactions that are open or aborted are hidden; then no end
-            may lie above the partition's last stable offset.
-        headers: whether the frame has that column.
+        bootstrap_servers: the cluster; a `KafkaConfig` for TLS or SASL.
+        ranges: one or more ranges, each of another partition.
+        committed: whether to hide open and aborted native transactions; then no range may end
+            above its partition's last stable offset.
+        headers: whether the frame has the column `headers`.
     """
     options = options_of(bootstrap_servers, ranges, committed=committed, headers=headers)
     with session_setting(spark, _V1_SOURCES, _v1_but_kafka(spark)):
@@ -65,7 +67,7 @@ def read_ranges(
 def options_of(
     bootstrap_servers: Cluster, ranges: Sequence[OffsetRange], *, committed: bool, headers: bool
 ) -> dict[str, str]:
-    """The options of Spark's Kafka source that `read_ranges` reads with."""
+    """The options of Spark's Kafka source with which `read_ranges` reads."""
     assert ranges, "nothing to read"
     assert len({read.data for read in ranges}) == len(ranges), "a partition is named twice"
     partitions: defaultdict[str, list[int]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""The embedded default: real Kafka brokers as child processes."""
+"""Real Kafka brokers as child processes, and the jars and the Java that they need."""

@@ -1,8 +1,6 @@
-"""The directory of one broker: who holds it, which ports it has, its properties and its log.
+"""The directory of one local broker: its lock, ports, properties and log.
 
-*Source*: kafka.md 1 (the properties), 7 (sizes of log entries).
-
-*Invariants*: at most one broker runs on a directory, because the broker itself holds the lock file
+*Invariants*: at most one broker runs on a directory, because the broker process keeps the lock file
 open and locked for as long as it lives; once chosen, the ports of a directory stay.
 """
 
@@ -25,10 +23,10 @@ from stilltide.schemas.topics import ENTRY_BYTES_MAX
 
 HOST = "127.0.0.1"
 PORT_MIN, PORT_MAX = 20_000, 32_767
-"""Chosen ports lie below those that systems give to outgoing connections."""
+"""Range of chosen ports, below those that systems give to outgoing connections."""
 
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Starts in 2.5 s instead of 3.3 s and needs less memory; serves fewer requests per second."""
+"""JVM flags: start in 2.5 s instead of 3.3 s, less memory, but fewer requests per second."""
 
 _LINES_SHOWN = 15
 _PORT_TRIES = 50
@@ -46,9 +44,10 @@ appender.out.layout.pattern = %d %p %c{1}: %m%n
 
 @dataclass(frozen=True)
 class BrokerRecord:
-    """What a directory remembers of its broker, in `cluster.json`.
+    """The file `cluster.json` of a broker's directory.
 
-    `pid` is that of the broker which holds the directory, 0 while none does or it is just starting.
+    `pid` is the process id of the broker that holds the directory, 0 while there is none or it is
+    just starting.
     """
 
     name: str
@@ -66,14 +65,14 @@ class BrokerRecord:
 
 @dataclass(frozen=True)
 class Listener:
-    """Where a broker can be reached beside its plain address.
+    """A listener of a broker in addition to its plain one.
 
     Attributes:
-        name: in capitals, such as `TLS`.
-        protocol: Kafka's, such as `SASL_SSL`.
-        port: of HOST; the caller's to choose.
-        properties: of the listener, without the prefix that names it.
-        scram_users: passwords by user, for SCRAM-SHA-256; made when the storage is formatted.
+        name: name of the listener in capitals, such as `TLS`.
+        protocol: Kafka's security protocol, such as `SASL_SSL`.
+        port: port on HOST, chosen by the caller.
+        properties: properties of the listener, without the prefix that names it.
+        scram_users: passwords by user, for SCRAM-SHA-256; stored when the storage is formatted.
     """
 
     name: str
@@ -89,7 +88,7 @@ class Listener:
 
 
 class Launch(NamedTuple):
-    """A broker ready to be started: its command, and the log where its output goes."""
+    """A broker ready to be started: its record, its command, and the log for its output."""
 
     record: BrokerRecord
     command: list[str]
@@ -109,7 +108,7 @@ class BrokerDir:
         """Locks the directory; returns the descriptor that the broker must inherit.
 
         Raises:
-            DataDirInUseError: a broker holds it.
+            DataDirInUseError: a broker holds the directory.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -124,13 +123,13 @@ class BrokerDir:
                 hint="use that cluster, stop it (stilltide local down), "
                 "or name another data directory",
             ) from None
-        # The last broker is gone: from here on its process id may be a stranger's.
+        # The last broker is gone: the system may give its process id to another process.
         if record := self.read_record():
             self.write_record(replace(record, pid=0))
         return descriptor
 
     def is_held(self) -> bool:
-        """Whether a broker runs on it."""
+        """Whether a broker runs on the directory."""
         if not self._lock_path.exists():
             return False
         with self._lock_path.open() as file:
@@ -141,14 +140,14 @@ class BrokerDir:
         return False
 
     def read_record(self) -> BrokerRecord | None:
-        """What `write_record` wrote last, None when nothing."""
+        """The record that `write_record` wrote last, None if there is none."""
         try:
             return BrokerRecord(**json.loads(self._record_path.read_text()))
         except FileNotFoundError:
             return None
 
     def write_record(self, record: BrokerRecord) -> None:
-        """Remembers `record`, whole or not at all."""
+        """Stores `record` by an atomic rename."""
         fresh = self._record_path.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(record), indent=2) + "\n")
         fresh.replace(self._record_path)
@@ -162,14 +161,14 @@ class BrokerDir:
         jvm_flags: tuple[str, ...],
         listeners: Sequence[Listener] = (),
     ) -> Launch:
-        """Makes the directory ready for a broker; the caller holds it.
+        """Makes the directory ready for a broker; the caller holds the directory.
 
         Args:
-            name: the cluster's.
-            port: for clients; None for the one it had, or a free one.
-            heap: the JVM's, such as `256m`.
+            name: the cluster's name.
+            port: port for clients; None for the directory's former port, or a free one.
+            heap: the JVM's heap, such as `256m`.
             jvm_flags: further JVM options.
-            listeners: beside the plain one.
+            listeners: listeners in addition to the plain one.
 
         Raises:
             PortTakenError: a given or remembered port is in use.
@@ -205,11 +204,11 @@ class BrokerDir:
 
     @property
     def log_size(self) -> int:
-        """Bytes in the log so far."""
+        """Size of the log in bytes."""
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def last_lines(self, from_byte: int = 0) -> str:
-        """The last lines written behind `from_byte`, without the frames of stack traces."""
+        """The last lines of the log after `from_byte`, without the frames of stack traces."""
         try:
             with self.log_path.open("rb") as file:
                 file.seek(from_byte)
@@ -253,7 +252,7 @@ class BrokerDir:
 def server_properties(
     record: BrokerRecord, log_dir: Path, listeners: Sequence[Listener] = ()
 ) -> str:
-    """The text of `server.properties`: one node, broker and controller, for development."""
+    """The text of `server.properties` for development: one node is broker and controller."""
     plain, control = f"{HOST}:{record.port}", f"{HOST}:{record.controller_port}"
     more = "".join(f",{each.name}://{each.bootstrap}" for each in listeners)
     properties = {
@@ -300,7 +299,7 @@ def server_properties(
 def is_free(port: int) -> bool:
     """Whether a server can listen on `port` now."""
     with socket.socket() as probe:
-        # As Java's server sockets: connections that linger do not count.
+        # As Java's server sockets: connections in TIME_WAIT do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -319,14 +318,14 @@ def require_free(port: int) -> None:
 
 
 def free_port(*, other_than: int = 0) -> int:
-    """A port that is free now and rarely wanted by others."""
+    """A port that is free now and that other programs rarely use."""
     for _ in range(_PORT_TRIES):
         port = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN + 1)
         if port != other_than and is_free(port):
             return port
     raise PortTakenError(
         f"{_PORT_TRIES} ports tried between {PORT_MIN} and {PORT_MAX} are all taken",
-        hint="name a free one",
+        hint="choose a free one",
     )
 
 

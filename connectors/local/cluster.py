@@ -1,9 +1,7 @@
-"""A real Kafka cluster of one node that lives as long as the object, or the process, that owns it.
+"""A real Kafka cluster of one node that runs as long as its owner, an object of this process.
 
-*Source*: system.md, Process shapes 6; kafka.md 1.
-
-*Invariants*: the broker dies with its owner, even one killed by SIGKILL (`watchdog`); started again
-on the same directory it has the same data and address.
+*Invariants*: the broker dies with the owner's process, even if that is killed by SIGKILL
+(`watchdog`); started again on the same directory it has the same data and address.
 
 Refuses a directory that another broker holds, and a port that is taken.
 """
@@ -27,7 +25,7 @@ from stilltide.connectors.local.readiness import START_TIMEOUT_S, STOP_TIMEOUT_S
 class LocalCluster:
     """One broker as a child process; a context manager that starts and stops it.
 
-    Not for several threads at once.
+    An instance is for one thread at a time.
 
     Attributes:
         name: the cluster's name, such as `a`.
@@ -44,15 +42,15 @@ class LocalCluster:
         fast_start: bool = False,
         listeners: Sequence[Listener] = (),
     ) -> None:
-        """Touches nothing yet.
+        """Makes a cluster that is not started; creates no file.
 
         Args:
             name: the cluster's name.
-            data_dir: made when missing; data, log and ports are kept there.
-            port: for clients; by default the one it had before, or a free one.
+            data_dir: directory of data, log and ports; `start` makes it if it is missing.
+            port: port for clients; by default the directory's former port, or a free one.
             heap: the JVM's heap.
-            fast_start: trade the broker's top speed for a quicker start.
-            listeners: with TLS or SASL, beside the plain one.
+            fast_start: whether to start faster, at the cost of requests per second.
+            listeners: listeners with TLS or SASL, in addition to the plain one.
         """
         self.name = name
         self._dir = BrokerDir(data_dir)
@@ -66,7 +64,7 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` for clients; known from the first start on."""
+        """`host:port` for clients; available from the first start on."""
         record = self._dir.read_record()
         if record is None:
             raise BrokerDownError(f"cluster {self.name} was never started", hint="call start()")
@@ -77,22 +75,22 @@ class LocalCluster:
         """Process id of the JVM.
 
         Raises:
-            BrokerDownError: it does not run.
+            BrokerDownError: the broker does not run.
         """
         self._running()
         return self._pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the JVM lives; a paused one does."""
+        """Whether the JVM runs; a paused JVM counts as running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Starts the broker and returns when it answers; nothing to do when it runs.
+        """Starts the broker and returns when it answers; does nothing if it runs already.
 
         Raises:
-            JavaMissingError, JarsError, PortTakenError, DataDirInUseError: as named.
-            BrokerStartError: it died or gave no answer in time; quotes its log.
+            JavaMissingError, JarsError, PortTakenError, DataDirInUseError: as in `errors`.
+            BrokerStartError: the broker ended or gave no answer in time; quotes its log.
         """
         if self.is_running:
             return
@@ -119,7 +117,7 @@ class LocalCluster:
             raise
 
     def stop(self) -> None:
-        """Shuts the broker down in an orderly way; kills it after 20 s. Safe when it is down."""
+        """Shuts the broker down by SIGTERM, after 20 s by SIGKILL. Safe when it is down."""
         if self.is_running:
             self._send(signal.SIGCONT)
         self._end(signal.SIGTERM)
@@ -134,7 +132,7 @@ class LocalCluster:
         self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets a frozen JVM go on."""
+        """Continues a frozen JVM (SIGCONT)."""
         self._running()
         self._send(signal.SIGCONT)
 
@@ -158,7 +156,7 @@ class LocalCluster:
             )
 
     def _send(self, number: signal.Signals) -> None:
-        """Has the watchdog signal the JVM, and waits until it did; the JVM may be gone."""
+        """Sends a signal to the JVM through the watchdog, and waits for it; the JVM may be gone."""
         assert self._process is not None
         try:
             _pipe(self._process.stdin).write(bytes([number]))
@@ -193,7 +191,7 @@ def _spawn(launch: Launch, held: int) -> "subprocess.Popen[bytes]":
             stderr=log,
             bufsize=0,
             pass_fds=(held,),
-            # Its own session, so that Ctrl-C reaches the owner, who stops it in good order.
+            # Its own session, so that Ctrl-C reaches only the owner, which shuts the broker down.
             start_new_session=True,
         )
 

@@ -1,9 +1,7 @@
-"""Brokers that go on after the command that started them.
+"""Brokers that outlive the command that started them: `stilltide local up|status|down`.
 
-*Source*: system.md, Process shapes 6: `stilltide local up|status|down`.
-
-*Invariants*: whether a broker runs is asked of the lock it holds, never of a process id, which may
-be a stranger's by now; every function may be called again and then changes nothing.
+*Invariants*: the lock on the data directory decides whether a broker runs, never a process id,
+which may belong to another process by now; a repeated call of a function changes nothing.
 """
 
 import os
@@ -21,11 +19,11 @@ from stilltide.connectors.local.errors import BrokerDownError, PortTakenError
 from stilltide.connectors.local.readiness import POLL_S, STOP_TIMEOUT_S, await_ready
 
 NAMES = ("a", "b", "c")
-"""What local clusters are called."""
+"""Names of local clusters."""
 
 
 class ClusterStatus(NamedTuple):
-    """A cluster below a root directory; `pid` is None when it is stopped or just starting."""
+    """A cluster below a root directory; `pid` is None if the broker is stopped or just starting."""
 
     name: str
     state: str
@@ -36,17 +34,17 @@ class ClusterStatus(NamedTuple):
 
 
 def up(name: str, root: Path, *, port: int | None = None, heap: str = "256m") -> bool:
-    """Returns when cluster `name` answers; False when it ran already.
+    """Starts cluster `name` and returns when it answers; False if it ran already.
 
     Args:
-        name: one of `NAMES`; its data lies in `root/name`.
+        name: one of `NAMES`; the cluster's data is in `root/name`.
         root: the directory of all clusters.
-        port: for clients; by default the one it had before, or a free one.
+        port: port for clients; by default the cluster's former port, or a free one.
         heap: the JVM's heap.
 
     Raises:
         PortTakenError: the port is in use, or the cluster runs on another one.
-        JavaMissingError, JarsError, DataDirInUseError, BrokerStartError: as named.
+        JavaMissingError, JarsError, DataDirInUseError, BrokerStartError: as in `errors`.
     """
     directory = BrokerDir(root / name)
     if directory.is_held() and (record := directory.read_record()):
@@ -90,10 +88,10 @@ def down(root: Path, *, wipe: bool = False) -> list[str]:
 
     Args:
         root: the directory of all clusters.
-        wipe: also delete their data and logs.
+        wipe: whether to delete data and logs, too.
 
     Raises:
-        BrokerDownError: one is only just starting, so that it has no process id yet.
+        BrokerDownError: a broker is just starting, so that its process id is not known yet.
     """
     present = [each.name for each in status(root)]
     stopped = [name for name in present if _stop(BrokerDir(root / name))]

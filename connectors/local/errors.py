@@ -1,7 +1,4 @@
-"""What can keep a local broker from running, each with the next step.
-
-*Source*: system.md, What bad input gets.
-"""
+"""The failures of local brokers; each message names the next step."""
 
 from stilltide.connectors.errors import FatalError
 
@@ -11,11 +8,11 @@ class JavaMissingError(FatalError):
 
 
 class JarsError(FatalError):
-    """The locked jars could not be had."""
+    """The locked jars could not be fetched, or differ from the lock."""
 
 
 class PortTakenError(FatalError):
-    """Another process listens on a port that the cluster was told to use."""
+    """Another process listens on a port that the cluster needs."""
 
 
 class DataDirInUseError(FatalError):

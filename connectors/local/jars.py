@@ -1,10 +1,8 @@
 """The jars of the broker and of Spark's Kafka source: pinned, verified, fetched once.
 
-*Source*: kafka.md 1, spark.md 1 (kafka-clients 3.9.1 beside Spark 4.0.0, for its CVEs).
-
-*Invariants*: `jars.lock` lists every jar of a set with its SHA-256, so nothing is left for a
-resolver to decide and Maven and Ivy give the same files; no path is returned whose content differs
-from the lock; a jar enters the cache by an atomic rename, so several processes may ask at once.
+*Invariants*: `jars.lock` lists every jar of a set with its SHA-256, so resolvers decide nothing,
+and Maven and Ivy return the same files; no path is returned whose content differs from the lock; a
+jar enters the cache by an atomic rename, so several processes may fetch at once.
 """
 
 import fcntl
@@ -24,17 +22,17 @@ from stilltide.connectors.local.resolvers import Coordinate, fetch_with_ivy, fet
 LOCK_PATH = Path(__file__).with_name("jars.lock")
 
 Fetch = Callable[[Sequence[Coordinate], Path], None]
-"""Puts the jars of the coordinates into a directory, under their file names."""
+"""Function that fetches jars by coordinate into a directory, under their file names."""
 
 
 class LockedJar(NamedTuple):
-    """A jar and the SHA-256 its content must have, in hex."""
+    """A jar and the SHA-256 of its content, in hex."""
 
     coordinate: Coordinate
     sha256: str
 
     def is_intact(self, directory: Path) -> bool:
-        """Whether `directory` holds it, with the locked content."""
+        """Whether `directory` holds the jar with the locked content."""
         try:
             with (directory / self.coordinate.file_name).open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
@@ -46,22 +44,22 @@ def broker_jars() -> list[Path]:
     """The class path of Kafka 4.3.1, fetched when not cached.
 
     Raises:
-        JarsError: could not be fetched, or what came differs from the lock.
+        JarsError: a jar could not be fetched, or differs from the lock.
     """
     return jar_set("broker")
 
 
 def spark_jars() -> list[Path]:
-    """What Spark's Kafka source needs beyond the jars inside pyspark, fetched when not cached.
+    """The jars of Spark's Kafka source that pyspark does not contain, fetched when not cached.
 
     Raises:
-        JarsError: could not be fetched, or what came differs from the lock.
+        JarsError: a jar could not be fetched, or differs from the lock.
     """
     return jar_set("spark")
 
 
 def cache_dir() -> Path:
-    """STILLTIDE_CACHE_DIR, else `stilltide` in XDG_CACHE_HOME, else in ~/.cache."""
+    """The cache: STILLTIDE_CACHE_DIR, else `stilltide` in XDG_CACHE_HOME, else in ~/.cache."""
     if own := os.environ.get("STILLTIDE_CACHE_DIR"):
         return Path(own)
     user = os.environ.get("XDG_CACHE_HOME")
@@ -69,15 +67,15 @@ def cache_dir() -> Path:
 
 
 def jar_set(name: str, directory: Path | None = None, fetch: Fetch | None = None) -> list[Path]:
-    """The paths of a locked set, each verified now; what is missing or corrupt is fetched.
+    """The paths of a locked set, verified in this call; missing and corrupt jars are fetched.
 
     Args:
         name: `broker`, `mirror` or `spark`.
-        directory: where they are kept; the user's cache by default.
-        fetch: how they are fetched; by default Maven when it is on the PATH, else Ivy.
+        directory: the directory of the jars; the user's cache by default.
+        fetch: function that fetches jars; by default Maven if it is on the PATH, else Ivy.
 
     Raises:
-        JarsError: could not be fetched, or what came differs from the lock.
+        JarsError: a jar could not be fetched, or differs from the lock.
     """
     jars = read_lock(LOCK_PATH.read_text())[name]
     directory = directory or cache_dir() / "jars"
@@ -91,15 +89,15 @@ def jar_set(name: str, directory: Path | None = None, fetch: Fetch | None = None
 
 
 def default_fetch() -> Fetch:
-    """Maven when it is on the PATH, so that the user's mirrors are used, else Ivy."""
+    """Maven if it is on the PATH, so that the user's mirrors are used, else Ivy."""
     return fetch_with_maven if shutil.which("mvn") else fetch_with_ivy
 
 
 def read_lock(text: str) -> dict[str, list[LockedJar]]:
-    """The sets of a lock file: `[name]` lines, below each `sha256  group:artifact:version` lines.
+    """The sets of a lock file: lines `[name]`, each followed by `sha256  group:artifact:version`.
 
     Raises:
-        JarsError: a line is neither; names it.
+        JarsError: a line has neither form; names the line.
     """
     sets: dict[str, list[LockedJar]] = {}
     current: list[LockedJar] | None = None
@@ -118,7 +116,7 @@ def read_lock(text: str) -> dict[str, list[LockedJar]]:
                 raise JarsError(
                     f"line {number} of the jar lock is not `sha256  group:artifact:version`",
                     detail=repr(line),
-                    hint="write it anew: python -m stilltide.connectors.local.relock",
+                    hint="write the lock again: python -m stilltide.connectors.local.relock",
                 )
     return sets
 
@@ -135,7 +133,7 @@ def _refill(missing: Sequence[LockedJar], directory: Path, fetch: Fetch) -> None
                     f"{jar.coordinate.file_name} is not the file that was locked",
                     detail=f"expected SHA-256 {jar.sha256}",
                     hint="remove it from the local Maven or Ivy repository and try again; "
-                    "if it stays so, the mirror in use serves another file",
+                    "if the error comes again, the mirror in use serves another file",
                 )
         for jar in missing:
             name = jar.coordinate.file_name

@@ -1,8 +1,8 @@
 """Finds a Java that runs Kafka and Spark.
 
-*Source*: kafka.md 1, spark.md 1: both run on Java 17 and 21.
+Both run on Java 17 and 21.
 
-Refuses anything older than Java 17; never installs one.
+Refuses a Java older than 17; never installs one.
 """
 
 import os
@@ -28,12 +28,12 @@ class Java(NamedTuple):
 
     @property
     def home(self) -> Path:
-        """What JAVA_HOME must be for programs that read only that."""
+        """The value of JAVA_HOME for programs that find Java by that variable only."""
         return self.path.resolve().parent.parent
 
 
 def parse_major(text: str) -> int | None:
-    """The major version in what `java -version` prints, None when there is none.
+    """The major version in the output of `java -version`, None if there is none.
 
     `1.8.0_392` is 8, `17.0.15` is 17, `21-ea` is 21.
     """
@@ -42,10 +42,10 @@ def parse_major(text: str) -> int | None:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The first Java of at least 17, in JAVA_HOME and then on the PATH.
+    """The first Java of version 17 or newer, in JAVA_HOME and then on the PATH.
 
     Raises:
-        JavaMissingError: none; says which were found and what to install.
+        JavaMissingError: there is none; names those found and the package to install.
     """
     rejected: list[str] = []
     for path in _candidates(environ):

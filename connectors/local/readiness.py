@@ -1,7 +1,4 @@
-"""When a broker that was started may be used.
-
-*Source*: kafka.md 1: ready means that a metadata request is answered.
-"""
+"""Waits until a started broker is ready: until it answers a metadata request."""
 
 import socket
 import time
@@ -26,16 +23,16 @@ def await_ready(
     log_begin: int,
     timeout_s: float = START_TIMEOUT_S,
 ) -> None:
-    """Returns when the broker of `directory` answers a metadata request as the cluster it is.
+    """Returns when the broker of `directory` answers a metadata request with its own cluster id.
 
     Args:
-        directory: the broker's; it has a record.
-        poll: the exit code of the broker, None while it lives.
+        directory: the broker's directory, which has a record.
+        poll: function that returns the exit code of the broker, None while it runs.
         log_begin: size of the log before the start, in bytes.
-        timeout_s: how long to wait.
+        timeout_s: time-out of the start.
 
     Raises:
-        BrokerStartError: it died or gave no answer in time; quotes its log.
+        BrokerStartError: the broker ended or gave no answer in time; quotes its log.
     """
     record = directory.read_record()
     assert record is not None
@@ -58,7 +55,7 @@ def await_ready(
 
 
 def _answers(record: BrokerRecord) -> bool:
-    # librdkafka backs off and logs while nothing listens: ask it only once something does.
+    # While nothing listens, librdkafka logs errors and backs off, so try a plain connection first.
     try:
         socket.create_connection((HOST, record.port), timeout=_METADATA_TIMEOUT_S).close()
     except OSError:

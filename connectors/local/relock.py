@@ -1,6 +1,6 @@
-"""Writes `jars.lock` anew: `python -m stilltide.connectors.local.relock`, with Maven on the PATH.
+"""Writes a new `jars.lock`: `python -m stilltide.connectors.local.relock`, with Maven on the PATH.
 
-Follows the dependencies of the roots below once, so that nobody else ever has to.
+Resolves the dependencies of the roots below once, so that no user's machine resolves any.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ SPARK_NEEDS = {
     "kafka-clients",
     "commons-pool2",
 }
-"""Of what the connector depends on, all that pyspark's own jars lack."""
+"""The connector's dependencies that pyspark does not contain."""
 
 _HEADER = (
     "# sha256  group:artifact:version; written by `python -m stilltide.connectors.local.relock`\n"
@@ -69,7 +69,7 @@ def _section(name: str) -> str:
 
 
 def _listed(text: str) -> list[Coordinate]:
-    # A line is `group:artifact:jar:version:scope`, perhaps with ` -- module ...` behind.
+    # A line is `group:artifact:jar:version:scope`, perhaps followed by ` -- module ...`.
     parts = [line.split(" -- ")[0].strip().split(":") for line in text.splitlines()]
     return [Coordinate(part[0], part[1], part[3]) for part in parts if part[2:3] == ["jar"]]
 

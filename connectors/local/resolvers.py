@@ -1,9 +1,7 @@
-"""Two ways to fetch jars by coordinate: Maven, and the Ivy that ships inside pyspark.
+"""Two ways to fetch jars by coordinate: Maven, and the Ivy that pyspark contains.
 
-*Source*: kafka.md 1.
-
-*Invariants*: neither follows dependencies, so both give exactly the files asked for; the user's
-own settings (Maven's settings.xml, Ivy's ivysettings.xml, Java's HTTPS options) are in force.
+*Invariants*: neither follows dependencies, so both fetch exactly the requested files; the user's
+own settings (Maven's settings.xml, Ivy's ivysettings.xml, Java's HTTPS options) apply.
 """
 
 import importlib.util
@@ -46,7 +44,7 @@ _IVY = """<ivy-module version="2.0">
 
 
 class Coordinate(NamedTuple):
-    """What Maven and Ivy know a jar by."""
+    """The name of a jar in Maven and Ivy."""
 
     group: str
     artifact: str
@@ -93,7 +91,7 @@ def fetch_with_ivy(coordinates: Sequence[Coordinate], directory: Path) -> None:
 
     Raises:
         JarsError: Ivy failed; quotes its last lines.
-        JavaMissingError: there is no Java to run it.
+        JavaMissingError: there is no Java to run Ivy.
     """
     module = directory / "ivy.xml"
     lines = [
@@ -106,7 +104,7 @@ def fetch_with_ivy(coordinates: Sequence[Coordinate], directory: Path) -> None:
     command = [str(find_java().path), "-jar", str(_ivy_jar())]
     command += ["-settings", str(settings)] if settings.exists() else []
     command += ["-cache", str(directory / "ivy"), "-ivy", str(module)]
-    # Jars with native libraries are of type bundle: without it they are left out silently.
+    # Jars with native libraries have the type `bundle`; Ivy leaves unlisted types out.
     command += ["-types", "jar", "bundle"]
     command += ["-retrieve", str(directory / "[artifact]-[revision].[ext]")]
     run_tool(command, directory)
@@ -138,7 +136,7 @@ def run_tool(command: Sequence[str], directory: Path) -> None:
 
 
 def _ivy_jar() -> Path:
-    # Found without importing pyspark, which only the jobs and stilltide.connectors.spark may do.
+    # Without an import of pyspark, which only the jobs and stilltide.connectors.spark may import.
     spec = importlib.util.find_spec("pyspark")
     for root in (spec.submodule_search_locations or []) if spec else []:
         for jar in sorted(Path(root).glob("jars/ivy-*.jar")):

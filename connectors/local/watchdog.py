@@ -1,15 +1,14 @@
 """Runs one child that must not outlive the process that started the watchdog.
 
-Run as a script: `python watchdog.py COMMAND ...`. Prints the child's process id, then sends the
-child each signal whose number arrives as a byte on its input, answering each with a byte. When the
-input ends, because whoever held the other end is gone by whatever means, it kills the child. Ends
-with the child.
+Run as a script: `python watchdog.py COMMAND ...`. The watchdog prints the child's process id. Each
+byte on its input is the number of a signal, which the watchdog sends to the child and then answers
+with a byte. When the input ends, because the process at the other end is gone in any way, the
+watchdog kills the child. The watchdog ends with the child.
 
-*Invariants*: the child is this process's own, so a signal never reaches a stranger that was given
-a dead child's process id.
+*Invariants*: the child is this process's own, so a signal never reaches another process that got a
+dead child's process id.
 
-Refuses to know anything of Kafka, and to import more than the standard library: it starts in
-milliseconds.
+Imports only the standard library, so that it starts in milliseconds.
 """
 
 import os
@@ -24,7 +23,7 @@ _PARENT_CHECK_S = 1.0
 def main() -> None:
     """Runs the command to its end."""
     parent = os.getppid()
-    # The child inherits the descriptors that were passed down, and writes where stderr goes.
+    # The child inherits the descriptors that this process inherited; its output goes to stderr.
     child = subprocess.Popen(  # noqa: S603 - the command is our parent's
         sys.argv[1:], stdin=subprocess.DEVNULL, stdout=sys.stderr, close_fds=False
     )
@@ -38,7 +37,7 @@ def main() -> None:
 
 
 def _next_signal(parent: int) -> int | None:
-    """The next signal asked for, None when the parent is gone."""
+    """The number of the next requested signal, None when the parent is gone."""
     while True:
         readable, _, _ = select.select([0], [], [], _PARENT_CHECK_S)
         if readable:
@@ -53,7 +52,7 @@ def _answer(data: bytes) -> None:
     try:
         os.write(1, data)
     except BrokenPipeError:
-        return  # the parent is gone: the next read of the input says so
+        return  # the parent is gone: the next read of the input returns None
 
 
 def _end_with(child: "subprocess.Popen[bytes]") -> None:

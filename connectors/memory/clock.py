@@ -12,7 +12,7 @@ class MemoryClock:
         return self._now_ms
 
     def set(self, now_ms: int) -> None:
-        """Sets the time, also back, as a wall clock may be."""
+        """Sets the time, also back, since a wall clock may be set back."""
         self._now_ms = now_ms
 
     def advance(self, by_ms: int) -> None:

@@ -1,6 +1,6 @@
 """The memory connector: writers, readers and admins of one memory broker.
 
-*Source*: architecture.md, The tree; the ports are in connectors.ports.
+*Source*: connectors.ports.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class MemoryConnector:
-    """A `Connector`.
+    """The `LinkConnector` and `GroupConnector` of a memory broker.
 
     Args:
-        broker: may be shared with other connectors of the same loop.
-        writer_records_max: records a writer queues before an append is refused.
+        broker: the broker, which connectors of the same loop may share.
+        writer_records_max: number of queued records at which a writer refuses an append.
     """
 
     def __init__(self, broker: MemoryBroker, *, writer_records_max: int = 100_000) -> None:
@@ -49,7 +49,7 @@ class MemoryConnector:
         fetching: Fetching = Fetching.TAILING,
     ) -> MemoryReader:
         """A reader of named partitions; see `Connector.reader`."""
-        del fetching  # nothing is on its way here
+        del fetching  # without a network there is nothing to trade
         return MemoryReader(self._broker, client_id, committed=committed, timestamps=timestamps)
 
     def column_reader(self, client_id: str) -> MemoryColumnReader:
@@ -63,7 +63,7 @@ class MemoryConnector:
     def group_reader(
         self, client_id: str, group: str, *, from_start: bool = True
     ) -> MemoryGroupReader:
-        """A group's reader; starts at the log start, or its end."""
+        """A group's reader of committed data; see `Connector.group_reader`."""
         return MemoryGroupReader(self._broker, client_id, group, from_start=from_start)
 
     def admin(self) -> "MemoryAdmin":
@@ -142,12 +142,12 @@ class MemoryAdmin:
             self._broker.delete_records(data, offset)
 
     async def cluster_id(self) -> str:
-        """What the broker was named by."""
+        """The broker's cluster id."""
         self._broker.check_up()
         return self._broker.cluster_id
 
     async def broker_figures(self) -> BrokerFigures:
-        """What the broker was made with."""
+        """The figures that the broker was made with."""
         self._broker.check_up()
         return self._broker.figures
 
@@ -162,7 +162,7 @@ class MemoryAdmin:
         return {name: self._broker.set_configs(name) for name in found}
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
-        """Has a topic have at least so many partitions."""
+        """Adds partitions to a topic, up to `partition_count`; see `LogAdmin.add_partitions`."""
         self._broker.check_up()
         if self._broker.describe(name) is None:
             raise FatalError(f"topic {name} does not exist", hint="create the topic")

@@ -1,9 +1,9 @@
-"""What a link reads and writes with, in memory.
+"""The reader and the writer of a link, in memory.
 
 *Source*: connectors.ports.copying.
 
-*Invariants*: copies land at once, in a transaction that stays open until `commit`, `close`, or
-somebody else's `fence`; readers of committed data stop in front of it.
+*Invariants*: copies are appended at once, in a transaction that stays open until `commit`, `close`,
+or another writer's `fence`; readers of committed data stop in front of it.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class MemoryColumnReader:
-    """A `ColumnReader` of a memory broker; everything was written in 1970."""
+    """A `ColumnReader` of a memory broker; every timestamp is 0, since the broker has no clock."""
 
     def __init__(self, broker: MemoryBroker, client_id: str) -> None:
         self._reader = MemoryReader(broker, client_id)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces what is read; nothing is paused afterwards."""
+        """Replaces the assignment; no partition is paused afterwards."""
         await self._reader.assign(positions)
 
     async def read(self) -> Sequence[Columns | EndReached]:
@@ -44,7 +44,7 @@ class MemoryColumnReader:
         self._reader.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from where they stand."""
+        """Fetches paused partitions again from their positions."""
         self._reader.resume(partitions)
 
     async def close(self) -> None:
@@ -102,13 +102,13 @@ class MemoryCopyWriter:
             span.end = EndOffset(offset + 1)
 
     async def flush(self) -> None:
-        """Every copy has landed."""
+        """Returns at once: every copy is appended already."""
         await asyncio.sleep(0)
         self._check()
         self._broker.check_up()
 
     async def commit(self, records: Sequence[NewRecord]) -> None:
-        """Writes these behind the copies and commits."""
+        """Writes `records` after the copies, and commits the transaction."""
         await asyncio.sleep(0)
         self._check()
         for data, key, value in records:

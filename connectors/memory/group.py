@@ -1,8 +1,8 @@
-"""A consumer group of the memory broker: its offsets, its members, and who has what.
+"""A consumer group of the memory broker: its offsets, members and assignments.
 
 *Source*: connectors.ports, `GroupReader`; Kafka's range assignor and eager rebalancing.
 
-*Invariants*: a rebalance takes everything back from every member before it gives anything.
+*Invariants*: a rebalance revokes every partition of every member before it assigns any.
 """
 
 from collections import defaultdict
@@ -14,19 +14,19 @@ from stilltide.schemas.values import TopicPartition
 
 
 class Member(Protocol):
-    """What a group asks of a member."""
+    """The interface of a group's member."""
 
     @property
     def topics(self) -> Sequence[str]:
-        """What it has subscribed to."""
+        """The member's subscribed topics."""
         ...
 
     def take_back(self) -> None:
-        """It has no partition any more."""
+        """Revokes all partitions of the member."""
         ...
 
     def give(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are its partitions."""
+        """Assigns these partitions to the member."""
         ...
 
 
@@ -47,14 +47,14 @@ class Group:
         self._members.append(member)
 
     def leave(self, member: Member) -> bool:
-        """Removes a member; the caller rebalances. False when it was none."""
+        """Removes a member; the caller rebalances. False if it was no member."""
         if member not in self._members:
             return False
         self._members.remove(member)
         return True
 
     def rebalance(self, partitions_of: Callable[[Iterable[str]], list[TopicPartition]]) -> None:
-        """Deals all partitions out anew, whoever had them before."""
+        """Assigns all partitions again, without regard to the former assignment."""
         for member in self._members:
             member.take_back()
         shares: defaultdict[int, list[TopicPartition]] = defaultdict(list)

@@ -21,7 +21,7 @@ class MemoryGroupAdmin:
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
     ) -> dict[str, dict[TopicPartition, Committed]]:
-        """What groups have committed for these; see `GroupAdmin.committed`."""
+        """The offsets that groups have committed; see `GroupAdmin.committed`."""
         self._broker.check_up()
         held = {group: self._broker.group(group).committed for group in groups}
         return {
@@ -30,7 +30,7 @@ class MemoryGroupAdmin:
         }
 
     async def active(self, groups: Collection[str]) -> set[str]:
-        """Those of them that have members."""
+        """The groups that have members; see `GroupAdmin.active`."""
         self._broker.check_up()
         return {group for group in groups if self._broker.group(group).is_active}
 

@@ -43,7 +43,7 @@ class MemoryReader:
         self._unwatch = broker.watch(self._changed.set)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces what is read; nothing is paused afterwards."""
+        """Replaces the assignment; no partition is paused afterwards."""
         self.check_open()
         self.move(positions)
 
@@ -65,7 +65,7 @@ class MemoryReader:
         self._paused.update(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from where they stand."""
+        """Fetches paused partitions again from their positions."""
         self._paused.difference_update(partitions)
         self._changed.set()
 
@@ -77,7 +77,7 @@ class MemoryReader:
             self._changed.set()
 
     def read_now(self) -> Sequence[Record | EndReached]:
-        """What can be had without waiting; see `GroupReader.read_now`."""
+        """Records that are at hand; see `GroupReader.read_now`."""
         if self._closed or self._failure is not None or self._broker.is_down:
             return ()
         return self._fetch()
@@ -88,7 +88,7 @@ class MemoryReader:
             raise FatalError(f"reader {self._client_id} is closed")
 
     def move(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Reads these partitions from now on."""
+        """Replaces the assignment by these positions."""
         self._positions = dict(positions)
         self._ends_told.clear()
         self._paused.clear()
@@ -96,7 +96,7 @@ class MemoryReader:
         self._changed.set()
 
     def fail(self, error: FatalError) -> None:
-        """Has every `read` raise `error` until the next `move`."""
+        """Makes every `read` raise `error` until the next `move`."""
         self._failure = error
         self._changed.set()
 
@@ -107,7 +107,7 @@ class MemoryReader:
             if data in self._paused:
                 continue
             records, after = self._broker.fetch(data, position, committed=self._committed)
-            if self._timestamps:  # without a clock everything is of 1970
+            if self._timestamps:  # 0, because the broker has no clock
                 records = [TimedRecord.at(record, 0) for record in records]
             items.extend(records)
             log = self._broker.log(data)
@@ -165,7 +165,7 @@ class MemoryGroupReader:
         return _runs(await self._reader.read())
 
     def read_now(self) -> Sequence[Run | EndReached]:
-        """What can be had without waiting; see `GroupReader.read_now`."""
+        """Records that are at hand; see `GroupReader.read_now`."""
         return _runs(self._reader.read_now())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -173,11 +173,11 @@ class MemoryGroupReader:
         self._reader.pause(self._held.intersection(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from where they stand."""
+        """Fetches paused partitions again from their positions."""
         self._reader.resume(partitions)
 
     def committed(self, data: TopicPartition) -> Committed | None:
-        """What was committed at the assignment; see `GroupReader.committed`."""
+        """The group's commit as of the assignment; see `GroupReader.committed`."""
         return self._found.get(data)
 
     async def commit(
@@ -201,7 +201,7 @@ class MemoryGroupReader:
         await self._reader.close()
 
     def take_back(self) -> None:
-        """The group takes everything back."""
+        """Revokes all partitions; called by the group."""
         held, self._held = self._held, frozenset()
         self._found = {}
         self._reader.move({})
@@ -209,7 +209,7 @@ class MemoryGroupReader:
             self._revoked(sorted(held))
 
     def give(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group gives these partitions."""
+        """Assigns these partitions; called by the group."""
         absent = set(self.topics) - {data.topic for data in self._broker.partitions(self.topics)}
         if absent:
             self._reader.fail(
@@ -241,7 +241,7 @@ class MemoryGroupReader:
             if data not in self._held:
                 raise FencedError(
                     f"group {self._name} has not given {data} to this member",
-                    hint="stop using the partition; another member has it, or will",
+                    hint="stop using the partition; another member has it, or will get it",
                 )
 
 

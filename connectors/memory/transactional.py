@@ -1,9 +1,9 @@
-"""Sets of records that land whole or not at all, in memory.
+"""Sets of records that are written completely or not at all, in memory.
 
 *Source*: connectors.ports, `TransactionalWriter`.
 
-*Invariants*: a set lands in one step, in a later turn of the loop than its `write`; behind it each
-partition skips an offset, as Kafka's control record takes one.
+*Invariants*: a set is appended in one step, in a later turn of the loop than the call of `write`;
+after it each partition skips an offset, because Kafka's control record takes one.
 """
 
 import asyncio

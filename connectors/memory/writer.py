@@ -2,8 +2,8 @@
 
 *Source*: connectors.ports, `LogWriter`.
 
-*Invariants*: a record lands and is reported in a later turn of the loop than its append, never
-within it; order per partition = order of appends.
+*Invariants*: a record is written and reported in a later turn of the loop than the call of
+`append`; order per partition = order of appends.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from stilltide.connectors.ports.writers import Delivered
 from stilltide.schemas.values import TopicPartition
 
 RECORD_BYTES_MAX = 6 * 1024 * 1024
-"""As a Kafka writer: a larger record is refused at once, a smaller one by its topic."""
+"""The limit of a Kafka writer: larger records are refused at once, smaller ones by their topic."""
 
 
 class _Waiting(NamedTuple):
@@ -68,10 +68,10 @@ class MemoryWriter:
             await self._wait()
 
     def hurry(self) -> None:
-        """Nothing to do: it never lingers."""
+        """Does nothing: the writer never lingers."""
 
     async def flush(self, timeout_s: float) -> bool:
-        """Waits for every queued record; False when some are still under way."""
+        """Waits for the outcome of every queued record; False if time is up before."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._waiting:
@@ -81,7 +81,7 @@ class MemoryWriter:
         return True
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Flushes, then fails what is left with `RetriableError`; safe to call twice."""
+        """Flushes, then reports `RetriableError` for records left; safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -101,7 +101,7 @@ class MemoryWriter:
             asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
-        """Lands what is not held back."""
+        """Writes the queued records of topics that are not held."""
         self._due = False
         held: deque[_Waiting] = deque()
         for _ in range(len(self._waiting)):

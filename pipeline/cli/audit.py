@@ -1,8 +1,8 @@
 """`stilltide audit`: check with Spark what topics hold, for both kinds of transaction.
 
-*Source*: protocols.md C6, D, F.
+*Source*: docs/protocols C6, D, F.
 
-*Invariants*: the exit code is the verdict; stdout holds the result and nothing else.
+*Invariants*: the exit code is the verdict; stdout holds only the result.
 """
 
 import json
@@ -29,7 +29,7 @@ from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.values import TopicPartition
 
 EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4}
-"""1 and 2 are taken by failures and wrong usage."""
+"""Exit codes of verdicts; 1 is a failure and 2 wrong usage."""
 
 _DIGEST_DIGITS_SHOWN = 8
 _FAULTS = ("undecided", "malformed", "late")
@@ -44,15 +44,15 @@ def audit() -> None:
 @audit.command(
     epilog=f"""\b
 Exit codes:
-  0  valid: every check is, as far as outcomes still tell
+  0  valid: every check is valid, as far as outcomes are still known
   1  the audit failed
-  3  invalid: the findings say what is wrong
-  4  unknown: something cannot be judged, yet or any more
+  3  invalid: the findings name the faults
+  4  unknown: a check has no answer yet, or cannot have one any more
 
 \b
 Written to the folder of --report:
   {FINDINGS}  a row for each finding; its metadata has the schema's version
-  {SUMMARY}      all but the plots
+  {SUMMARY}      everything except the plots
   {PAGE}       one page with plots, which loads nothing from anywhere
 
 \b
@@ -62,16 +62,16 @@ Examples:
   stilltide audit run --topics orders --table s3-export/orders -o json
 """
 )
-@click.option("--bootstrap-servers", help="Brokers of the cluster, host:port with commas between.")
+@click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port].")
 @click.option(
-    "--topics", multiple=True, required=True, help="Topics, commas between; may be repeated."
+    "--topics", multiple=True, required=True, help="Topics, separated by commas; may be repeated."
 )
 @click.option(
     "--from",
     "first",
     multiple=True,
     metavar="[TOPIC/PARTITION=]OFFSET",
-    help="Where to begin; the counts of transactions that it cuts stay unknown.  "
+    help="First offset to audit; counts of transactions that begin below it stay unknown.  "
     "[default: the log starts]",
 )
 @click.option(
@@ -79,25 +79,25 @@ Examples:
     "until",
     multiple=True,
     metavar="[TOPIC/PARTITION=]OFFSET",
-    help="Where to end, exclusive.  [default: the last stable offsets]",
+    help="End offset of the audit, exclusive.  [default: the last stable offsets]",
 )
 @click.option(
     "--table",
     "tables",
     multiple=True,
-    help="A Parquet table made of the topics, with columns topic, partition and offset: does it "
-    "hold what no reader may see?",
+    help="A Parquet table made from the topics, with columns topic, partition and offset, to check "
+    "for records that no reader may see.",
 )
 @click.option(
     "--update-index", is_flag=True, help="Bring aborted-index up to date first (`stilltide index`)."
 )
-@click.option("--digest", is_flag=True, help="Give each partition's content digest; costs a scan.")
+@click.option("--digest", is_flag=True, help="Print each partition's content digest; needs a scan.")
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("stilltide-audit"),
     show_default=True,
-    help="Folder for the report; files of an earlier one are replaced.",
+    help="Folder for the report; files of an earlier report are replaced.",
 )
 @click.option(
     "--evidence",
@@ -105,7 +105,7 @@ Examples:
     type=click.IntRange(0, 10_000),
     default=EVIDENCE_MAX,
     show_default=True,
-    help="Findings to list of each kind; all are counted.",
+    help="Most findings listed of each kind; all are counted.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
 @click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's driver.")
@@ -128,10 +128,10 @@ def run(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Run every check on topics with transactions of either kind, or none.
 
-    Each check is valid, invalid or unknown, with evidence: Kafka's filter of aborted native records
-    against that by aborted-index; offsets that hold nothing; native transactions that hang;
-    coordinated ones with orphans, late records, other counts than they promised, or two outcomes;
-    and what leaked into a table.
+    Each check is valid, invalid or unknown, with evidence. The checks compare Kafka's filter of
+    aborted native records with aborted-index; count offsets without a record; and look for native
+    transactions that hang, for coordinated transactions with orphans, late records, wrong counts or
+    two outcomes, and for records in a table that no reader may see.
     """
     settings = load_settings(bootstrap_servers=bootstrap_servers)
     plan = AuditPlan(
@@ -184,14 +184,14 @@ def _bounds(option: str, texts: Sequence[str]) -> dict[TopicPartition | None, in
 
 
 class _Lines:
-    """Progress as lines of talk, where there is no terminal."""
+    """Progress as lines on stderr, used without a terminal."""
 
     def step(self, text: str) -> None:
-        """Says it."""
+        """Prints the step."""
         say(text)
 
     def share(self, done: float) -> None:
-        """Nothing: lines are for what begins."""
+        """Does nothing: only the beginning of a step gets a line."""
 
 
 class _Bar:
@@ -214,7 +214,7 @@ class _Bar:
 
 @contextmanager
 def _progress() -> Generator[AuditProgress]:
-    """A bar on a terminal, lines elsewhere; both on stderr."""
+    """A bar on a terminal, lines otherwise; both on stderr."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -242,7 +242,7 @@ def _check_row(one: CheckResult) -> Row:
 
 
 def _record_rows(partitions: Sequence[PartitionFigures]) -> list[Row]:
-    """One row for each partition; a fault that no partition has gets no column."""
+    """One row for each partition; a fault without any record gets no column."""
     records = [one.records for one in partitions]
     faults = [fault for fault in _FAULTS if any(getattr(each, fault) for each in records)]
     return [
@@ -263,5 +263,5 @@ def _record_rows(partitions: Sequence[PartitionFigures]) -> list[Row]:
 
 
 def _digest(digest: int | None) -> Row:
-    """Its last digits, hexadecimal."""
+    """The last digits of a digest, hexadecimal."""
     return {} if digest is None else {"digest": f"{digest:x}"[-_DIGEST_DIGITS_SHOWN:]}

@@ -1,6 +1,6 @@
-"""`stilltide config`: the settings in force, and where each came from.
+"""`stilltide config`: the settings in force, and the origin of each.
 
-*Invariants*: a secret is never printed, only whether there is one.
+*Invariants*: a secret is never printed, only whether it is set.
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,13 @@ Examples:
   stilltide --config stilltide.toml config show
 """
 )
-@click.option("--origin", is_flag=True, help="Also where each value came from.")
+@click.option("--origin", is_flag=True, help="Also show where each value comes from.")
 @output_option
 def show(output: str, *, origin: bool) -> None:
-    """List every setting, as a command started here would have it.
+    """List every setting with the value that a command started here gets.
 
-    An origin is a variable, the file that STILLTIDE_CONFIG names, or the default. Secrets show as
-    stars.
+    An origin is a variable, the file that STILLTIDE_CONFIG names, or the default. Secrets are shown
+    as stars.
     """
     settings, origins = load_with_origins()
     rows: list[Row] = []

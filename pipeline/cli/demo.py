@@ -1,4 +1,4 @@
-"""`stilltide demo`: the main job end to end, and three views of it that must agree."""
+"""`stilltide demo`: transactions end to end, and three views of the result that must agree."""
 
 import asyncio
 import json
@@ -27,11 +27,11 @@ class _Shown:
         self._task = bar.add_task("transactions", visible=False, start=False)
 
     def step(self, text: str) -> None:
-        """A step begins."""
+        """Shows that a step begins."""
         self._bar.console.print(f"- {text}", highlight=False)
 
     def transactions(self, ended: int, total: int) -> None:
-        """So many transactions have ended."""
+        """Shows how many transactions have ended."""
         self._bar.start_task(self._task)
         self._bar.update(self._task, completed=ended, total=total, visible=True)
 
@@ -41,7 +41,7 @@ class _Shown:
 Exit codes:
   0  producer, consumer and Spark saw the same
   1  a part failed
-  3  they differ
+  3  producer, consumer and Spark saw different records
 
 \b
 Examples:
@@ -55,14 +55,14 @@ Examples:
     "path",
     type=click.Path(path_type=Path),
     default=SAMPLE,
-    help="Newline-delimited JSON, any objects.  [default: a bundled sample]",
+    help="Newline-delimited JSON objects of any kind.  [default: a bundled sample]",
 )
 @click.option(
     "--events-per-transaction",
     type=click.IntRange(1, 1000),
     default=5,
     show_default=True,
-    help="Lines written as one transaction.",
+    help="Number of lines written as one transaction.",
 )
 @click.option(
     "--abort-share",
@@ -88,11 +88,11 @@ def demo(  # noqa: PLR0917 - click passes options by name
     concurrency: int,
     output: str,
 ) -> None:
-    """Run the main job end to end on a real broker, and check the result.
+    """Run transactions end to end on a real broker, and check the result.
 
     Starts a broker and a worker, writes the events as transactions over two topics, kills the
-    worker half way and starts it again, reads everything back read-committed, audits it with
-    Spark, and compares the three. Nothing is left behind.
+    worker half way and starts it again, reads the topics back read-committed, audits them with
+    Spark, and compares what producer, consumer and Spark saw. Removes everything afterwards.
     """
     plan = Plan(path, events_per_transaction, abort_share, concurrency)
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())

@@ -1,7 +1,7 @@
 """`stilltide group`: consumer groups whose positions are carried over between clusters.
 
-*Source*: protocols.md I. The commands read topics and groups of every cluster; only `enable` and
-`disable` write anything, and `failover` waits for the workers.
+*Source*: docs/protocols I. The commands read topics and groups of every cluster; only `enable` and
+`disable` write, and `failover` waits for the workers.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from stilltide.schemas.values import ClusterName
 EXIT_CODES = """\b
 Exit codes:
   0  done
-  1  it failed; the error names the next step
-  4  not everything is carried over; what is printed says what is left
+  1  the command failed; the error names the next step
+  4  not everything is carried over; the output shows what is left
 """
 
 _PLACE = ("cluster", "partition")
 _SECOND = ("generation", "snapshots", "snapshot_age_ms", "snapshot_round_trip_ms", "why")
-"""What `describe` shows in a second table, beside the place."""
+"""The columns of `describe`'s second table, in addition to those of the place."""
 
 timeout_option = click.option(
     "--timeout-s",
     type=click.FloatRange(0.1, 600),
     default=30.0,
     show_default=True,
-    help="How long a cluster may be away, or an answer may take.",
+    help="Longest time that a cluster may be away, or an answer may take.",
 )
 
 
@@ -52,7 +52,7 @@ def connected(clusters: str | None) -> dict[ClusterName, GroupConnector]:
     """A connector for each cluster that the settings name.
 
     Raises:
-        ConfigError: they name none.
+        ConfigError: the settings name no cluster.
     """
     settings = load_settings(clusters=clusters)
     if not settings.clusters:
@@ -68,7 +68,7 @@ def connected(clusters: str | None) -> dict[ClusterName, GroupConnector]:
 @timeout_option
 @output_option
 def list_command(clusters: str | None, timeout_s: float, output: str) -> None:
-    """List the groups that an operator has named, and whether they are replicated."""
+    """List the groups that were enabled or disabled, and whether each is replicated."""
     connectors = connected(clusters)
     print_rows(asyncio.run(_listed(connectors, timeout_s)), output)
 
@@ -91,7 +91,7 @@ async def _listed(connectors: Mapping[ClusterName, GroupConnector], timeout_s: f
 def _switch(name: str, text: str, *, value: bool) -> click.Command:
     @click.command(
         name,
-        help=f"{text}\n\nWritten to every cluster; workers take it up within a moment.",
+        help=f"{text}\n\nThe command writes to every cluster; workers follow within a moment.",
         epilog=f"\b\nExamples:\n  stilltide group {name} orders billing\n",
     )
     @click.argument("topic")
@@ -120,11 +120,11 @@ def _switch(name: str, text: str, *, value: bool) -> click.Command:
 def describe_command(
     topic: str, group: str, clusters: str | None, timeout_s: float, output: str
 ) -> None:
-    """Show where GROUP stands on TOPIC on every cluster, and why.
+    """Show the position of GROUP on TOPIC on every cluster, and what holds it back.
 
-    `read_again` is how many records a Subscription reads again if it begins on that cluster now;
-    `read_again_others` the same of any other consumer, at most. `why` says what keeps it from
-    advancing there, and the next step.
+    `read_again` is the number of records that a Subscription reads again if it begins on that
+    cluster now; `read_again_others` is the largest such number for any other consumer. `why` names
+    what keeps the position from advancing there, and the next step.
     """
     connectors = connected(clusters)
 
@@ -145,7 +145,7 @@ def describe_command(
 
 
 def print_described(rows: Sequence[Row], output: str) -> None:
-    """Prints a row for each cluster and partition; a table is cut in two to fit a screen."""
+    """Prints a row for each cluster and partition; a table is split in two to fit a screen."""
     if output == "json":
         print_rows(rows, output)
         return
@@ -200,9 +200,9 @@ def sync_status(
     timeout_s: float,
     output: str,
 ) -> None:
-    """Say whether each cluster knows everything that GROUP has read of TOPIC.
+    """Show whether each cluster knows everything that GROUP has read of TOPIC.
 
-    It does when a Subscription that begins there reads nothing again.
+    A cluster does if a Subscription that begins there reads no record again.
     """
     found = asyncio.run(
         describe_group(connected(clusters), topic, group, timeout_s=timeout_s, told=say)
@@ -234,16 +234,17 @@ Examples:
 )
 @click.argument("topic")
 @click.argument("group")
-@click.option("--to", "target", required=True, help="Name of the cluster to go on at.")
-@click.option("--dry-run", is_flag=True, help="Only say what it would come to now.")
+@click.option("--to", "target", required=True, help="Name of the cluster to fail over to.")
+@click.option("--dry-run", is_flag=True, help="Only show the result of a fail-over now.")
 @clusters_option
 @timeout_option
 @output_option
 @click.pass_context
 def failover_command(ctx: click.Context, topic: str, group: str, **given: Any) -> None:
-    """Wait until GROUP can go on at another cluster, and say what it will read again.
+    """Wait until GROUP can go on at another cluster, and show what it will read again.
 
-    Stop its consumers first. Clusters that are away are left out: what they alone know is lost.
+    Stop the group's consumers first. Clusters that are away are left out, and with them reads that
+    no other cluster knows of: those records are read again.
     """
     connectors = connected(given["clusters"])
     done = asyncio.run(
@@ -258,7 +259,7 @@ def failover_command(ctx: click.Context, topic: str, group: str, **given: Any) -
         )
     )
     for cluster in done.away:
-        say(f"cluster {cluster} is away: what it alone knows is not carried over")
+        say(f"cluster {cluster} is away: reads that only it knows of are not carried over")
     print_rows(_failed_over(done), given["output"])
     ctx.exit(0 if done.complete else EXIT_INCOMPLETE)
 
@@ -279,6 +280,6 @@ def _failed_over(done: FailOver) -> list[Row]:
 
 for command in (
     _switch("enable", "Carry the position of GROUP on TOPIC over between clusters.", value=True),
-    _switch("disable", "Leave GROUP on TOPIC alone on every cluster.", value=False),
+    _switch("disable", "Stop carrying over the position of GROUP on TOPIC.", value=False),
 ):
     group_command.add_command(command)

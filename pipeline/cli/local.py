@@ -12,7 +12,7 @@ _data_dir_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(".stilltide"),
     show_default=True,
-    help="Where the clusters keep data and logs, one directory each.",
+    help="Directory of the clusters' data and logs, with one directory for each cluster.",
 )
 
 
@@ -29,18 +29,18 @@ def local() -> None:
     type=click.IntRange(1, len(detached.NAMES)),
     default=1,
     show_default=True,
-    help="How many: a, then b, then c.",
+    help="Number of clusters: a, then b, then c.",
 )
 @click.option(
     "--port",
     type=click.IntRange(1024, 65_535 - len(detached.NAMES)),
-    help="Port of cluster a; b and c take the next ones. By default the last one, or a free one.",
+    help="Port of cluster a; b and c take the next ones.  [default: the former one, or a free one]",
 )
 @click.option("--heap", default="256m", show_default=True, help="Heap of each broker.")
 @_data_dir_option
 @output_option
 def up(clusters: int, port: int | None, heap: str, data_dir: Path, output: str) -> None:
-    """Start clusters that do not run yet, and leave them running."""
+    """Start the clusters that do not run yet, and leave them running."""
     names = detached.NAMES[:clusters]
     for index, name in enumerate(names):
         own_port = None if port is None else port + index
@@ -53,7 +53,7 @@ def up(clusters: int, port: int | None, heap: str, data_dir: Path, output: str) 
 @_data_dir_option
 @output_option
 def status(data_dir: Path, output: str) -> None:
-    """Print the clusters, where they listen and where their logs are."""
+    """Print the clusters with their addresses and logs."""
     found = detached.status(data_dir)
     if not found:
         say(f"no clusters in {data_dir}; start one: stilltide local up")
@@ -61,10 +61,10 @@ def status(data_dir: Path, output: str) -> None:
 
 
 @local.command()
-@click.option("--wipe", is_flag=True, help="Also delete their data and logs.")
+@click.option("--wipe", is_flag=True, help="Also delete the clusters' data and logs.")
 @_data_dir_option
 def down(data_dir: Path, *, wipe: bool) -> None:
-    """Stop the clusters; they keep their data and ports unless wiped."""
+    """Stop the clusters; without --wipe they keep their data and ports."""
     stopped = detached.down(data_dir, wipe=wipe)
     for name in stopped:
         say(f"cluster {name} stopped")

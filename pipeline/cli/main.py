@@ -1,8 +1,8 @@
 """The root of `stilltide`: finds the command, sets up logging, turns failures into exit codes.
 
-Only the module of the command that is run is imported: Faust alone costs more than a second.
+Only the module of the command that is run is imported: Faust alone takes more than a second.
 
-*Invariants*: exit codes: 0 done, 1 a failure of ours, 2 wrong usage, 130 Ctrl-C.
+*Invariants*: exit codes: 0 done, 1 a `StilltideError`, 2 wrong usage, 130 Ctrl-C.
 """
 
 import importlib
@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 
 
 class Noun(NamedTuple):
-    """Where a command lies, as `module:attribute`, and its line in the help."""
+    """A command as `module:attribute`, and its line in the help."""
 
     target: str
     help: str
@@ -37,10 +37,10 @@ NOUNS = MappingProxyType(
         "config": Noun("stilltide.pipeline.cli.config:config", "See the settings in force."),
         "coordinator": Noun(
             "stilltide.pipeline.cli.logs.coordinator:coordinator",
-            "See what the transaction coordinators hold.",
+            "See figures of the transaction coordinators.",
         ),
         "demo": Noun(
-            "stilltide.pipeline.cli.demo:demo", "Run the main job end to end and check it."
+            "stilltide.pipeline.cli.demo:demo", "Run transactions end to end and check them."
         ),
         "index": Noun(
             "stilltide.pipeline.cli.index.command:index",
@@ -52,7 +52,7 @@ NOUNS = MappingProxyType(
         ),
         "pending-ack": Noun(
             "stilltide.pipeline.cli.logs.pending_ack:pending_ack",
-            "See what is acknowledged in transactions.",
+            "See acknowledgements in transactions.",
         ),
         "replicate": Noun(
             "stilltide.pipeline.cli.links.replicate:replicate",
@@ -82,7 +82,7 @@ NOUNS = MappingProxyType(
 
 
 OLD_NOUNS = MappingProxyType({"subscription": "group"})
-"""Names that commands had; they still work, and `--help` does not list them."""
+"""Former names of commands; they still work, and `--help` does not list them."""
 
 
 class LazyGroup(click.Group):
@@ -107,11 +107,11 @@ class LazyGroup(click.Group):
 
 _EXAMPLES = """\b
 Examples:
-  stilltide demo                     the main job, end to end, on a broker of its own
+  stilltide demo                     transactions end to end, on a broker of its own
   stilltide local up --clusters 2    start clusters a and b, and leave them running
-  stilltide local status -o json     where they listen, as JSON
+  stilltide local status -o json     addresses of these clusters, as JSON
   stilltide worker --cluster a       serve transactions on cluster a
-  stilltide txn slow --over 60       what has been open for more than a minute
+  stilltide txn slow --over 60       transactions open for at least a minute
   stilltide local down               stop the clusters, keep their data
 """
 
@@ -125,13 +125,13 @@ Examples:
     type=click.Choice(LEVELS),
     default="info",
     show_default=True,
-    help="How much to say on stderr.",
+    help="Lowest level of log lines on stderr.",
 )
 @click.option(
     "--config",
     "config_path",
     metavar="FILE",
-    help="Settings in TOML, as STILLTIDE_CONFIG names them.",
+    help="File of settings in TOML; sets STILLTIDE_CONFIG.",
 )
 def cli(log_level: str, config_path: str | None) -> None:
     """Transactions and read-committed subscriptions for plain Kafka topics.
@@ -141,7 +141,7 @@ def cli(log_level: str, config_path: str | None) -> None:
     """
     configure_logging(log_level)
     if config_path is not None:
-        # Loading the settings takes longer than all of `--help`.
+        # Imported late, because the import takes longer than all of `--help`.
         from stilltide.pipeline.config.sources import CONFIG_VARIABLE  # noqa: PLC0415
 
         os.environ[CONFIG_VARIABLE] = config_path  # for the processes that a command starts, too

@@ -1,7 +1,7 @@
-"""`stilltide txn`: transactions that have not ended, seen and stopped from outside.
+"""`stilltide txn`: lists and aborts transactions that have not ended.
 
-*Source*: facts, pulsar.md 7 and 8.1 (what operators miss most: who holds readers back, and a way to
-end it).
+*Source*: docs/protocols C. Operators need to know which transaction holds readers back, and to end
+it.
 """
 
 import re
@@ -43,7 +43,7 @@ class _TxnIdType(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> TxnId:
-        """The id that was given."""
+        """The transaction id in an argument of the command."""
         found = re.fullmatch(r"(\d+):(\d+)", value)
         if found is None:
             self.fail(f"{value!r} is not coordinator:sequence, for example 0:17", param, ctx)
@@ -66,11 +66,20 @@ Examples:
 """,
 )
 @cluster_options
-@click.option("--coordinator", type=click.IntRange(0), help="Only of this coordinator.")
 @click.option(
-    "--state", type=click.Choice(STATES, case_sensitive=False), help="Only in this state."
+    "--coordinator", type=click.IntRange(0), help="Only transactions of this coordinator."
 )
-@click.option("--older-than", "older_than_s", type=float, help="Only opened so long ago, seconds.")
+@click.option(
+    "--state",
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only transactions in this state.",
+)
+@click.option(
+    "--older-than",
+    "older_than_s",
+    type=float,
+    help="Only transactions opened at least this many seconds ago.",
+)
 @output_option
 @click.pass_context
 def list_(
@@ -98,13 +107,19 @@ Examples:
 """
 )
 @cluster_options
-@click.option("--over", "over_s", type=float, required=True, help="Opened so long ago, seconds.")
+@click.option(
+    "--over",
+    "over_s",
+    type=float,
+    required=True,
+    help="Transactions opened at least this many seconds ago.",
+)
 @output_option
 @click.pass_context
 def slow(ctx: click.Context, over_s: float, output: str, **cluster: Any) -> None:
     """List the transactions that have been open for long, the oldest first.
 
-    Readers of their partitions stand at their first record until they end.
+    Readers of a partition wait at the first record of such a transaction until it ends.
     """
     ctx.exit(_print_transactions(cluster, output, least_age_s=over_s, oldest_first=True))
 
@@ -120,7 +135,7 @@ Examples:
 @cluster_options
 @output_option
 def describe(txn_id: TxnId, output: str, **cluster: Any) -> None:
-    """Show one transaction; ENDED says that it has, not how."""
+    """Show one transaction; the state ENDED does not tell whether it committed or aborted."""
     description = ask(target(**cluster), lambda asked: _describe(asked, txn_id))
     now_ms = SystemClock().now_ms()
     print_columns([description_row(txn_id.coordinator, description, now_ms)], output)
@@ -135,12 +150,14 @@ Examples:
 )
 @click.argument("txn_id", type=_TxnIdType())
 @cluster_options
-@click.option("--yes", is_flag=True, help="Do it; without it only shows what would be done.")
+@click.option(
+    "--yes", is_flag=True, help="Abort the transaction; without --yes the command only shows it."
+)
 @output_option
 def abort(txn_id: TxnId, *, yes: bool, output: str, **cluster: Any) -> None:
-    """Abort a transaction in the place of its client, which is then refused to commit.
+    """Abort a transaction in place of its client; later calls of the client fail.
 
-    Refused for one that is committing or has ended.
+    Refused if the transaction is committing or has ended.
     """
 
     async def work(coordinators: Coordinators) -> Description:
@@ -177,7 +194,7 @@ def _print_transactions(
     least_age_s: float | None = None,
     oldest_first: bool = False,
 ) -> int:
-    """Asks, filters and prints; the exit code."""
+    """Asks the coordinators, filters and prints; returns the exit code."""
 
     async def work(coordinators: Coordinators) -> dict[int, Answer | None]:
         if coordinator is None:
@@ -221,7 +238,7 @@ def transaction_rows(
 
 
 def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
-    """Everything there is to say of a transaction."""
+    """Everything that a coordinator reports of a transaction."""
     known = one.state != ENDED
     return {
         "txn": str(TxnId(coordinator, one.sequence)),

@@ -1,4 +1,4 @@
-"""`stilltide worker`: coordinators of one cluster, as a Faust worker."""
+"""`stilltide worker`: the services of one cluster, as a Faust worker."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ Examples:
 """
 )
 @click.option("--cluster", help="Name of the cluster.  [default: a]")
-@click.option("--bootstrap-servers", help="Its brokers, host:port[,host:port].")
+@click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port].")
 @clusters_option
 @click.option(
     "--replicate-from",
@@ -30,17 +30,17 @@ Examples:
 @click.option(
     "--instance-id",
     "worker_instance_id",
-    help="A stable name: a worker started again under it takes over at once.",
+    help="Stable name of the worker: restarted under it, the worker takes over at once.",
 )
 @click.option("--coordinators", type=int, help="Coordinators of the cluster.  [default: 4]")
 @replicas_options
 @click.option(
-    "--index-topics", help="Index aborted native transactions of these, with commas between."
+    "--index-topics", help="Topics whose aborted native transactions to index, separated by commas."
 )
 @click.option(
     "--session-timeout-s",
     type=float,
-    help="A silent worker loses its coordinators after this.  [default: 10]",
+    help="Seconds after which a silent worker loses its partitions.  [default: 10]",
 )
 @click.option(
     "--web-port",
@@ -48,12 +48,11 @@ Examples:
     help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: 6066]",
 )
 def worker(**given: object) -> None:
-    """Run the coordinators of a cluster until stopped.
+    """Run coordinators, snapshot writers and all other services of a cluster until stopped.
 
-    Creates and verifies the system topics first; those with fewer replicas than wanted are named in
-    a warning. Several workers share the coordinators; when one dies, the others take over and
-    recover from the log. Prints one JSON line when it serves, with the address of /metrics, /livez
-    and /readyz.
+    Creates and verifies the system topics first; a warning names topics with fewer replicas than
+    wanted. Several workers share the work; when one dies, the others take over and recover from the
+    logs. Prints one JSON line when it serves, with the address of /metrics, /livez and /readyz.
     """
     settings = load_settings(**given)
     settings.check_own_name()

@@ -1,1 +1,1 @@
-"""What the commands share: printing, connecting, a process's web site."""
+"""Shared by the commands: printing, connections to clusters, a process's web site."""

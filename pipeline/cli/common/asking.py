@@ -1,6 +1,6 @@
-"""What the commands share that ask a running cluster: options, connection, exit codes.
+"""Options, connections and exit codes of commands that ask a running cluster.
 
-*Invariants*: nothing here imports Faust; an answer that is missing is said so and shows in the exit
+*Invariants*: nothing here imports Faust; a missing answer is reported on stderr and by the exit
 code.
 """
 
@@ -22,19 +22,19 @@ T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 EXIT_INCOMPLETE = 4
-"""Some owners did not answer; what is printed is of the others."""
+"""Exit code if some owners did not answer; the output is from the others."""
 
 COORDINATORS = "coordinators"
 STORES = "pending-ack stores"
 
 
 def exit_codes(owners: str) -> str:
-    """The part of a command's help that tells its exit codes; `owners` are asked."""
+    """The exit codes in the help of a command that asks `owners`."""
     return f"""\b
 Exit codes:
   0  done: all {owners} answered
-  1  it failed; the error names the next step
-  4  some {owners} did not answer; what is printed is of the others
+  1  the command failed; the error names the next step
+  4  some {owners} did not answer; the output is from the others
 """
 
 
@@ -42,15 +42,15 @@ EXIT_CODES = exit_codes(COORDINATORS)
 
 
 bootstrap_option = click.option(
-    "--bootstrap-servers", help="Brokers, host:port with commas between."
+    "--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port]."
 )
-"""Of commands that ask nobody but the brokers."""
+"""Option of commands that need only brokers."""
 
 
 clusters_option = click.option(
     "--clusters", help="Clusters by name: 'a=host:port b=host:port'.  [default: STILLTIDE_CLUSTERS]"
 )
-"""Of commands that ask more than one cluster."""
+"""Option of commands that ask more than one cluster."""
 
 
 web_port_option = click.option(
@@ -58,7 +58,7 @@ web_port_option = click.option(
     type=click.IntRange(0, 65_535),
     help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: none]",
 )
-"""Of commands that run until stopped."""
+"""Option of commands that run until stopped."""
 
 
 def replicas_options(command: _Command) -> _Command:
@@ -67,14 +67,14 @@ def replicas_options(command: _Command) -> _Command:
         click.option(
             "--min-insync-replicas",
             metavar="N|auto",
-            help="Of topics created here, how many replicas must have a record.  "
+            help="min.insync.replicas of topics that are created.  "
             "[default: auto: 2 from three replicas on, else 1]",
         ),
         click.option(
             "--replication-factor",
             metavar="N|auto",
-            help="Of topics created here.  [default: auto: as the cluster's own default, "
-            "or else 3 where there are as many brokers]",
+            help="Replicas of topics that are created.  [default: auto: the cluster's default if "
+            "above 1, else 3, or the number of brokers if there are fewer]",
         ),
     ):
         command = option(command)
@@ -82,10 +82,10 @@ def replicas_options(command: _Command) -> _Command:
 
 
 def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
-    """To the cluster of this name.
+    """A connector to the cluster of this name.
 
     Raises:
-        ConfigError: no cluster is named so.
+        ConfigError: no cluster has this name.
     """
     address = settings.address_of(cluster)
     config = KafkaConfig(
@@ -97,21 +97,21 @@ def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
 
 
 class Target(NamedTuple):
-    """The cluster a command asks, and its patience."""
+    """The cluster that a command asks, and the time-out of an answer."""
 
     connector: Connector
     timeout_s: float
 
 
 def cluster_options(command: _Command) -> _Command:
-    """Adds the options that say which cluster is asked; `target` makes something of them."""
+    """Adds the options that name the cluster; `target` takes their values."""
     for option in (
         click.option(
             "--timeout-s",
             type=click.FloatRange(0.1, 300),
             default=10.0,
             show_default=True,
-            help="How long an answer may take.",
+            help="Longest time for an answer.",
         ),
         bootstrap_option,
     ):
@@ -120,13 +120,13 @@ def cluster_options(command: _Command) -> _Command:
 
 
 def cluster_connector(bootstrap_servers: str | None) -> KafkaConnector:
-    """Of the cluster that the options of a command name."""
+    """A connector to the cluster that the options of a command name."""
     settings = load_settings(bootstrap_servers=bootstrap_servers)
     return KafkaConnector(settings.kafka)
 
 
 def target(bootstrap_servers: str | None, timeout_s: float = 10.0) -> Target:
-    """The cluster that the options of a command name, with its patience."""
+    """The cluster that the options of a command name, with the time-out of an answer."""
     return Target(cluster_connector(bootstrap_servers), timeout_s)
 
 
@@ -151,7 +151,7 @@ def ask_stores(asked: Target, work: Callable[[PendingAckStores], Awaitable[T]]) 
 
 
 def answered(answers: Mapping[int, T | None], owners: str = COORDINATORS) -> dict[int, T]:
-    """The answers there are; which of the `owners` gave none is said on stderr."""
+    """The answers that arrived; `owners` without an answer are named on stderr."""
     silent = [number for number, answer in answers.items() if answer is None]
     if silent:
         say(
@@ -162,5 +162,5 @@ def answered(answers: Mapping[int, T | None], owners: str = COORDINATORS) -> dic
 
 
 def exit_code(answers: Mapping[int, object | None]) -> int:
-    """0 when everyone who was asked answered."""
+    """0 if every owner answered, else `EXIT_INCOMPLETE`."""
     return EXIT_INCOMPLETE if None in answers.values() else 0

@@ -14,9 +14,9 @@ from stilltide.schemas.errors import StilltideError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _WIDTH_PIPED = 200
-"""Without a terminal nothing needs to fold at 80 columns."""
+"""Width of a table in a pipe or file, where rows need not fold at 80 columns."""
 _ITEMS_SHOWN = 10
-"""Of a list in a table; JSON has all."""
+"""Items shown of a list in a table; JSON has all items."""
 
 Row = Mapping[str, Any]
 """A line of data; its keys are the columns, in order."""
@@ -30,7 +30,7 @@ def output_option(command: _Command) -> _Command:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="How to print the data.",
+        help="Format of the data on stdout.",
     )(command)
 
 
@@ -38,9 +38,9 @@ def print_rows(rows: Sequence[Row], output: str, *, title: str | None = None) ->
     """Prints rows of the same columns to stdout.
 
     Args:
-        rows: the data; a table of none is no output, JSON of none is `[]`.
+        rows: the data; without rows a table prints nothing, and JSON prints `[]`.
         output: `table` or `json`.
-        title: stands above a table.
+        title: heading of a table.
     """
     if output == "json":
         print(json.dumps([dict(row) for row in rows], indent=2))
@@ -61,7 +61,7 @@ def print_columns(rows: Sequence[Row], output: str) -> None:
     """Prints rows of many columns to stdout: in a table each row is a column, below the first key.
 
     Args:
-        rows: the data; a table of none is no output, JSON of none is `[]`.
+        rows: the data; without rows a table prints nothing, and JSON prints `[]`.
         output: `table` or `json`.
     """
     if output == "json" or not rows:
@@ -73,7 +73,7 @@ def print_columns(rows: Sequence[Row], output: str) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """What a table shows: items of a list on lines of their own, the first of them."""
+    """A cell of a table: the first items of a list on a line each, other values unchanged."""
     if not isinstance(value, list):
         return value
     more = [f"... {len(value) - _ITEMS_SHOWN} more"] if len(value) > _ITEMS_SHOWN else []
@@ -81,12 +81,12 @@ def _cell(value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """Prints a line of talk to stderr."""
+    """Prints a line of progress or diagnostics to stderr."""
     click.echo(text, err=True)
 
 
 def print_error(error: StilltideError) -> None:
-    """Prints a failure to stderr: primary, then detail and hint if it has them."""
+    """Prints an error to stderr: the primary message, then detail and hint if it has them."""
     place = f"{error.place}: " if error.place else ""
     say(f"error: {place}{error.primary}")
     for label, text in (("detail", error.detail), ("hint", error.hint)):

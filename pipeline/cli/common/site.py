@@ -1,6 +1,6 @@
 """The web site of a command that runs until stopped: `/metrics`, `/livez` and `/readyz`.
 
-*Invariants*: without `--web-port` nothing listens; without `web_host` it is loopback that does.
+*Invariants*: without `--web-port` nothing listens; without `web_host` the site is on loopback.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -21,14 +21,17 @@ async def serving_site(
     clusters: Mapping[str, Connector],
     checks: Mapping[str, Check],
 ) -> AsyncIterator[str | None]:
-    """A site from entry to exit; its address, or None without a port.
+    """Serves the site during the block; yields its address, or None without a port.
+
+    Each check of `/readyz` is reported under its name, so that a container that is not ready names
+    the cluster that is away: a link checks both clusters, an indexer its broker.
 
     Args:
-        settings: name the host.
-        web_port: 0 takes a free one, None is no site.
-        registry: what `/metrics` shows.
-        clusters: each is a check of `/readyz` under its name, that its brokers answer.
-        checks: the others.
+        settings: the process's settings, which name the host.
+        web_port: port of the site; 0 takes a free one, None means no site.
+        registry: the metrics of `/metrics`.
+        clusters: clusters by name of check; a check passes if the cluster's brokers answer.
+        checks: further checks by name.
 
     Raises:
         ConfigError: the port is taken.

@@ -1,4 +1,4 @@
-"""`stilltide index`: where aborted native transactions lie in topics, kept for Spark and audits."""
+"""`stilltide index`: stores the offsets of aborted native transactions, for Spark and audits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,8 +25,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def _options(command: _Command) -> _Command:
     for option in (
-        click.option("--partitions", type=int, help="Of aborted-index.  [default: 4]"),
-        click.option("--bootstrap-servers", help="Brokers, host:port with commas between."),
+        click.option("--partitions", type=int, help="Partitions of aborted-index.  [default: 4]"),
+        click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port]."),
         click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
     ):
         command = option(command)
@@ -60,9 +60,9 @@ def _index(
 
 @click.group()
 def index() -> None:
-    """Index where aborted native transactions lie in topics.
+    """Index the offsets of aborted native transactions in topics.
 
-    The index is incremental and survives restarts; one indexer at a time writes it.
+    The index is incremental and survives restarts; one indexer at a time writes to it.
     """
 
 
@@ -76,7 +76,7 @@ Examples:
 @_options
 @output_option
 def once(topics: tuple[str, ...], output: str, **given: object) -> None:
-    """Index TOPICs up to their last stable offsets of now, and print these."""
+    """Index TOPICs up to their present last stable offsets, and print these offsets."""
     settings = load_settings(**given)
     positions = _index(topics, settings, lambda it: it.once())
     rows = [
@@ -97,10 +97,10 @@ Examples:
 @bootstrap_option
 @output_option
 def list_(bootstrap_servers: str | None, output: str) -> None:
-    """List how far the index goes in each partition; beyond, what aborted is unknown.
+    """List the covered offsets of each partition; of others the index knows no aborted records.
 
-    `lag` are the offsets from there to the last stable offset; `problem` says why an index is of no
-    use.
+    `lag` is the number of offsets from the coverage's end to the last stable offset; `problem` says
+    why an index cannot be used.
     """
     connector = cluster_connector(bootstrap_servers)
 
@@ -138,14 +138,14 @@ Examples:
 
 \b
 Exit codes:
-  0  stopped by SIGINT or SIGTERM; what was not written is indexed again
-  1  it failed; the error names the next step
+  0  stopped by SIGINT or SIGTERM; the next run indexes again what was not written
+  1  the command failed; the error names the next step
 """
 )
 @_options
 @web_port_option
 def run(topics: tuple[str, ...], web_port: int | None, **given: object) -> None:
-    """Index TOPICs until stopped. Prints one JSON line when it has begun."""
+    """Index TOPICs until stopped. Prints one JSON line at the beginning."""
     from stilltide.pipeline.cli.index.run import run_until_stopped  # noqa: PLC0415 - no other command serves
 
     settings = load_settings(**given)
@@ -160,7 +160,7 @@ Examples:
 )
 @_options
 def drop(topics: tuple[str, ...], **given: object) -> None:
-    """Delete what is indexed of TOPICs, so that it is indexed anew from their log starts."""
+    """Delete the index of TOPICs, so that they are indexed again from their log starts."""
     settings = load_settings(**given)
     count = _index(topics, settings, lambda it: it.drop())
     say(f"deleted {count} records of the index")

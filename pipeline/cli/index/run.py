@@ -1,6 +1,6 @@
-"""`stilltide index run` as a service: its site, its line on stdout, its end.
+"""`stilltide index run` as a service: its web site, its line on stdout, its end.
 
-A module of its own, so that the other commands need not wait for a web server's library.
+A separate module, so that the other commands need not import a web server's library.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ async def run_until_stopped(
 
     metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
     metrics.watch_indexers(indexing.stats)
+    # `/readyz` names the broker, so that a container that is not ready says which end is away.
     clusters = {"broker": KafkaConnector(settings.kafka)}
     async with serving_site(
         settings, web_port, metrics.registry, clusters, {"index": ready}

@@ -27,8 +27,8 @@ Examples:
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
-@click.option("--from", "source", required=True, help="Cluster that the offset is of.")
-@click.option("--to", "target", required=True, help="Cluster to find it on.")
+@click.option("--from", "source", required=True, help="Cluster of OFFSET.")
+@click.option("--to", "target", required=True, help="Cluster of the copy.")
 @clusters_option
 @timeout_option
 @output_option
@@ -43,10 +43,11 @@ def translate_command(
     timeout_s: float,
     output: str,
 ) -> None:
-    """Find the first copy, on one cluster, of a record at or above OFFSET on another.
+    """Find the first copy on one cluster of a record at or above OFFSET on another.
 
-    Exact, however long ago it was copied. Only records that were written on the source itself are
-    copied from there; a copy that has left the target's log is an error.
+    The answer is exact, no matter how long ago the record was copied. Only records that were
+    written on the source itself are copied from there; a copy that has left the target's log is an
+    error.
     """
     connectors = connected(clusters)
     for name in (source, target):

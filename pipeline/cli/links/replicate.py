@@ -40,8 +40,8 @@ Examples:
 
 \b
 Exit codes:
-  0  stopped by SIGINT or SIGTERM; what was taken is committed
-  1  it failed; the error names the next step
+  0  stopped by SIGINT or SIGTERM; all copies made are committed
+  1  the command failed; the error names the next step
 """
 )
 @click.option("--from", "source", required=True, help="Name of the cluster to copy from.")
@@ -54,19 +54,19 @@ Exit codes:
 @click.option(
     "--merge",
     is_flag=True,
-    help="Also copy into topics that hold records of their own before anything was copied.",
+    help="Also copy into topics that held records before the first copy.",
 )
 @click.option(
     "--throttle-bytes-per-s",
     type=click.FloatRange(min=1),
-    help="Keys and values copied in a second at most.  [default: no limit]",
+    help="Most bytes of keys and values copied in a second.  [default: no limit]",
 )
 @click.option(
     "--progress-s",
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="How often to say on stderr how far it has come.",
+    help="Seconds between two progress lines on stderr.",
 )
 @replicas_options
 @web_port_option
@@ -86,8 +86,9 @@ def replicate(
 ) -> None:
     """Copy committed records of topics from one cluster to another, until stopped.
 
-    Exactly once, in order, partition n to partition n; topics are created, partitions added. Run
-    one for each direction: records are never copied back. Prints one JSON line when it serves.
+    Records are copied exactly once, in order, from partition n to partition n; missing topics are
+    created and partitions added. Run one link for each direction: records are never copied back.
+    Prints one JSON line when it serves.
     """
     settings = load_settings(
         clusters=clusters,
@@ -106,14 +107,14 @@ def replicate(
 
 
 class _Link:
-    """The link with its site and its lines on stdout and stderr.
+    """A link with its web site and its lines on stdout and stderr.
 
     Args:
-        settings: of this process.
-        connectors: to both clusters, by name.
-        source: name of the one to copy from.
-        target: of the one to copy to.
-        options: how.
+        settings: the process's settings.
+        connectors: connectors to both clusters, by name.
+        source: name of the cluster to copy from.
+        target: name of the cluster to copy to.
+        options: options of the link.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class _Link:
         source, target = self._names
         shown = {source: self._replication.progress}
         registry.register(LinkMetrics(target, lambda: shown, SystemClock()))
+        # `/readyz` names both clusters, so that a container that is not ready says which is away.
         site = serving_site(
             self._settings, web_port, registry, self._connectors, {"link": self._ready}
         )
@@ -170,7 +172,7 @@ class _Link:
 
 
 async def _tell(replication: Replication, progress_s: float) -> None:
-    """Says how far it has come, while there is something to say."""
+    """Logs progress, except while there is nothing new."""
     told = -1
     while True:
         await asyncio.sleep(progress_s)

@@ -1,7 +1,7 @@
 """The verbs `batching enable|disable|reset|show` of the nouns whose records share log entries.
 
-*Source*: PIP-160 (seed 003), API changes. Its answers are kept in meaning, with our own spelling of
-the keys.
+*Source*: PIP-160, API changes. The answers mean the same as the PIP's; the keys are spelled in
+another way.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from stilltide.pipeline.cli.common.output import output_option, print_rows, say
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 
 States = Mapping[int, Sequence[tuple[str, bool]] | None]
-"""What owners report, by number: names and states, None of one that did not answer. What has been
-served nothing since its owner began is left out."""
+"""Reports of owners, by number: names and states; None for an owner that did not answer. A
+coordinator or subscription without a request since its owner began is left out."""
 
 
 class Batched(NamedTuple):
-    """A log whose batching is switched.
+    """A log with batching that can be switched on and off.
 
     Attributes:
-        noun: of the commands.
-        setting: the dynamic setting.
-        owners: who is asked.
-        listed: what `show` lists, with the state of each.
-        states: asks the owners.
+        noun: noun of the commands, such as `txn-log`.
+        setting: name of the dynamic setting.
+        owners: name of the log's owners in messages.
+        listed: key of the list that `show` prints in JSON.
+        states: function that asks the owners for their states.
     """
 
     noun: str
@@ -53,7 +53,7 @@ def batching_group(log: Batched) -> click.Group:
     for name, value, text in (
         ("enable", True, "Let records share log entries, on every worker at once."),
         ("disable", False, "Write every record as an entry of its own, on every worker at once."),
-        ("reset", None, "Let every worker do again as its own settings say."),
+        ("reset", None, "Make every worker follow its own settings again."),
     ):
         group.add_command(_switch(log, name, text, value=value))
     group.add_command(_show(log))
@@ -63,8 +63,8 @@ def batching_group(log: Batched) -> click.Group:
 def _switch(log: Batched, name: str, text: str, *, value: bool | None) -> click.Command:
     @click.command(
         name,
-        help=f"{text}\n\nReturns once the change is durable; workers take it up within a moment, "
-        f"and what is in the log stays readable. `stilltide {log.noun} batching show` tells.",
+        help=f"{text}\n\nReturns once the change is durable; workers follow within a moment, and "
+        f"the log stays readable. `stilltide {log.noun} batching show` shows the state.",
         epilog=f"\b\nExamples:\n  stilltide {log.noun} batching {name}\n",
     )
     @cluster_options
@@ -78,13 +78,16 @@ def _switch(log: Batched, name: str, text: str, *, value: bool | None) -> click.
 
 
 def _show(log: Batched) -> click.Command:
+    # PIP-160 has a log for each subscription, where a pending-ack store here has one log for many:
+    # a subscription's state is that of its store. A store lists a subscription once its present
+    # owner has applied an acknowledgement of that subscription in a transaction.
     @click.command(
         "show",
         help=f"Show whether records share log entries.\n\n"
-        f"JSON as in PIP-160: `{log.setting}`, the setting of the cluster, null where it was never "
-        f"set and each worker does as its own settings say; and `{log.listed}`, "
-        "each with its own state, without those that have served nothing since their owner began. "
-        "(The PIP spells its keys txnTcBatchLogEnabled, coodinatorArray, "
+        f"JSON as in PIP-160: `{log.setting}` is the setting of the cluster, null if it was never "
+        f"set and each worker follows its own settings; `{log.listed}` has the state of each, "
+        "except of those without a request since their owner began. "
+        "(The PIP spells the keys txnTcBatchLogEnabled, coodinatorArray, "
         "txnPendingAckBatchLogEnabled, subscriptionArray.)",
         epilog=exit_codes(log.owners)
         + f"\n\b\nExamples:\n  stilltide {log.noun} batching show\n"

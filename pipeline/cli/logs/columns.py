@@ -1,4 +1,4 @@
-"""Columns that the figures of every log's owner have in common."""
+"""Columns of figures that the owners of all logs have."""
 
 from stilltide.pipeline.cli.common.output import Row
 from stilltide.schemas.coordinator.transactions import CoordinatorStats
@@ -7,13 +7,13 @@ from stilltide.schemas.values import EndOffset, Offset
 
 
 def bounds_columns(bounds: tuple[Offset, EndOffset]) -> Row:
-    """How long the log is; its offsets are consecutive (B3)."""
+    """The length of the log, from its offsets, which are consecutive (B3)."""
     start, end = bounds
     return {"log_start_offset": start, "log_end_offset": end, "entries": end - start}
 
 
 def writing_columns(one: CoordinatorStats | StoreStats) -> Row:
-    """How the owner writes, and what it has written."""
+    """The owner's batching settings, and figures of its written entries."""
     written = one.entries_written
     return {
         "batching_enabled": one.batching_enabled,

@@ -1,6 +1,6 @@
 """`stilltide coordinator`: figures of the transaction coordinators, as their owners report them.
 
-*Source*: facts, pulsar.md 7 (stats and internals); PIP-160 (seed 003): batch index of live records.
+*Source*: Pulsar's coordinator stats and internal stats; PIP-160 (batch index of live records).
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from stilltide.schemas.coordinator.transactions import (
 
 @click.group()
 def coordinator() -> None:
-    """See what the transaction coordinators of a cluster hold."""
+    """See figures of the transaction coordinators of a cluster."""
 
 
 @coordinator.command(
@@ -46,7 +46,7 @@ Examples:
 @output_option
 @click.pass_context
 def stats(ctx: click.Context, output: str, **cluster: Any) -> None:
-    """Show what every coordinator has open, and how long its log is."""
+    """Show every coordinator's open transactions and the length of its log."""
     answers, bounds = ask(target(**cluster), _stats)
     rows = stats_rows(cast(dict[int, CoordinatorStats], answered(answers)), bounds)
     print_rows(rows, output)
@@ -67,7 +67,7 @@ Examples:
 @output_option
 @click.pass_context
 def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
-    """Show every coordinator's batching, entries and live records as well.
+    """Show the columns of `stats`, and every coordinator's batching, entries and live records.
 
     Written entries and records are those of the present owner. A live record belongs to a
     transaction that has not ended; `live_entries` has the batch index of each.
@@ -84,7 +84,7 @@ async def _stats(coordinators: Coordinators) -> tuple[dict[int, Answer | None], 
 
 
 def stats_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list[Row]:
-    """What is open and how long the log is."""
+    """A row for each coordinator: its open transactions and the length of its log."""
     return [
         {
             "coordinator": number,
@@ -101,7 +101,7 @@ def stats_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list
 
 
 def internal_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list[Row]:
-    """The rows of `stats_rows`, with how the owner writes and what it still needs."""
+    """The rows of `stats_rows`, with batching, written entries and live records."""
     return [
         {**row, **_internals(one)}
         for row, one in zip(stats_rows(found, bounds), found.values(), strict=True)

@@ -1,7 +1,7 @@
 """The verb `downgrade-check` of the nouns whose records share log entries.
 
-*Source*: PIP-160 (seed 003): a program from before batching cannot read a batch, so all must have
-left the log before it is run again.
+*Source*: PIP-160. A program from before batching cannot read a batch, so every batch must have left
+the log before such a program is run again.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ def downgrade_command(log: Batched, topic: str) -> click.Command:
 
     @click.command(
         "downgrade-check",
-        help=f"Say whether a program that knows no batches could read {topic} now.\n\n"
+        help=f"Show whether a program from before batching could read {topic} now.\n\n"
         "Reads the whole log, from its start to its end as of the call. Prints `safe`, or the "
         "offsets of the entries that hold batches, as ranges [first, end).",
         epilog=f"""\b
 Exit codes:
   0  safe: no entry holds a batch
-  1  it failed; the error names the next step
+  1  the command failed; the error names the next step
   3  not safe: some entries hold batches
 
 \b
@@ -49,7 +49,7 @@ Examples:
         safe = not any(scan.batch_count for scan in scans)
         _print(topic, scans, output, safe=safe)
         if safe:
-            say(f"safe as of now; keep it so with: stilltide {log.noun} batching disable")
+            say(f"safe as of now; to prevent new batches: stilltide {log.noun} batching disable")
         else:
             say(
                 f"next: stilltide {log.noun} batching disable, then wait until the log has been "
@@ -70,7 +70,7 @@ def _print(topic: str, scans: Sequence[BatchScan], output: str, *, safe: bool) -
 
 
 def scan_row(scan: BatchScan) -> Row:
-    """What was found in one log."""
+    """The result for one log."""
     return {
         "partition": scan.log.partition,
         "start_offset": scan.start_offset,

@@ -1,6 +1,6 @@
 """`stilltide pending-ack`: the stores of acknowledgements in transactions, and their log.
 
-*Source*: PIP-160 (seed 003), API changes; facts, pulsar.md 7 (stats and internals of a store).
+*Source*: PIP-160, API changes; Pulsar's stats and internal stats of a pending-ack store.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def _states(asked: Target) -> States:
 
 
 def subscription_states(one: StoreStats) -> list[tuple[str, bool]]:
-    """Which subscriptions of a store have been served, and whether their records share entries."""
+    """The subscriptions that a store has served, and whether their records share entries."""
     served = [it.subscription for it in one.subscriptions if it.has_served]
     return [(str(subscription), one.batching_enabled) for subscription in sorted(served)]
 
@@ -48,7 +48,7 @@ _LOG = Batched("pending-ack", PENDING_ACK_BATCHING_ENABLED, STORES, "subscriptio
 
 @click.group("pending-ack")
 def pending_ack() -> None:
-    """See what is acknowledged in transactions; switch and check how that is logged."""
+    """See acknowledgements in transactions; switch and check the batching of their log."""
 
 
 pending_ack.add_command(batching_group(_LOG))
@@ -71,10 +71,10 @@ Examples:
 @output_option
 @click.pass_context
 def stats(ctx: click.Context, topic: str, group: str, output: str, **cluster: Any) -> None:
-    """Show every subscription with acknowledgements, and what is pending in transactions.
+    """Show every subscription's acknowledgements, and those pending in transactions.
 
-    A locked offset can be acknowledged in no other transaction until the one that holds it ends.
-    `log` is the partition of the pending-ack log that holds the subscription.
+    An offset that is locked by a transaction can be acknowledged in no other transaction until the
+    first one ends. `log` is the partition of the pending-ack log that holds the subscription.
     """
     answers = ask_stores(target(**cluster), lambda stores: stores.stats(topic=topic, group=group))
     say_omitted(answers)
@@ -98,8 +98,8 @@ Examples:
 def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
     """Show every store's log, base and batching.
 
-    Written entries and records are those of the present owner. A base stands for everything below
-    its as-of offset, so the log can be trimmed up to there.
+    Written entries and records are those of the present owner. A base is the store's whole state as
+    of an offset of the log, so the log can be trimmed up to that offset.
     """
 
     async def work(stores: PendingAckStores) -> tuple[dict[int, StoreStats | None], LogBounds]:
@@ -111,12 +111,12 @@ def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
 
 
 def say_omitted(answers: Mapping[int, StoreStats | None]) -> None:
-    """What an answer had no room for is said on stderr."""
+    """Reports subscriptions that did not fit into an answer, on stderr."""
     for number, one in answers.items():
         if one is not None and one.subscriptions_omitted:
             say(
                 f"{one.subscriptions_omitted} more subscriptions of store {number} are not shown\n"
-                "  hint: ask for some of them: stilltide pending-ack stats --topic T --group G"
+                "  hint: select some of them: stilltide pending-ack stats --topic T --group G"
             )
 
 
@@ -144,7 +144,7 @@ def stats_rows(found: Mapping[int, StoreStats]) -> list[Row]:
 
 
 def internal_rows(found: Mapping[int, StoreStats], bounds: LogBounds) -> list[Row]:
-    """A row for each store: its log, what it holds, how its owner writes."""
+    """A row for each store: its log, its state, and its owner's batching."""
     return [
         {
             "store": number,

@@ -27,7 +27,7 @@ _LOG = Batched("txn-log", TXN_LOG_BATCHING_ENABLED, COORDINATORS, "coordinators"
 
 @click.group("txn-log")
 def txn_log() -> None:
-    """Switch and check how transactions are logged."""
+    """Switch and check the batching of the transaction log."""
 
 
 txn_log.add_command(batching_group(_LOG))

@@ -1,6 +1,6 @@
 """`stilltide native`: Kafka's own transactions, as its brokers see them.
 
-*Source*: KIP-664. No worker needs to run; only `abort` and `fence` write, and those with `--yes`.
+*Source*: KIP-664. No worker needs to run; only `abort` and `fence` write, and only with `--yes`.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ EXIT_HANGING = 3
 CLIENT_ID = "stilltide-native"
 
 partition_option = click.option(
-    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one."
+    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition."
 )
 
 
 def look(
     bootstrap_servers: str | None, work: Callable[[NativeTransactions, LogAdmin], Awaitable[T]]
 ) -> T:
-    """Runs `work` with the views of a cluster."""
+    """Runs `work` with the brokers' view of a cluster's native transactions."""
     connector = cluster_connector(bootstrap_servers)
 
     async def run() -> T:
@@ -59,7 +59,7 @@ def look(
 def native() -> None:
     """See Kafka's own transactions, and end those that hang.
 
-    A transaction that is open in a partition holds every committed reader at its first record.
+    Every committed reader of a partition waits at the first record of an open transaction.
     """
 
 
@@ -77,13 +77,13 @@ Examples:
     "states",
     type=click.Choice([it.value for it in TransactionState], case_sensitive=False),
     multiple=True,
-    help="Only in this state; may be given again.",
+    help="Only transactional ids in this state; may be repeated.",
 )
 @click.option(
     "--older-than",
     "older_than_s",
     type=click.FloatRange(0),
-    help="Only what has been open for longer, seconds.",
+    help="Only transactions open for longer than this many seconds.",
 )
 @output_option
 def list_(
@@ -109,7 +109,7 @@ Examples:
 @bootstrap_option
 @output_option
 def describe(transactional_id: str, bootstrap_servers: str | None, output: str) -> None:
-    """Show a transactional id: its state, its producer, and where its transaction has no marker."""
+    """Show a transactional id: its state, its producer, and partitions still without a marker."""
     found = look(bootstrap_servers, lambda native, _: native.describe_transaction(transactional_id))
     if found is None:
         raise _unknown(transactional_id)
@@ -130,7 +130,7 @@ Examples:
 def producers(
     topic: str, partitions: tuple[int, ...], bootstrap_servers: str | None, output: str
 ) -> None:
-    """List the producers that the partitions of TOPIC remember, and where they are open."""
+    """List the producers that partitions of TOPIC remember, and their open transactions."""
 
     async def work(native: NativeTransactions, admin: LogAdmin) -> Any:
         return await native.producers(await named_partitions(admin, topic, partitions))
@@ -141,9 +141,9 @@ def producers(
 @native.command(
     epilog="""\b
 Exit codes:
-  0  nothing hangs
-  1  it failed; the error names the next step
-  3  something hangs
+  0  no transaction hangs
+  1  the command failed; the error names the next step
+  3  a transaction hangs
 
 \b
 Examples:
@@ -157,7 +157,7 @@ Examples:
     "idle_s",
     type=click.FloatRange(0),
     default=0.0,
-    help="Only what was not written to for so long, seconds.",
+    help="Only transactions without a write for this many seconds.",
 )
 @bootstrap_option
 @output_option
@@ -169,10 +169,10 @@ def hanging(
     bootstrap_servers: str | None,
     output: str,
 ) -> None:
-    """List the transactions open in TOPICs that no coordinator will ever end.
+    """List the open transactions in TOPICs that no coordinator will ever end.
 
-    They hold readers and the cleaner for good. Each was open before and after its coordinator
-    was asked, so one that just ended, or just began, is never among them.
+    Readers and the log cleaner never pass them. Each was open before and after its coordinator was
+    asked, so a transaction that just ended, or just began, is never listed.
     """
 
     async def work(native: NativeTransactions, admin: LogAdmin) -> Any:
@@ -214,8 +214,8 @@ def abort(
 ) -> None:
     """Abort the hanging transaction of a partition that begins at offset OPEN_FROM.
 
-    Writes an ABORT marker to that partition alone. Refused for a transaction that its coordinator
-    will end: that would lose a part of it. `fence` is for those.
+    Writes an ABORT marker to that partition only. Refused for a transaction that its coordinator
+    will end, because a part of it would be lost; end such a transaction with `fence`.
     """
 
     async def work(native: NativeTransactions, admin: LogAdmin) -> Any:
@@ -225,7 +225,7 @@ def abort(
 
     one = look(bootstrap_servers, work)
     print_rows([open_row(one, SystemClock().now_ms())], output)
-    say("it is aborted" if yes else "it would be aborted; do it with --yes")
+    say("aborted" if yes else "not aborted yet; to abort the transaction, add --yes")
 
 
 @native.command(
@@ -240,21 +240,21 @@ Examples:
 @bootstrap_option
 @output_option
 def fence(transactional_id: str, *, yes: bool, bootstrap_servers: str | None, output: str) -> None:
-    """Abort the open transaction of a transactional id as a whole, and shut its producer out.
+    """Abort the open transaction of a transactional id as a whole, and fence its producer.
 
-    Done as the next producer of that id would do it: the coordinator aborts in every partition, and
-    the producer that has it now can write no more.
+    The effect is that of a new producer with the id: the coordinator aborts the transaction in
+    every partition, and the present producer can write no more.
     """
     connector = cluster_connector(bootstrap_servers)
     found = asyncio.run(_fence(connector, transactional_id, yes=yes))
     if found is None:
         raise _unknown(transactional_id)
     print_columns([described_row(found, SystemClock().now_ms())], output)
-    say("it is fenced" if yes else "it would be fenced; do it with --yes")
+    say("fenced" if yes else "not fenced yet; to fence the producer, add --yes")
 
 
 async def _fence(connector: KafkaConnector, transactional_id: str, *, yes: bool) -> Any:
-    """What the coordinator says, after the fence if there is one; None for an id it never had."""
+    """The coordinator's answer, after the fence if there is one; None for an unknown id."""
     native = connector.native_transactions(CLIENT_ID)
     try:
         found = await native.describe_transaction(transactional_id)

@@ -1,4 +1,4 @@
-"""`stilltide native aborted-ranges` and `watch`: what readers never see, and what they wait for."""
+"""`stilltide native aborted-ranges` and `watch`: aborted ranges, and what readers wait for."""
 
 import asyncio
 import json
@@ -27,9 +27,9 @@ from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
     "aborted-ranges",
     epilog="""\b
 Exit codes:
-  0  all of what was asked for is known
-  1  it failed; the error names the next step
-  4  a part of it is unknown: the index does not reach it, or it is not stable yet
+  0  the answer covers the whole range
+  1  the command failed; the error names the next step
+  4  the answer covers a part: the rest is not indexed, or not stable yet
 
 \b
 Examples:
@@ -39,14 +39,14 @@ Examples:
 )
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(0))
-@click.option("--from", "first", type=click.IntRange(0), help="From this offset.")
-@click.option("--to", "until", type=click.IntRange(0), help="Below this offset.")
+@click.option("--from", "first", type=click.IntRange(0), help="First offset of the range.")
+@click.option("--to", "until", type=click.IntRange(0), help="End of the range, exclusive.")
 @click.option(
     "--source",
     type=click.Choice(["index", "log"]),
     default="index",
     show_default=True,
-    help="What `stilltide index` has stored, or the log itself.",
+    help="Read the index that `stilltide index` keeps, or the log itself.",
 )
 @bootstrap_option
 @output_option
@@ -66,7 +66,7 @@ def aborted_ranges(
     found = asyncio.run(_ranges(bootstrap_servers, topic, partition, source))
     if found is None:
         print_rows([], output)
-        say("unknown: nothing of it is indexed; see `stilltide index once`, or use --source log")
+        say("unknown: the range is not indexed; run `stilltide index once`, or use --source log")
         ctx.exit(EXIT_INCOMPLETE)
     begin = found.covered_from if first is None else first
     end = found.covered_to if until is None else until
@@ -83,7 +83,7 @@ def aborted_ranges(
     print_rows(rows, output)
     say(f"known from {found.covered_from} to {found.covered_to}")
     if begin < found.covered_from or end > found.covered_to:
-        say("unknown outside of that")
+        say("unknown outside of these offsets")
         ctx.exit(EXIT_INCOMPLETE)
 
 
@@ -116,9 +116,9 @@ Examples:
     type=click.FloatRange(0.1),
     default=2.0,
     show_default=True,
-    help="Between two looks.",
+    help="Seconds between two looks.",
 )
-@click.option("--looks", type=click.IntRange(1), help="End after so many.  [default: Ctrl-C]")
+@click.option("--looks", type=click.IntRange(1), help="Number of looks.  [default: until Ctrl-C]")
 @bootstrap_option
 @output_option
 def watch(
@@ -128,7 +128,7 @@ def watch(
     bootstrap_servers: str | None,
     output: str,
 ) -> None:
-    """Watch where committed readers of TOPICs stand, and which transaction holds them.
+    """Watch the positions of committed readers of TOPICs, and the transactions that hold them.
 
     JSON has a line for each look.
     """
@@ -159,7 +159,7 @@ async def _look(
 
 
 def _show(rows: list[dict[str, Any]], output: str) -> None:
-    """Over the last look on a terminal; below it elsewhere."""
+    """Prints a look, on a terminal in place of the last one."""
     if output == "json":
         print(json.dumps(rows), flush=True)
         return

@@ -1,4 +1,4 @@
-"""How native transactions are shown.
+"""The rows of tables and JSON about native transactions.
 
 *Source*: KIP-664.
 """
@@ -18,7 +18,7 @@ from stilltide.schemas.values import TopicPartition
 
 
 def listed_row(one: ListedTransaction) -> Row:
-    """A transactional id."""
+    """The row of a transactional id."""
     return {
         "transactional_id": one.transactional_id,
         "producer_id": one.producer_id,
@@ -27,7 +27,7 @@ def listed_row(one: ListedTransaction) -> Row:
 
 
 def described_row(one: DescribedTransaction, now_ms: int) -> Row:
-    """Everything that a coordinator says."""
+    """The row of everything that a coordinator reports of a transactional id."""
     started_ms = one.started_at_ms
     return {
         "transactional_id": one.transactional_id,
@@ -45,7 +45,7 @@ def described_row(one: DescribedTransaction, now_ms: int) -> Row:
 def producer_rows(
     producers: Mapping[TopicPartition, Sequence[ActiveProducer]], now_ms: int
 ) -> list[Row]:
-    """The producers of partitions."""
+    """A row for each producer of each partition."""
     return [
         {
             "topic": data.topic,
@@ -64,7 +64,7 @@ def producer_rows(
 
 
 def open_row(one: OpenNativeTransaction, now_ms: int) -> Row:
-    """A transaction that is open in a partition."""
+    """The row of a transaction that is open in a partition."""
     transaction = one.transaction
     return {
         "topic": one.data.topic,
@@ -79,7 +79,7 @@ def open_row(one: OpenNativeTransaction, now_ms: int) -> Row:
 
 
 def position_row(one: StablePosition, now_ms: int) -> Row:
-    """Where committed readers of a partition stand, and who holds them."""
+    """The row of a partition: the position of committed readers, and the transaction there."""
     first = one.open[0] if one.open else None
     held = None if first is None else open_row(first, now_ms)
     return {
@@ -96,12 +96,12 @@ def position_row(one: StablePosition, now_ms: int) -> Row:
 
 
 def utc(at_ms: int) -> str:
-    """A time, to the millisecond."""
+    """A time in UTC, to the millisecond."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _idle_s(one: ActiveProducer, now_ms: int) -> float | None:
-    """Since its last write, by the time that it bears."""
+    """Seconds since the producer's last write, by that write's timestamp."""
     return None if one.last_timestamp_ms < 0 else _since_s(one.last_timestamp_ms, now_ms)
 
 

@@ -1,7 +1,7 @@
 """`stilltide snapshot`: snapshots of aborted transactions.
 
-*Source*: protocols.md E7: an operator may ask for one. What there are, and whether they are right,
-is read from the topics; no worker needs to run for that.
+*Source*: docs/protocols E7: an operator may request a snapshot. Only `take` needs a running worker;
+the other commands read the topics.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ Examples:
 )
 @click.argument("topic")
 @click.option(
-    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one."
+    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition."
 )
 @cluster_options
 @output_option
@@ -54,10 +54,10 @@ Examples:
 def take(
     ctx: click.Context, topic: str, partitions: tuple[int, ...], output: str, **cluster: Any
 ) -> None:
-    """Have a snapshot of each partition of TOPIC taken now, and show what it says.
+    """Take a snapshot of each partition of TOPIC now, and show it.
 
-    Every transaction with a record below `max_read_position` has ended; `behind` are the records
-    from there to the end of the partition.
+    Every transaction with a record below `max_read_position` has ended; `behind` is the number of
+    records from there to the end of the partition.
     """
     connector, timeout_s = target(**cluster)
     taken, ends = asyncio.run(take_all(connector, topic, partitions, timeout_s))
@@ -68,11 +68,11 @@ def take(
 async def take_all(
     connector: Connector, topic: str, partitions: Sequence[int], timeout_s: float
 ) -> tuple[dict[int, SnapshotSummary | None], dict[TopicPartition, EndOffset]]:
-    """The snapshots by partition, None where no answer came, and end offsets read before.
+    """Snapshots by partition, None where no answer came, and end offsets read before them.
 
     Raises:
-        FatalError: there is no such topic, or no system topics.
-        RefusedError: there is no such partition.
+        FatalError: the topic, or the system topics, do not exist.
+        RefusedError: the partition does not exist.
     """
     admin = connector.admin()
     try:
@@ -97,7 +97,7 @@ def taken_rows(
     taken: Mapping[int, SnapshotSummary],
     ends: Mapping[TopicPartition, EndOffset],
 ) -> list[Row]:
-    """What each snapshot says."""
+    """A row for each snapshot."""
     return [
         {
             "topic": topic,

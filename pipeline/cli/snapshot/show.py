@@ -1,4 +1,4 @@
-"""`stilltide snapshot list` and `show`: what the snapshot topic holds."""
+"""`stilltide snapshot list` and `show`: the contents of the snapshot topic."""
 
 import asyncio
 from collections.abc import Iterable
@@ -29,9 +29,9 @@ Examples:
 def list_command(output: str, topics: tuple[str, ...], bootstrap_servers: str | None) -> None:
     """List the snapshot of every data partition, or of those of some topics.
 
-    `bytes` are those of its end and sealed parts; every transaction with a record below
-    `max_read_position` has ended; `behind` are the offsets from there to the end of the partition.
-    A snapshot with a `problem` is used by nobody.
+    `bytes` is the size of the snapshot's end and sealed parts. Every transaction with a record
+    below `max_read_position` has ended; `behind` is the number of offsets from there to the end of
+    the partition. Readers do not use a snapshot with a `problem`.
     """
     found = asyncio.run(list_snapshots(target(bootstrap_servers).connector))
     wanted = [one for one in found if not topics or one.data.topic in topics]
@@ -51,16 +51,16 @@ Examples:
 @bootstrap_option
 @output_option
 def show_command(topic: str, partition: int, output: str, bootstrap_servers: str | None) -> None:
-    """Show everything that the snapshot of one data partition says.
+    """Show everything in the snapshot of one data partition.
 
-    A part without `bytes` is missing, or another one is in its place.
+    A part without `bytes` is missing, or there is another part in its place.
     """
     found = asyncio.run(list_snapshots(target(bootstrap_servers).connector))
     wanted = [one for one in found if one.data == (topic, partition)]
     if not wanted:
         raise RefusedError(
             "the data partition has no snapshot",
-            hint="it gets one with its first transaction, or by `stilltide snapshot take`",
+            hint="write a transaction to the partition, or run `stilltide snapshot take`",
             topic=topic,
             partition=partition,
         )
@@ -68,7 +68,7 @@ def show_command(topic: str, partition: int, output: str, bootstrap_servers: str
 
 
 def listed_rows(found: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
-    """A line for each snapshot."""
+    """A row for each snapshot."""
     return [
         {
             "topic": one.data.topic,
@@ -86,7 +86,7 @@ def listed_rows(found: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
 
 
 def shown_row(one: ListedSnapshot, now_ms: int) -> Row:
-    """Everything of a snapshot."""
+    """The row of everything in a snapshot."""
     end = one.end
     written = datetime.fromtimestamp(one.record.timestamp_ms / 1000, UTC)
     return {

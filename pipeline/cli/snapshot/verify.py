@@ -1,9 +1,9 @@
-"""`stilltide snapshot verify`: do snapshots say what data and markers say?
+"""`stilltide snapshot verify`: checks snapshots against data and markers.
 
-*Source*: protocols.md D4, E.
+*Source*: docs/protocols D4, E.
 
-*Invariants*: the exit code is the verdict; what could not be checked is said, never counted as
-right.
+*Invariants*: the exit code is the verdict; records that could not be checked are reported, never
+counted as right.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ EVIDENCE_MAX = 20
     "verify",
     epilog="""\b
 Exit codes:
-  0  no difference was found in what can still be recomputed
+  0  no difference was found in the part that can still be recomputed
   1  the verification failed
-  3  a snapshot is wrong, or cannot be used; the differences say how
+  3  a snapshot is wrong, or cannot be used; see the differences
 
 \b
 Examples:
@@ -44,7 +44,7 @@ Examples:
     type=click.IntRange(0, 10_000),
     default=EVIDENCE_MAX,
     show_default=True,
-    help="Differences to list of each kind and partition; all are counted.",
+    help="Most differences listed of each kind and partition; all are counted.",
 )
 @bootstrap_option
 @output_option
@@ -56,11 +56,11 @@ def verify_command(
     output: str,
     bootstrap_servers: str | None,
 ) -> None:
-    """Recompute from data and markers what snapshots say, of all topics or some, and compare.
+    """Recompute snapshots of all topics or some from data and markers, and compare.
 
-    Reads the records below each snapshot's max read position. Where a marker is still there, it
-    tells whether the snapshot must show or hide a record, or hold an id. Markers that all snapshots
-    have absorbed are trimmed: what they told cannot be recomputed, and is counted as unchecked.
+    Reads the records below each snapshot's max read position. A marker that is still in its topic
+    decides whether the snapshot must show or hide a record, or hold an id. Markers that all
+    snapshots have absorbed are trimmed: records that they decided are counted as unchecked.
     """
     verified = asyncio.run(_verify(target(bootstrap_servers).connector, topics, evidence_max))
     checked = [one for topic in verified for one in topic.checked]
@@ -82,7 +82,7 @@ async def _verify(
         topics = [one.data.topic for one in found if one.end_offset is not None]
         gone = {one.data.topic for one in found} - set(topics)
         if gone:
-            say(f"left out, since they do not exist any more: {', '.join(sorted(gone))}")
+            say(f"topics left out because they do not exist any more: {', '.join(sorted(gone))}")
     return [
         await verify_topic(connector, topic, evidence_max=evidence_max, progress=say)
         for topic in sorted(set(topics))
@@ -90,7 +90,7 @@ async def _verify(
 
 
 def checked_rows(checked: Sequence[CheckedSnapshot]) -> list[Row]:
-    """A line for each snapshot."""
+    """A row for each snapshot."""
     return [
         {
             "topic": one.data.topic,
@@ -107,7 +107,7 @@ def checked_rows(checked: Sequence[CheckedSnapshot]) -> list[Row]:
 
 
 def difference_rows(differences: Sequence[Difference]) -> list[Row]:
-    """A line for each difference."""
+    """A row for each difference."""
     return [
         {
             "kind": one.kind.value,

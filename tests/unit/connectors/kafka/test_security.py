@@ -80,5 +80,5 @@ def test_unreadable_files_of_tls_are_named(tmp_path: Path):
     empty = tmp_path / "ca.pem"
     empty.write_text("")
     for path in (tmp_path / "away.pem", empty):
-        with pytest.raises(FatalError, match="files of TLS"):
+        with pytest.raises(FatalError, match="TLS files"):
             tls_context({"security.protocol": "SSL", "ssl.ca.location": str(path)})

@@ -1,1 +1,1 @@
-"""The demo: events in, transactions, crash, three counts that must agree."""
+"""The demo: events become transactions, a worker crashes, and three views must agree."""

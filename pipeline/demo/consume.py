@@ -1,4 +1,4 @@
-"""Reads what the demo wrote with the read-committed subscription."""
+"""Reads the demo's records with a read-committed subscription."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from stilltide.schemas.values import TopicPartition, TxnId
 
 
 async def consume(connector: Connector, topics: Sequence[str], group: str) -> View:
-    """Reads every partition to its present end; returns what the consumer saw."""
+    """Reads every partition to its present end; returns the consumer's view."""
     admin = connector.admin()
     try:
         described = await admin.describe_topics(topics)
@@ -22,7 +22,7 @@ async def consume(connector: Connector, topics: Sequence[str], group: str) -> Vi
         ends = await admin.end_offsets(partitions, committed=True)
     finally:
         await admin.close()
-    view = View("consumer", aborted=None)  # a reader keeps no count of what it never shows
+    view = View("consumer", aborted=None)  # a reader does not count the records that it hides
     committed: set[TxnId | None] = {None}
     async with Subscription(topics, group=group, connector=connector) as subscription:
         async for message in subscription.read_to(ends):

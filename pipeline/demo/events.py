@@ -1,6 +1,6 @@
 """Events from a file of newline-delimited JSON, grouped into transactions.
 
-Any NDJSON will do: `type` decides the topic and `order_id` or `id` the key where they are there.
+Any NDJSON is accepted: `type`, if present, decides the topic, and `order_id` or `id` the key.
 """
 
 import json
@@ -23,7 +23,7 @@ class EventsFileError(StilltideError):
 
 
 class Event(NamedTuple):
-    """One event and where it goes."""
+    """One event and its destination."""
 
     topic: str
     key: bytes | None
@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 
 def read_lines(path: Path, per_transaction: int) -> Generator[list[tuple[int, bytes]]]:
-    """Numbered lines, `per_transaction` at a time; blank lines are passed over.
+    """Numbered lines, `per_transaction` at a time; blank lines are left out.
 
     Raises:
         EventsFileError: the file cannot be read.
@@ -54,7 +54,7 @@ def parse(path: Path, number: int, line: bytes) -> Event:
     type, odd lines go to orders and even ones to payments.
 
     Raises:
-        EventsFileError: not a JSON object; names the line.
+        EventsFileError: the line is not a JSON object; names the line.
     """
     try:
         event = json.loads(line)

@@ -16,14 +16,14 @@ from stilltide.schemas.values import TopicPartition
 
 @dataclass(frozen=True)
 class Plan:
-    """How the file becomes transactions.
+    """The way in which a file becomes transactions.
 
     Attributes:
-        path: the file.
-        events_per_transaction: lines of one transaction, >= 1.
-        abort_share: of the transactions, chosen by `seed`; 0..1.
-        concurrency: transactions open at once, >= 1.
-        seed: of the choice.
+        path: the file of events.
+        events_per_transaction: number of lines of one transaction, >= 1.
+        abort_share: share of the transactions that abort, 0..1.
+        concurrency: number of transactions open at once, >= 1.
+        seed: seed of the random choice of transactions that abort.
     """
 
     path: Path
@@ -34,16 +34,16 @@ class Plan:
 
 
 async def produce(client: TransactionClient, plan: Plan, ended: Callable[[int], None]) -> View:
-    """Writes every event; returns what the producer knows from its delivery reports.
+    """Writes every event; returns the producer's view, made from its delivery reports.
 
     Args:
-        client: connected.
-        plan: what to write.
-        ended: called after each transaction with how many have ended.
+        client: a connected client.
+        plan: the events and their transactions.
+        ended: called after each transaction with the number of transactions that have ended.
 
     Raises:
-        EventsFileError: a line is no JSON object; its transaction is aborted, earlier ones are
-            complete, none is begun after it.
+        EventsFileError: a line is no JSON object; its transaction is aborted, earlier transactions
+            end as planned, and no later one begins.
         StilltideError: a transaction failed.
     """
     view = View("producer")
@@ -59,7 +59,7 @@ async def produce(client: TransactionClient, plan: Plan, ended: Callable[[int], 
 
     workers = [asyncio.create_task(work()) for _ in range(plan.concurrency)]
     done, others = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-    groups.close()  # no transaction begins after a failure; those under way end
+    groups.close()  # no transaction begins after a failure; open ones end
     for finished in await asyncio.gather(*done, *others, return_exceptions=True):
         if isinstance(finished, BaseException):
             raise finished
@@ -75,7 +75,7 @@ async def _one(
     abort: bool,  # noqa: FBT001 - the one call is above
     view: View,
 ) -> str:
-    """Writes one transaction; how it ended."""
+    """Writes one transaction; returns how it ended."""
     sent: list[tuple[TopicPartition, Event]] = []
     async with client.transaction() as txn:
         for number, line in group:

@@ -1,4 +1,4 @@
-"""The main job end to end: broker, worker, transactions, crash, consumer, Spark, one verdict."""
+"""Transactions end to end: broker, worker, transactions, crash, consumer, Spark, one verdict."""
 
 import asyncio
 import tempfile
@@ -35,14 +35,14 @@ _AUDIT = AuditPlan(TOPICS, checks=COORDINATED, digest=True, promises_required=Fa
 
 
 class DemoProgress(Protocol):
-    """Shows how far the demo is."""
+    """Callbacks about the demo's progress."""
 
     def step(self, text: str) -> None:
-        """A step begins."""
+        """Called when a step begins."""
         ...
 
     def transactions(self, ended: int, total: int) -> None:
-        """So many transactions have ended."""
+        """Called after each transaction with the number that have ended."""
         ...
 
 
@@ -62,7 +62,7 @@ class _SparkSteps:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The three views and what is wrong with them."""
+    """The three views and the differences between them."""
 
     views: Sequence[View]
     differences: Sequence[str]
@@ -76,11 +76,11 @@ class DemoResult:
 
 
 async def run_demo(plan: Plan, progress: DemoProgress) -> DemoResult:
-    """Runs the demo on a broker of its own, which is gone afterwards.
+    """Runs the demo on a broker of its own, which is removed afterwards.
 
     Raises:
         EventsFileError: the file cannot be read, or holds a line that is no JSON object.
-        StilltideError: a part could not do its work; says what to do next.
+        StilltideError: a part of the demo failed; the hint names the next step.
     """
     began_s = time.monotonic()
     total = sum(1 for _ in read_lines(plan.path, plan.events_per_transaction))
@@ -94,13 +94,13 @@ async def run_demo(plan: Plan, progress: DemoProgress) -> DemoResult:
         spark = stack.enter_context(ExitStack())
         opening = asyncio.create_task(asyncio.to_thread(_open_spark, spark))
         stack.push_async_callback(asyncio.wait, [opening])
-        progress.step("starting a worker, and Spark beside it")
+        progress.step("starting a worker and Spark")
         worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
         stack.push_async_callback(worker.stop)
         await worker.start()
         progress.step(f"writing {total} transactions, with a crash of the worker half way")
         written = await _produce_with_crash(connector, worker, plan, total, progress)
-        progress.step("reading them back, read-committed")
+        progress.step("reading the topics back, read-committed")
         consumed = await consume(connector, TOPICS, "demo")
         progress.step("auditing with Spark")
         await opening
@@ -112,7 +112,7 @@ async def run_demo(plan: Plan, progress: DemoProgress) -> DemoResult:
 
 
 def _open_spark(stack: ExitStack) -> None:
-    """Opens the session that the audit then finds; a quick compiler suits a small job best."""
+    """Opens the session that the audit uses, with the JVM's fast compiler, best for a small job."""
     options = SparkOptions(jars=spark_jars(), java_options="-XX:TieredStopAtLevel=1")
     stack.enter_context(spark_session(options))
 
@@ -128,7 +128,7 @@ async def _create_topics(connector: KafkaConnector) -> None:
 async def _produce_with_crash(
     connector: KafkaConnector, worker: WorkerProcess, plan: Plan, total: int, progress: DemoProgress
 ) -> View:
-    """Writes everything; kills the worker once half of it has ended, and starts it again."""
+    """Writes every event; kills the worker after half of the transactions and starts it again."""
     half = asyncio.Event()
 
     def ended(count: int) -> None:

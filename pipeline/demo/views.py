@@ -1,7 +1,7 @@
-"""What was committed, as the producer, the consumer and Spark each saw it, side by side.
+"""The committed records, as the producer, the consumer and Spark each saw them.
 
-*Invariants*: the three are equal in every count and in the content digest of every partition, or
-`differences` names where they are not.
+*Invariants*: the three views are equal in every count and in the content digest of every partition,
+or `differences` names where they differ.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class PartitionView:
 
 @dataclass
 class View:
-    """What one of the three saw; None: it cannot tell."""
+    """The view of the producer, the consumer or Spark; a count that it cannot know is None."""
 
     name: str
     committed: int = 0
@@ -50,7 +50,7 @@ class View:
 
 
 def differences(views: list[View]) -> list[str]:
-    """Where the views are not equal, in words; empty when they agree."""
+    """The differences between the views, in words; empty if they agree."""
     first, *others = views
     found: list[str] = []
     for other in others:
@@ -90,7 +90,7 @@ def rows(views: list[View], topics: list[str]) -> list[dict[str, Any]]:
 
 
 def _equal(cells: Mapping[str, Any]) -> bool:
-    """Whether all who can tell say the same."""
+    """Whether all known values of a row are equal."""
     return len(set(cells.values()) - {None}) == 1
 
 

@@ -1,4 +1,4 @@
-"""A worker as a process of its own, to be killed and started again."""
+"""A worker as a separate process, to be killed and started again."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from stilltide.schemas.errors import StilltideError
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 STATIC_MEMBER = ("--instance-id", "demo-worker")
-"""Killed and started again, it has its partitions at once, without waiting for a session to end."""
+"""Options of a static member: restarted, it gets its partitions back without a session time-out."""
 
 
 class WorkerError(StilltideError):
@@ -21,23 +21,23 @@ class WorkerError(StilltideError):
 
 
 def command(bootstrap_servers: str, *options: str) -> list[str]:
-    """The command line of a worker beside which others may run."""
+    """The command line of a worker on a free web port, so that several workers may run."""
     worker = [sys.executable, "-m", "stilltide", "worker"]
     return [*worker, "--bootstrap-servers", bootstrap_servers, "--web-port", "0", *options]
 
 
 class WorkerProcess:
-    """`stilltide worker` as a child process; its talk goes to `log_path`.
+    """`stilltide worker` as a child process.
 
     Attributes:
-        log_path: as given.
-        web: address of its metrics and probes, once it serves.
+        log_path: file of the worker's stderr.
+        web: address of the worker's metrics and probes, once it serves.
 
     Args:
-        bootstrap_servers: the cluster.
-        log_path: where its stderr goes; appended to.
+        bootstrap_servers: the cluster's brokers.
+        log_path: file to which the worker's stderr is appended.
         options: further options of the command.
-        environment: variables beside those of this process.
+        environment: variables in addition to those of this process.
     """
 
     def __init__(
@@ -55,21 +55,21 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, once started."""
+        """The worker's process id, once started."""
         assert self._process is not None
         return self._process.pid
 
     async def start(self) -> None:
-        """Starts it and waits until it serves every coordinator.
+        """Starts the worker and waits until it serves every coordinator.
 
         Raises:
-            WorkerError: it ended, or did not serve in time; names its log.
+            WorkerError: the worker ended, or did not serve in time; names its log.
         """
         await self.spawn()
         await self.serving()
 
     async def spawn(self) -> None:
-        """Starts it and waits for nothing."""
+        """Starts the worker without waiting."""
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -81,10 +81,10 @@ class WorkerProcess:
             )
 
     async def serving(self) -> list[int]:
-        """Waits until it serves; its coordinators.
+        """Waits until the worker serves; returns its coordinators.
 
         Raises:
-            WorkerError: it ended, or did not serve in time; names its log.
+            WorkerError: the worker ended, or did not serve in time; names its log.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -100,14 +100,14 @@ class WorkerProcess:
         return told["coordinators"]
 
     async def kill(self) -> None:
-        """SIGKILL: no chance to tidy up; returns when it is gone. Safe when it does not run."""
+        """Kills the worker by SIGKILL and returns when it is gone. Safe when it does not run."""
         if self._process is not None:
             if self._process.returncode is None:
                 self._process.kill()
             await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL when it does not end in time."""
+        """Stops the worker by SIGTERM, or by SIGKILL if it does not end in time."""
         process = self._process
         if process is None or process.returncode is not None:
             return

@@ -1,8 +1,8 @@
-"""Clusters by name: what a process of several clusters, such as a link, reads from one setting.
+"""Clusters by name: the setting of a process that uses several clusters, such as a link.
 
-*Source*: architecture.md, Habits of the code (bad input names setting and hint).
+*Source*: docs/internals/style.md (an error names the setting and a hint).
 
-*Invariants*: a name stands for one cluster; options of the connector's own are refused by it.
+*Invariants*: a name means one cluster. The Kafka connector refuses options that it sets itself.
 """
 
 import difflib
@@ -20,10 +20,10 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
 
 class ClusterAddress(BaseModel):
-    """How a cluster is reached.
+    """The address of a cluster.
 
     Attributes:
-        bootstrap_servers: its brokers, `host:port`, several with commas.
+        bootstrap_servers: addresses `host:port` of brokers, separated by commas.
         options: further librdkafka options, such as those of TLS and SASL.
     """
 
@@ -34,12 +34,12 @@ class ClusterAddress(BaseModel):
 
 
 def parse_clusters(given: Any) -> dict[str, Any]:
-    """Clusters by name, of `name=host:port[,host:port]` with spaces between, or of JSON.
+    """Clusters by name, from `name=host:port[,host:port]` separated by spaces, or from JSON.
 
     In JSON a cluster is its address, or an object with `bootstrap_servers` and `options`.
 
     Raises:
-        ConfigError: neither of the two, a name that is none, or a name twice.
+        ConfigError: the text has neither form, a name is not valid, or a name comes twice.
     """
     if isinstance(given, str):
         text = given.strip()
@@ -59,7 +59,7 @@ def parse_clusters(given: Any) -> dict[str, Any]:
 
 
 def unknown_cluster(name: str, known: Mapping[str, Any]) -> ConfigError:
-    """The error of a name that stands for no cluster."""
+    """The error for a name that no cluster has."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"set STILLTIDE_CLUSTERS or --clusters, such as {_EXAMPLE!r}"
     return ConfigError(
@@ -71,17 +71,17 @@ def unknown_cluster(name: str, known: Mapping[str, Any]) -> ConfigError:
 
 def _of_json(text: str) -> list[tuple[str, Any]]:
     try:
-        # As pairs, so that a name that comes twice is seen.
+        # As pairs, so that a repeated name is noticed.
         found = json.loads(text, object_pairs_hook=_Pairs)
     except ValueError as error:
         raise ConfigError(
-            "clusters is no valid JSON", detail=str(error), hint=f"simpler: {_EXAMPLE}"
+            "clusters is not valid JSON", detail=str(error), hint=f"a simpler form: {_EXAMPLE}"
         ) from error
     return [(name, _plain(value)) for name, value in found]
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON in its order."""
+    """A JSON object as pairs, in order and with repeated names."""
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,10 @@
-"""The settings of a process: read once, at the rim, then handed down.
+"""The settings of a process: read once, by the command, then passed on as arguments.
 
-*Source*: protocols.md A (thresholds and floors of the buffered log), C2 (time-outs have a maximum);
-architecture.md, Habits of the code (one validation table).
+*Source*: docs/protocols A (thresholds and bounds of the buffered log), C2 (the highest time-out);
+docs/internals/style.md (each setting is declared once, with bound and reason).
 
 *Invariants*: an unknown name, also of an environment variable or in a file, is refused, never
-ignored; a secret is shown nowhere.
+ignored; a secret is never shown.
 """
 
 import difflib
@@ -37,7 +37,7 @@ from stilltide.schemas.framing import RECORDS_MAX
 from stilltide.schemas.topics import is_topic_name
 
 _OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR", CONFIG_VARIABLE})
-"""Variables with our prefix that are no setting."""
+"""Variables with the prefix STILLTIDE_ that are no settings."""
 
 _DEFAULT = "default"
 _OPTION = "option"
@@ -50,25 +50,25 @@ _INT16_MAX = 32_767
 
 
 class Bound(NamedTuple):
-    """The least and most a setting may be, and why."""
+    """The lowest and highest value of a setting, and the reason for both."""
 
     least: float
     most: float
     reason: str
 
 
-_BATCH_RECORDS = Bound(10, RECORDS_MAX, "fewer is not worth a batch, and readers refuse more")
+_BATCH_RECORDS = Bound(10, RECORDS_MAX, "smaller batches gain nothing, and readers refuse larger")
 _BATCH_BYTES = Bound(
-    128 * _KIB, 4 * _MIB, "fewer is not worth a batch, and the topics admit no more"
+    128 * _KIB, 4 * _MIB, "smaller batches gain nothing, and topics refuse larger entries"
 )
 _BATCH_DELAY_MS = Bound(
-    1, 1000, "timers are no finer, and every caller waits for so long in timer mode"
+    1, 1000, "timers are no finer, and in timer mode every caller waits for that long"
 )
 
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
     {
-        "coordinators": Bound(1, 256, "each is a partition that some worker must own"),
-        "partitions": Bound(1, 256, "each system topic has so many partitions"),
+        "coordinators": Bound(1, 256, "each coordinator is a partition that some worker must own"),
+        "partitions": Bound(1, 256, "each system topic has that many partitions"),
         "replication_factor": Bound(1, _INT16_MAX, "Kafka counts replicas in 16 bits"),
         "min_insync_replicas": Bound(1, _INT16_MAX, "Kafka counts replicas in 16 bits"),
         "txn_log_batch_records_max": _BATCH_RECORDS,
@@ -78,73 +78,75 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "pending_ack_batch_bytes_max": _BATCH_BYTES,
         "pending_ack_batch_delay_ms_max": _BATCH_DELAY_MS,
         "snapshot_changes_max": Bound(
-            1, 1_000_000, "a new reader reads so many markers beyond the snapshot"
+            1, 1_000_000, "a new reader reads up to that many markers after the snapshot"
         ),
         "snapshot_interval_ms": Bound(
             100, 10 * _MINUTE_MS, "each snapshot asks every coordinator; readers may wait for one"
         ),
         "snapshot_part_bytes_max": Bound(
-            _KIB, 512 * _KIB, "a snapshot's end holds as much besides, and records hold 1 MiB"
+            _KIB, 512 * _KIB, "a snapshot's end holds that much and more, and a record holds 1 MiB"
         ),
         "txn_timeout_ms_max": Bound(
             1000, 24 * 60 * _MINUTE_MS, "an open transaction holds back every reader behind it"
         ),
         "session_timeout_s": Bound(
-            1, 1800, "brokers refuse a consumer group's member outside of their own bounds"
+            1, 1800, "brokers refuse group members with session time-outs out of their own bounds"
         ),
         "broker_away_s_max": Bound(
-            1, 3600, "a broker restart takes seconds, and a worker cut off for good must say so"
+            1, 3600, "a broker restarts within seconds, and a worker without a cluster must end"
         ),
-        "request_timeout_s": Bound(1, 300, "a broker away must be noticed, a slow one borne"),
+        "request_timeout_s": Bound(1, 300, "a slow broker may answer; an absent one is noticed"),
         "web_port": Bound(0, _PORT_MAX, "a TCP port, or 0 for a free one"),
     }
 )
-"""The validation table: whole ranges, ends included."""
+"""Bounds of numeric settings, both included."""
 
 
 class Settings(BaseSettings):
-    """Every setting of a worker or client; `load_settings` makes it.
+    """Every setting of a worker or client; `load_settings` makes an instance.
 
     Attributes:
-        cluster: name of the cluster, such as `a`.
-        bootstrap_servers: its brokers, `host:port`, several with commas.
-        clusters: all clusters that are linked, by name; see `parse_clusters`.
-        replicate_from: clusters that workers copy from, to their own; names with spaces between.
-        replicate_topics: which topics; names or patterns such as `orders-*`, likewise.
-        sync: how positions of groups are carried over (I12): `exact`, or `snapshot` as Pulsar does,
-            where up to all between two snapshots is read again.
+        cluster: name of the process's own cluster, such as `a`.
+        bootstrap_servers: addresses `host:port` of the own cluster's brokers, separated by commas.
+        clusters: all linked clusters, by name; see `parse_clusters`.
+        replicate_from: names of clusters that workers copy topics from, separated by spaces.
+        replicate_topics: names or patterns (`orders-*`) of topics to copy, separated by spaces.
+        sync: how positions of groups are carried over (I12): `exact`, or `snapshot` as in Pulsar,
+            where a fail-over reads up to all records between two position snapshots again.
         worker_instance_id: static group membership: a restarted worker with the same id gets its
             partitions back without a rebalance.
-        coordinators: partitions of txn-log and txn-requests.
-        partitions: partitions of the topics that data partitions are hashed to.
-        replication_factor: of system topics, and of topics that links create on their target, when
-            they are created there. With `auto` it is the cluster's `default.replication.factor`
-            where that is above 1, else 3, or the number of brokers where there are fewer.
+        coordinators: number of partitions of txn-log and txn-requests.
+        partitions: number of partitions of system topics that data partitions are hashed to.
+        replication_factor: number of replicas of system topics and of topics that links create, set
+            at creation. `auto` is the cluster's `default.replication.factor` if that is above 1,
+            else 3, or the number of brokers if there are fewer.
         min_insync_replicas: `min.insync.replicas` of the same topics; `auto` is 2 from three
             replicas on, else 1.
-        txn_log_batching_enabled: whether log records share entries (A7).
-        txn_log_batch_records_max: records in an entry at most (A3).
-        txn_log_batch_bytes_max: bytes in an entry at most (A3).
-        txn_log_batch_delay_ms_max: in timer mode, how long a record waits for others (A3).
-        txn_log_flush_mode: `eager` also writes as soon as no write is under way (A3).
+        txn_log_batching_enabled: whether records of the transaction log share entries (A7).
+        txn_log_batch_records_max: most records in an entry (A3).
+        txn_log_batch_bytes_max: most bytes in an entry (A3).
+        txn_log_batch_delay_ms_max: longest time that a record waits for others in timer mode (A3).
+        txn_log_flush_mode: `eager` writes also as soon as no write is under way, `timer` does not
+            (A3).
         pending_ack_batching_enabled, pending_ack_batch_records_max, pending_ack_batch_bytes_max,
-            pending_ack_batch_delay_ms_max, pending_ack_flush_mode: the same of the log of
-            pending acknowledgements.
-        snapshot_changes_max: after so many outcomes on a data partition its snapshot is due (E7).
-        snapshot_interval_ms: after a first outcome, it is due so much later at most (E7).
-        snapshot_part_bytes_max: aborted transactions in a sealed part, in bytes (E2).
-        index_topics: whose aborted native transactions the workers index (F3), with commas between;
-            those that do not exist yet are waited for.
-        txn_timeout_ms_max: the longest a transaction may ask to stay open (C2).
-        session_timeout_s: a worker silent for so long loses its partitions.
-        broker_away_s_max: a worker whose cluster is away for longer gives up.
-        request_timeout_s: a request to a broker without an answer for so long has failed.
+            pending_ack_batch_delay_ms_max, pending_ack_flush_mode: the same settings for the
+            pending-ack log.
+        snapshot_changes_max: number of outcomes on a data partition that make a snapshot due (E7).
+        snapshot_interval_ms: longest time from a first outcome until a snapshot is due (E7).
+        snapshot_part_bytes_max: bytes of aborted transactions in a sealed part (E2).
+        index_topics: topics whose aborted native transactions workers index (F3), separated by
+            commas; workers wait for topics that do not exist yet.
+        txn_timeout_ms_max: longest time-out that a transaction may ask for (C2).
+        session_timeout_s: time after which a silent worker loses its partitions.
+        broker_away_s_max: time without its cluster after which a worker ends.
+        request_timeout_s: time after which a request to a broker has failed.
         security_protocol, sasl_mechanism, sasl_username, sasl_password, ssl_ca_location,
             ssl_certificate_location, ssl_key_location, ssl_key_password,
             ssl_endpoint_identification_algorithm: librdkafka's options of these names, with dots,
             for every Kafka client.
-        web_host: the address that /metrics, /livez and /readyz of a worker are bound to.
-        web_port: their port; 0 takes a free one, which the worker names when it serves.
+        web_host: address that a worker's /metrics, /livez and /readyz are bound to.
+        web_port: port of these pages; 0 takes a free one, which the worker prints when it serves. 0
+            is not "off": the site is on loopback and costs nothing without requests.
     """
 
     model_config = SettingsConfigDict(
@@ -198,12 +200,12 @@ class Settings(BaseSettings):
         return parse_clusters(given)
 
     def address_of(self, name: str) -> ClusterAddress:
-        """How the cluster of this name is reached; `bootstrap_servers` is that of `cluster`.
+        """The address of the named cluster; `bootstrap_servers` is the address of `cluster`.
 
-        What is set of TLS and SASL holds for every cluster that has no options of its own.
+        Settings of TLS and SASL apply to every cluster without options of its own.
 
         Raises:
-            ConfigError: no cluster is named so; suggests the nearest.
+            ConfigError: no cluster has this name; suggests the nearest.
         """
         shared = {"options": self.kafka_options}
         if name in self.clusters:
@@ -214,16 +216,16 @@ class Settings(BaseSettings):
         raise unknown_cluster(name, self.clusters)
 
     def check_own_name(self) -> None:
-        """Passes unless `bootstrap_servers` are those of another cluster than `cluster`.
+        """Passes unless `clusters` has `bootstrap_servers` under another name than `cluster`.
 
         Raises:
-            ConfigError: they are, by what `clusters` says; two clusters would have one name.
+            ConfigError: one cluster would have two names.
         """
         for name, one in self.clusters.items():
             if name != self.cluster and one.bootstrap_servers == self.bootstrap_servers:
                 raise ConfigError(
                     f"{self.bootstrap_servers} is cluster {name}, and cluster {self.cluster} here",
-                    detail="what clusters tell each other would bear a wrong name",
+                    detail="other clusters would get records under a wrong cluster name",
                     hint=f"set STILLTIDE_CLUSTER or --cluster to {name}, or correct the address",
                 )
 
@@ -242,7 +244,7 @@ class Settings(BaseSettings):
         if name == self.cluster:
             raise ConfigError(
                 f"replicate_from names {name}, the worker's own cluster",
-                hint="name the others; `cluster` is the own one",
+                hint="name only other clusters; `cluster` is the worker's own",
             )
         self.address_of(name)
 
@@ -255,11 +257,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)  # `load_settings` reads the others, to know what came from where
+        return (init_settings,)  # `load_settings` reads the others, to know each value's origin
 
     @property
     def kafka_options(self) -> dict[str, str]:
-        """What is set of TLS and SASL, under librdkafka's names; secrets in clear."""
+        """The settings of TLS and SASL, under librdkafka's names; secrets in clear."""
         values = {name: getattr(self, name) for name in SECURITY}
         return {
             name.replace("_", "."): (
@@ -271,12 +273,12 @@ class Settings(BaseSettings):
 
     @property
     def replicas(self) -> WantedReplicas:
-        """Of topics that are created."""
+        """The replicas of topics that are created."""
         return WantedReplicas(self.replication_factor, self.min_insync_replicas)
 
     @property
     def kafka(self) -> KafkaConfig:
-        """The cluster, as the Kafka connector takes it."""
+        """The config of the own cluster for the Kafka connector."""
         return KafkaConfig(
             bootstrap_servers=self.bootstrap_servers,
             extra=self.kafka_options,
@@ -311,11 +313,11 @@ class Settings(BaseSettings):
 SECURITY = tuple(
     name for name in Settings.model_fields if name.startswith(("security_", "sasl_", "ssl_"))
 )
-"""The settings that are librdkafka's; in its names are dots."""
+"""The settings that are librdkafka's options, whose names have dots."""
 
 
 class _SettingError(ConfigError):
-    """What is wrong with the setting `name`; `load_settings` adds where that came from."""
+    """A fault of the setting `name`; `load_settings` adds the origin of its value."""
 
     def __init__(self, name: str, primary: str, *, detail: str = "", hint: str = "") -> None:
         super().__init__(primary, detail=detail, hint=hint)
@@ -323,22 +325,22 @@ class _SettingError(ConfigError):
 
 
 class Loaded(NamedTuple):
-    """The settings in force, and where each came from: option, a variable, a file or default."""
+    """The settings in force, and the origin of each: option, a variable, a file or default."""
 
     settings: Settings
     origins: Mapping[str, str]
 
 
 def load_settings(**given: Any) -> Settings:
-    """The settings in force: what is given, else the environment (STILLTIDE_*), else the file that
+    """The settings in force: the arguments, else the environment (STILLTIDE_*), else the file that
     STILLTIDE_CONFIG names, else the defaults.
 
-    Given values of None count as not given, as options of a command that were left out.
+    An argument of None counts as not given, like an option of a command that was left out.
 
     Raises:
-        ConfigError: an unknown name (suggests the nearest), a value not of the setting's type, or
-            out of its bounds (names bound and reason), or a file that cannot be read; names where
-            it came from.
+        ConfigError: a name is unknown (suggests the nearest), a value is not of the setting's type
+            or out of its bounds (names bound and reason), or a file cannot be read; names the
+            origin.
     """  # noqa: D205 - the order is the promise
     return load_with_origins(**given).settings
 
@@ -421,7 +423,7 @@ def _check_server(name: str, server: str) -> None:
         raise _SettingError(
             name,
             f"{name} holds {server!r}, which is not host:port",
-            hint="for example 127.0.0.1:9092, several with commas between them",
+            hint="for example 127.0.0.1:9092; separate several by commas",
         )
 
 
@@ -429,8 +431,8 @@ def _check_topic(topic: str) -> None:
     if not is_topic_name(topic):
         raise _SettingError(
             "index_topics",
-            f"index_topics holds {topic!r}, which no topic can be called",
-            hint="name topics with commas between them, for example orders,payments",
+            f"index_topics holds {topic!r}, which is not a topic name",
+            hint="separate topics by commas, for example orders,payments",
         )
 
 
@@ -442,7 +444,7 @@ def _check_security(settings: Settings) -> None:
             raise _SettingError(
                 name,
                 f"{name} is set, but security_protocol is {protocol}",
-                detail="it would not be used, and the connection not be protected as was meant",
+                detail="the setting has no effect there: the connection would lack its protection",
                 hint=f"set security_protocol to one with {prefix}, or leave {name} out",
             )
     if "SASL" in protocol:
@@ -457,7 +459,7 @@ def _check_security(settings: Settings) -> None:
         raise _SettingError(
             "ssl_certificate_location",
             "of ssl_certificate_location and ssl_key_location one is set and the other is not",
-            hint="a client shows both, or neither",
+            hint="set both, or neither",
         )
     for name in ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location"):
         path = getattr(settings, name)
@@ -470,7 +472,7 @@ def _check_security(settings: Settings) -> None:
                 name,
                 f"{name} names {path}, which cannot be read",
                 detail=str(error.strerror),
-                hint="put the PEM file there, readable for the user this runs as, or name another",
+                hint="put the PEM file there, readable by this process's user, or name another",
             ) from error
 
 

@@ -1,9 +1,9 @@
-"""Where settings are read from, beside the options of commands: a file and the environment.
+"""The sources of settings in addition to options of commands: a file and the environment.
 
 *Source*: the twelve-factor rule for the environment; the `*_FILE` variables of Docker's official
 images, for secrets that are mounted as files.
 
-*Invariants*: every value comes with its origin; a file that is named and cannot be read is refused.
+*Invariants*: every value has its origin; a file that is named but cannot be read is an error.
 """
 
 import os
@@ -21,21 +21,21 @@ FILE_SUFFIX = "_FILE"
 CONFIG_VARIABLE = "STILLTIDE_CONFIG"
 
 _LIBRDKAFKA_TABLES = ("security", "sasl", "ssl")
-"""`ssl.ca.location = "..."` is a table in TOML, and one setting here."""
+"""Tables that TOML makes of dotted names such as `ssl.ca.location`, which is one setting here."""
 
 
 class Layer(NamedTuple):
-    """Values by setting, and where each came from, in words."""
+    """Values by setting, and the origin of each in words."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
 
 
 def read_layers(settings: type[BaseSettings]) -> list[Layer]:
-    """The file, then the variables that name files, then the variables; later ones win.
+    """The file, then the variables that name files, then the variables; the last one wins.
 
     Raises:
-        ConfigError: a file cannot be read or is not TOML, or a variable is given in both ways.
+        ConfigError: a file cannot be read or is not TOML, or a variable is set in both ways.
     """
     values = EnvSettingsSource(settings)()
     variables = Layer(values, {name: _variable(name) for name in values})
@@ -86,12 +86,12 @@ def _text(path: str, variable: str) -> str:
         raise ConfigError(
             f"{variable} names {path}, which cannot be read",
             detail=error.strerror or "" if isinstance(error, OSError) else "it is not UTF-8 text",
-            hint="put the file there, readable for the user this runs as, or name another",
+            hint="put the file there, readable by this process's user, or name another",
         ) from error
 
 
 def _joined(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted names of librdkafka as ours; other tables stay."""
+    """The values with librdkafka's dotted names as names of settings; other tables stay."""
     joined: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping) and name.partition("_")[0] in _LIBRDKAFKA_TABLES:

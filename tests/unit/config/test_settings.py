@@ -182,7 +182,7 @@ def test_an_unknown_cluster_names_the_nearest():
         ("a", "'a', which is not name=host:port"),
         ("a=h", "'h', which is not host:port"),
         ("a/b=h:1", "'a/b' is no name"),
-        ("{", "no valid JSON"),
+        ("{", "not valid JSON"),
         ('{"a": {"bootstrap_servers": "h:1", "color": 1}}', "clusters"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The product: pure core, drivers, agents, client library, jobs and CLI."""
+"""Stilltide's own code: pure core, drivers, agents, client library, jobs and CLI."""
 
 if __name__ != "stilltide.pipeline":
     raise ImportError(

@@ -1,7 +1,7 @@
-"""What the pipeline can fail with, in one tree.
+"""The errors of the pipeline, in one tree.
 
-*Source*: architecture.md, Habits of the code: asserts for our own mistakes, exceptions for the
-world.
+*Source*: docs/internals/style.md: an assert for a mistake in this program, an exception for
+everything else.
 """
 
 from stilltide.schemas.errors import StilltideError
@@ -9,7 +9,7 @@ from stilltide.schemas.topics import PREFIX
 
 
 class PipelineError(StilltideError):
-    """A failure of the product itself, not of what it talks to."""
+    """A failure of Stilltide itself, not of a broker or a client library."""
 
 
 class ConfigError(PipelineError):
@@ -17,7 +17,7 @@ class ConfigError(PipelineError):
 
 
 class RefusedError(PipelineError):
-    """Whoever was asked refused the request; nothing was changed."""
+    """The owner that was asked (such as a coordinator) refused the request; nothing was changed."""
 
 
 class OutcomeUnknownError(PipelineError):
@@ -29,7 +29,7 @@ class SystemTopicError(PipelineError):
 
 
 class ClientFailedError(PipelineError):
-    """A background task of a client has ended by an error that nobody foresaw: its `__cause__`."""
+    """A background task of a client has ended by an unexpected error, which is the `__cause__`."""
 
 
 class TransactionStateError(PipelineError):
@@ -41,31 +41,31 @@ class RequestTimeoutError(PipelineError):
 
 
 class UnavailableError(PipelineError):
-    """The cluster stayed away for longer than the caller was willing to wait."""
+    """The cluster was away for longer than the caller's limit."""
 
 
 class UndecidedError(PipelineError):
-    """Reading stands at a record whose transaction has no known outcome (D2)."""
+    """The reader waits at a record whose transaction has no known outcome (D2)."""
 
 
 class NotAssignedError(PipelineError):
-    """The group has not given this member a partition that it was told to read."""
+    """The group has not given this member a partition that it was asked to read."""
 
 
 class MarkerConflictError(PipelineError):
-    """Two markers of one transaction and partition say different things."""
+    """Two markers of one transaction and partition have different outcomes."""
 
 
 class LogTrimmedError(PipelineError):
-    """A log lacks records that its meaning depends on, and nothing that stands for them (C8)."""
+    """A log lacks records of its state, and has no base that replaces them (C8)."""
 
 
 class SnapshotError(PipelineError):
-    """What is known of aborted transactions has a gap; nothing is read past it (E4)."""
+    """The aborted transactions are not all known; readers do not pass the gap (E4)."""
 
 
 class SnapshotPartError(SnapshotError):
-    """A snapshot names a part that is not there, or another one is in its place."""
+    """A snapshot names a part that is missing, or there is another part in its place."""
 
 
 class TopicRecreatedError(SnapshotError):
@@ -77,15 +77,15 @@ class MarkersTrimmedError(SnapshotError):
 
 
 class AcknowledgementError(PipelineError):
-    """A message cannot be acknowledged; nothing was changed."""
+    """The message cannot be acknowledged; nothing was changed."""
 
 
 class NotDeliveredError(AcknowledgementError):
-    """This member was not given the message, or has lost its partition since."""
+    """The message was not delivered to this member, or the member has lost the partition since."""
 
 
 class AlreadyAcknowledgedError(AcknowledgementError):
-    """The message is acknowledged."""
+    """The message is acknowledged already."""
 
 
 class PendingAcknowledgementError(AcknowledgementError):
@@ -93,15 +93,15 @@ class PendingAcknowledgementError(AcknowledgementError):
 
 
 class AbortedIndexError(PipelineError):
-    """The index of aborted native transactions is not whole, or not of this log (F4)."""
+    """The index of aborted native transactions is incomplete, or belongs to another log (F4)."""
 
 
 class UnknownGroupError(PipelineError):
-    """A consumer group that no cluster knows on the topic that it was asked for."""
+    """No cluster knows the consumer group on the given topic."""
 
 
 class ReportError(PipelineError):
-    """A report cannot be written."""
+    """The report cannot be written."""
 
 
 class LinkError(PipelineError):
@@ -109,10 +109,10 @@ class LinkError(PipelineError):
 
 
 def client_failed(cause: Exception) -> ClientFailedError:
-    """The error that a client ends with when a task in its background has raised `cause`."""
+    """The error of a client whose background task has raised `cause`."""
     failed = ClientFailedError(
         "the client has failed",
-        detail=f"a task in its background ended: {type(cause).__name__}: {cause}",
+        detail=f"a background task ended: {type(cause).__name__}: {cause}",
         hint="close the client, open another one, and report the detail",
     )
     failed.__cause__ = cause

@@ -1,10 +1,10 @@
 """Log lines of every process: one form, on stderr, because stdout is for data.
 
-*Invariants*: a library that says the same again and again, as each does while a broker is away, is
-heard at once, then rarely; what is held back is counted.
+*Invariants*: of a library's repeated line, as each library logs while a broker is away, the first
+is logged at once and later ones rarely; lines held back are counted.
 
-structlog loads rich, which costs more than all of the client library: this module imports structlog
-when the first line is logged, or when a process sets up its logging.
+structlog imports rich, which takes longer than the import of the whole client library: this module
+imports structlog when the first line is logged, or when a process sets up its logging.
 """
 
 import logging
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 
 LIBRARY_PERIOD_S = 10.0
-"""At most one line from each place in a library's code in this time."""
+"""Period in which at most one line from each place in a library's code is logged."""
 
 _OURS = frozenset({"stilltide"})
 
@@ -28,7 +28,7 @@ class LazyLogger:
     """A structlog logger that is made when its first line is logged.
 
     Args:
-        name: of the module that logs.
+        name: name of the module that logs.
     """
 
     __slots__ = ("_logger", "_name")
@@ -38,7 +38,7 @@ class LazyLogger:
         self._logger: Any = None
 
     def __getattr__(self, method: str) -> Any:
-        """A method of the logger: `info`, `warning`, `error`, `debug`, `bind`."""
+        """A method of the structlog logger: `info`, `warning`, `error`, `debug`, `bind`."""
         if self._logger is None:
             import structlog  # noqa: PLC0415 - see the module's docstring
 
@@ -52,7 +52,7 @@ def get_logger(name: str) -> LazyLogger:
 
 
 class LibraryFilter(logging.Filter):
-    """Lets the first line from a place pass, then one in `LIBRARY_PERIOD_S`, with the count."""
+    """Passes the first line from a place in the code, then one per period, with a count."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class LibraryFilter(logging.Filter):
         self._held: dict[tuple[str, int], int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is shown; one that is may say how many were not."""
+        """Whether to log the line; adds the number of lines held back before it."""
         if record.name.partition(".")[0] in _OURS:
             return True
         place = (record.pathname, record.lineno)
@@ -76,10 +76,10 @@ class LibraryFilter(logging.Filter):
 
 
 def configure_logging(level: str = "info") -> None:
-    """Sends our log events from `level` up, and warnings of libraries, to stderr.
+    """Sends Stilltide's log events from `level` up, and warnings of libraries, to stderr.
 
     Args:
-        level: one of `LEVELS`; with `debug` the libraries' own lines from info up come too.
+        level: one of `LEVELS`; with `debug`, lines of libraries from info up are logged, too.
     """
     import structlog  # noqa: PLC0415 - see the module's docstring
 

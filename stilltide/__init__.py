@@ -1,7 +1,7 @@
 """Transactions and read-committed subscriptions for plain Kafka topics: what applications import.
 
-Each public name is loaded when a program first asks for it, so that `import stilltide` costs
-nothing and a program that only reads never loads what writes.
+Each public name is loaded at its first use, so that `import stilltide` takes no time and a program
+that only reads never loads the modules that write.
 """
 
 import importlib
@@ -95,11 +95,11 @@ _MODULES = {
     "schemas.errors": ("DecodeError", "StilltideError"),
     "schemas.values": ("TopicPartition", "TxnId"),
 }
-"""Where a name is defined; every other name of `__all__` is an error of `pipeline.errors`."""
+"""Modules of public names; every other name of `__all__` is an error of `pipeline.errors`."""
 
 
 def __getattr__(name: str) -> object:
-    """Loads a public name when it is first asked for, and keeps it."""
+    """Loads a public name at its first use, and keeps it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = next((module for module, names in _MODULES.items() if name in names), "pipeline.errors")

@@ -1,4 +1,4 @@
-"""`python -m stilltide`: the command `stilltide` of this very interpreter."""
+"""`python -m stilltide`: the command `stilltide` in this interpreter."""
 
 from stilltide.pipeline.cli.main import main
 

@@ -1,7 +1,8 @@
-# Stilltide as images. Targets:
-#   worker (default)  workers, replicators and every command but the audit; no Java
-#   spark             the same with Java, PySpark and the jars it needs: nothing is fetched when it runs
-# A base image of one's own: --build-arg BASE=...; jars already at hand: --build-context jars=DIRECTORY.
+# The images of Stilltide. Targets:
+#   worker (default)  every command except the audit; no Java
+#   spark             all commands, with Java, PySpark and the jars of the audit: a container fetches nothing
+# Another base image: --build-arg BASE=...; a directory of jars instead of a download: --build-context jars=DIRECTORY.
+# The images install locks of their own, cut out of the tested lock: a worker needs neither Spark nor development tools.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS dependencies
@@ -35,7 +36,7 @@ FROM base AS worker
 COPY --link --from=application /opt/application /opt/application
 USER 10001
 
-# Without the application: a change to it installs nothing anew.
+# Without the application, so that a change of the code does not install Java and PySpark again.
 FROM base AS java
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \

@@ -1,4 +1,4 @@
-# Needs python3 >= 3.11 and Java >= 17. Everything else is installed into .venv by the first target that needs it.
+# Needs python3 >= 3.11 and Java >= 17. The first target that needs anything else installs it into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
@@ -24,10 +24,10 @@ setup: .venv/.installed ## Create .venv with the locked dependencies.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-demo: setup ## Run the main job end to end on a real broker and check the result (ARGS="--file events.ndjson").
+demo: setup ## Run transactions end to end on a real broker and check the result (ARGS="--file events.ndjson").
 	@$(BIN)/stilltide demo $(ARGS)
 
-test: check ## Run every check and test, those on a real broker and Spark included (JOBS=3 ARGS="-k marker").
+test: check ## Run every check and test, also those with a real broker and Spark (JOBS=3 ARGS="-k marker").
 	$(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
 	@if [ -n "$(ARGS)" ]; then :; \
 	elif timeout 10 docker version >/dev/null 2>&1; then $(MAKE) --no-print-directory test-containers; \
@@ -37,7 +37,7 @@ images: ## Build the images stilltide (worker) and stilltide:spark.
 	docker build --quiet --tag stilltide .
 	docker build --quiet --tag stilltide:spark --target spark .
 
-test-containers: setup images ## Run the tests on images and the compose file; needs a Docker engine (TOUR_S=600 ARGS="-k killed").
+test-containers: setup images ## Test the images and the compose file; needs a Docker engine (TOUR_S=600 ARGS="-k killed").
 	TOUR_S=$(TOUR_S) $(BIN)/pytest tests/containers --session-timeout=$$((1800 + 2 * $(TOUR_S))) $(ARGS)
 
 check: setup ## Lint, format, types and import contracts.
@@ -50,7 +50,7 @@ format: setup ## Rewrite the sources in the project's format.
 	-$(BIN)/ruff check --fix --quiet $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: setup ## Measure (all cases, or CASE=writer|transactions|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|audit|batch_filter|replication|failover|sync_latency|translate|startup); writes build/bench/<case>.json. Sizes that a case names are variables too: RECORDS=100000.
+bench: setup ## Measure (all cases, or CASE=writer|transactions|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|audit|batch_filter|replication|failover|sync_latency|translate|startup); writes build/bench/<case>.json. The sizes of a case are variables, too: RECORDS=100000.
 	$(BIN)/python -m tests.bench $(CASE)
 
 chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS="-k broker").
@@ -58,16 +58,16 @@ chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS=
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 
-lock: setup ## Compile requirements.lock anew, and of it what the images need.
+lock: setup ## Compile requirements.lock with the newest versions, and from it the locks of the images.
 	$(COMPILE) --upgrade --group dev --extra spark -o requirements.lock
 	$(COMPILE) --no-annotate --constraint requirements.lock -o requirements.worker.lock
 	$(COMPILE) --no-annotate --constraint requirements.lock --extra spark -o requirements.spark.lock
 
-figures: setup ## Draw the pictures of the documentation: docs/img/*.svg.
+figures: setup ## Draw the figures of the documentation: docs/img/*.svg.
 	$(BIN)/python -m tests.figures
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. stilltide/schemas/v1/*.proto
 
-clean: ## Remove what the other targets made, except downloads in the user cache.
+clean: ## Remove the files that other targets made, except downloads in the user cache.
 	rm -rf .venv build .pytest_cache .hypothesis .ruff_cache

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import faust
-import structlog
 
 from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
 from stilltide.pipeline.drivers.service.requests import Neighbour
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class PartitionDriver(Protocol):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import faust
-import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -37,10 +36,11 @@ from stilltide.pipeline.drivers.service.requests import (
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
 from stilltide.pipeline.interpreter import tune
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import system_topics
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SERVING_POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from stilltide.connectors.errors import FatalError
 from stilltide.pipeline.client.cluster import ClientCluster
 from stilltide.pipeline.client.partitioner import partition_for
@@ -20,12 +18,13 @@ from stilltide.pipeline.client.transaction_registration import (
     outcome_unknown,
 )
 from stilltide.pipeline.errors import RefusedError, TransactionStateError
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Answer, Done, End, Written
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import TopicPartition, TxnId
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 HELD_RECORDS_MAX = 10_000
 """Records one transaction keeps while partitions are being registered; `send` waits beyond."""

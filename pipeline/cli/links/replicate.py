@@ -6,7 +6,6 @@ import signal
 from collections.abc import Mapping
 
 import click
-import structlog
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.clock import SystemClock
@@ -23,10 +22,11 @@ from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import Settings, load_settings
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.values import ClusterName
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @click.command(

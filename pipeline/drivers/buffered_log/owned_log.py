@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-import structlog
-
 from stilltide.connectors.errors import (
     ConnectorError,
     FatalError,
@@ -41,13 +39,14 @@ from stilltide.pipeline.core.buffered_log.owner import (
 )
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Fence, Noop
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import entry_stamp
 from stilltide.schemas.values import BatchPosition, Offset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 OUTAGE_RETRY_S = 0.25
 

@@ -7,13 +7,12 @@ question that arrives while a call is under way is answered by the next call.
 import asyncio
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 EndsRead = Callable[[dict[TopicPartition, EndOffset] | None], None]
 """Called once: the end offsets (a missing partition is absent), or None when the call failed."""

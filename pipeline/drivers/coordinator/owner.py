@@ -5,8 +5,6 @@
 
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
@@ -26,6 +24,7 @@ from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver
 from stilltide.pipeline.drivers.service.requests import AckRequests
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator import barriers, markers, requests, txn_log
@@ -51,7 +50,7 @@ from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestio
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import BatchPosition, Offset, SubscriptionId, TopicPartition, TxnId
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class CoordinatorDriver(OwnerDriver[Coordinator, Request]):

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ActiveGroupError, ConnectorError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
@@ -40,13 +38,14 @@ from stilltide.pipeline.drivers.groups.metadata import moved
 from stilltide.pipeline.drivers.groups.polls import GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import SignalKey, SignalValue, encode_key, encode_value
 from stilltide.schemas.values import EndOffset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ABSENT_S = 1.0
 """Between two looks at a topic that is not there, or was created anew meanwhile."""

@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
-import structlog
-
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.admin import LogAdmin
@@ -40,6 +38,7 @@ from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError, UnavailableError
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
@@ -52,7 +51,7 @@ from stilltide.schemas.topics import (
 )
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_S = 0.5
 """Between two looks at what is to be replicated."""

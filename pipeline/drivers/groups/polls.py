@@ -12,8 +12,6 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.groups import GroupAdmin
@@ -22,11 +20,12 @@ from stilltide.pipeline.core.groups.frontier import LogView
 from stilltide.pipeline.core.groups.group import GroupSeen
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Polled(NamedTuple):

@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import structlog
-
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.copying import LinkConnector
@@ -28,13 +26,14 @@ from stilltide.pipeline.drivers.links.sides import check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.errors import LinkError, UnavailableError
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.links.copying import Topics
@@ -54,6 +52,7 @@ from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.errors import PipelineError
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
@@ -61,7 +60,7 @@ from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class StartOverError(PipelineError):

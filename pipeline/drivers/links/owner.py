@@ -13,15 +13,14 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.service.tenure import Retry, hold
 from stilltide.pipeline.errors import PipelineError
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 AGAIN_S = 2.0
 

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import structlog
-
 from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import EndReached
 from stilltide.pipeline.core.links.copying import SourceRecord
@@ -23,6 +21,7 @@ from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import SnapshotAsker
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.pauses import Pauses
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
@@ -36,7 +35,7 @@ the next transaction ready when one has committed."""
 _UNDECIDED_RECORDS_MAX = 10_000
 _ASK_AFTER_S = 5.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Payload = tuple[Headers | None, bytes | None, bytes | None, int]
 """Headers, key, value and milliseconds since 1970 of a record."""

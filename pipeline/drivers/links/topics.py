@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-import structlog
-
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.errors import LinkError
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.topics import PREFIX, TopicSpec
 from stilltide.schemas.values import TopicPartition
@@ -39,7 +38,7 @@ _OF_THE_CLUSTER = frozenset(
 """Configs that belong to a cluster and not to what a topic holds. MirrorMaker leaves out the same;
 with `message.timestamp.type` a copy would lose its time."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 async def incarnations(admin: LogAdmin, names: Sequence[str]) -> dict[str, bytes]:

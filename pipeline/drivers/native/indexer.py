@@ -11,8 +11,6 @@ A fetch at a time, and a write before the next one: memory is bounded by one fet
 
 from collections.abc import Callable, Mapping, Sequence
 
-import structlog
-
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.connector import Connector
@@ -22,12 +20,13 @@ from stilltide.pipeline.core.native.index_table import IndexTable
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
 from stilltide.pipeline.drivers.native.index_scan import read_index_table
 from stilltide.pipeline.errors import AbortedIndexError
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.topics import ABORTED_INDEX
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class AbortedIndexer:

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FatalError, FencedError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
@@ -23,11 +21,12 @@ from stilltide.pipeline.drivers.native.indexer import AbortedIndexer
 from stilltide.pipeline.drivers.native.indexing import IDLE_S, placed_partitions
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.errors import AbortedIndexError
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.native import IndexMetrics, IndexStats
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.values import TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_S = 5.0
 """Between two looks at the topics: what they gain is indexed by then."""

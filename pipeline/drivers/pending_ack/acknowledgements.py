@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
@@ -28,12 +26,13 @@ from stilltide.pipeline.drivers.pending_ack.delivery import AckDelivery
 from stilltide.pipeline.drivers.pending_ack.redelivery import Redelivery
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 CLOSE_S = 5.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,15 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-import structlog
-
 from stilltide.connectors.errors import FencedError
 from stilltide.pipeline.core.pending_ack.cursor import decode, encode
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import Offset, TopicPartition
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class CursorCommits:

@@ -11,16 +11,15 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 
-import structlog
-
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 _NOTHING: deque[Record] = deque(maxlen=0)
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class AckDelivery:

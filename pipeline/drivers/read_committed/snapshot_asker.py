@@ -12,17 +12,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import structlog
-
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, TopicPartition, TxnId
 
 _AGAIN_TIMES_MAX = 12
 """The longest time between two questions about one record, in units of the first."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Blocked(NamedTuple):

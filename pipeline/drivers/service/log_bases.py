@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.bases import Base, pieces
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SLICE_S = 0.002
 """After so long the others on the loop have their turn."""

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-import structlog
-
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.ports.admin import LogAdmin
@@ -27,6 +25,7 @@ from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.transactions import Noop
@@ -34,7 +33,7 @@ from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 HELD_BATCHES_MAX = 1000
 """Batches of requests kept while the log is replayed; clients repeat what is dropped."""

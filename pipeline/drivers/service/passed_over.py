@@ -6,14 +6,14 @@
 
 from collections.abc import Callable
 
-import structlog
 from prometheus_client import Counter
 
 from stilltide.pipeline.drivers.service.requests import Neighbour
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.values import Offset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SHOWN_BYTES = 32
 """Of a record, in its line."""

@@ -8,16 +8,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.drivers.service.requests import Requests
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Replies:

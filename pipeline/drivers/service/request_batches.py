@@ -8,15 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import Delivered
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LIMITS = BatchLimits(delay_ms_max=25.0)
 """Requests gather for so long at most: some answers wait for readers, and some owners are away."""

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached
@@ -24,6 +22,7 @@ from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbe
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.errors import RequestTimeoutError, client_failed
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator import requests
 from stilltide.schemas.coordinator.transactions import Answer, Request, RequestBody
@@ -40,7 +39,7 @@ from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, snapshot_request
 from stilltide.schemas.values import Offset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 READ_AGAIN_S = 0.1
 

@@ -9,19 +9,18 @@ warning, since a newer one may have written it; a value it cannot understand is 
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import settings
 from stilltide.schemas.errors import DecodeError, placed
 from stilltide.schemas.topics import SETTINGS
 from stilltide.schemas.values import Offset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _HINT = "set it again, for example `stilltide txn-log batching enable`"
 

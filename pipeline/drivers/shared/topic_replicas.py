@@ -6,13 +6,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import structlog
-
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.replicas import WantedReplicas, next_step
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, Replicas, TopicSpec
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 async def ensure_replicated(

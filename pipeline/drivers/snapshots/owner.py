@@ -8,12 +8,11 @@ that; one that comes again meanwhile is the same.
 import asyncio
 from collections.abc import Sequence
 
-import structlog
-
 from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import StilltideError
@@ -24,7 +23,7 @@ from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.values import TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 REQUESTS_HELD_MAX = 10_000
 """Requests that wait for their snapshot; clients repeat what is dropped."""

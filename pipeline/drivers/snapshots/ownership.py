@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVarTuple
 
-import structlog
-
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
     FatalError,
@@ -43,6 +41,7 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.snapshots.data_positions import coordinator_log_ends, data_positions
 from stilltide.pipeline.drivers.snapshots.recovery import marker_bounds, recovered_writer
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.barriers import Barrier, Probe
@@ -52,7 +51,7 @@ from stilltide.schemas.errors import placed_each
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import Offset, TopicPartition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_MS = 1000
 """Deadlines are looked at so often at least: the wall clock may jump."""

@@ -9,17 +9,16 @@ never part of a position.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-import structlog
-
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.read_committed.effects import Deliver, Reason, Statistics, Withheld
 from stilltide.pipeline.drivers.subscription.buffer import DeliveredBuffer
 from stilltide.pipeline.drivers.subscription.changes import Changes
 from stilltide.pipeline.drivers.subscription.elsewhere import ElsewhereFilter, Opened
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Deliveries:

@@ -9,6 +9,7 @@ from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
 from stilltide.connectors.memory.group_admin import MemoryGroupAdmin
+from stilltide.connectors.memory.log import Topic
 from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader
 from stilltide.connectors.memory.transactional import MemoryTransactionalWriter
 from stilltide.connectors.memory.writer import MemoryWriter
@@ -86,24 +87,20 @@ class MemoryAdmin:
         check_specs(specs)
         self._broker.check_up()
         for spec in specs:
-            if self._broker.describe(spec.name) is None:
+            if spec.name not in self._broker.topics:
                 self._broker.create_topic(spec)
-            found = self._broker.describe(spec.name)
-            assert found is not None
-            description, configs = found
-            check_topic(spec, description.partition_count, configs)
+            topic = self._broker.topics[spec.name]
+            check_topic(spec, topic.description.partition_count, topic.configs)
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """The topics that exist, by name; a missing one is not in the answer."""
         self._broker.check_up()
-        found = {name: self._broker.describe(name) for name in names}
-        return {name: topic[0] for name, topic in found.items() if topic is not None}
+        return {name: topic.description for name, topic in self._topics(names).items()}
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
         """The configs of the topics that exist; see `LogAdmin.topic_configs`."""
         self._broker.check_up()
-        found = {name: self._broker.describe(name) for name in names}
-        return {name: dict(one[1]) for name, one in found.items() if one is not None}
+        return {name: dict(topic.configs) for name, topic in self._topics(names).items()}
 
     async def end_offsets(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
@@ -129,10 +126,10 @@ class MemoryAdmin:
         """Moves log starts up; see `LogAdmin.delete_records`."""
         self._broker.check_up()
         for data, offset in before.items():
-            log, topic = self._broker.log(data), self._broker.describe(data.topic)
+            log, topic = self._broker.log(data), self._broker.topics.get(data.topic)
             if log is None or topic is None:
                 raise FatalError(f"{data} does not exist", hint="create the topic")
-            if "delete" not in topic[1]["cleanup.policy"]:
+            if "delete" not in topic.configs["cleanup.policy"]:
                 raise FatalError(f"topic {data.topic} has no delete policy")
             if offset > log.end:
                 raise OffsetOutOfRangeError(
@@ -154,19 +151,24 @@ class MemoryAdmin:
     async def list_topics(self) -> list[str]:
         """Names of all topics."""
         self._broker.check_up()
-        return self._broker.topics()
+        return sorted(self._broker.topics)
 
     async def topic_overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Configs that topics were created with."""
-        found = await self.describe_topics(names)
-        return {name: self._broker.set_configs(name) for name in found}
+        self._broker.check_up()
+        return {name: dict(topic.set_configs) for name, topic in self._topics(names).items()}
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Adds partitions to a topic, up to `partition_count`; see `LogAdmin.add_partitions`."""
         self._broker.check_up()
-        if self._broker.describe(name) is None:
+        if name not in self._broker.topics:
             raise FatalError(f"topic {name} does not exist", hint="create the topic")
         self._broker.add_partitions(name, partition_count)
 
     async def close(self) -> None:
         """Nothing to release."""
+
+    def _topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        """Those of the topics that exist."""
+        topics = self._broker.topics
+        return {name: topics[name] for name in names if name in topics}

@@ -82,7 +82,7 @@ class MemoryCopyWriter:
         if self._closed:
             raise FatalError(f"writer {self._id} is closed")
         await asyncio.sleep(0)
-        self._epoch = self._broker.fence(self._id)
+        self._epoch = self._broker.transactions.fence(self._id)
         self._is_open = False
 
     async def begin(self) -> None:
@@ -113,13 +113,13 @@ class MemoryCopyWriter:
         self._check()
         for data, key, value in records:
             self._append(data, key, value, None)
-        self._broker.end_open(self._id, committed=True)
+        self._broker.transactions.end_open(self._id, committed=True)
         self._is_open = False
 
     async def close(self) -> None:
         """Aborts the open transaction; safe to call twice."""
-        if self._is_open and self._broker.epoch_of(self._id) == self._epoch:
-            self._broker.end_open(self._id, committed=False)
+        if self._is_open and self._broker.transactions.epoch_of(self._id) == self._epoch:
+            self._broker.transactions.end_open(self._id, committed=False)
         self._closed, self._is_open = True, False
 
     def _append(
@@ -130,7 +130,7 @@ class MemoryCopyWriter:
         headers: Sequence[tuple[str, bytes | None]] | None,
     ) -> Offset:
         try:
-            return self._broker.append_open(self._id, data, key, value, headers)
+            return self._broker.transactions.append_open(self._id, data, key, value, headers)
         except ConnectorError:
             self._epoch = 0
             raise
@@ -140,5 +140,5 @@ class MemoryCopyWriter:
             raise FatalError(f"writer {self._id} is closed")
         if not self._epoch:
             raise FatalError(f"writer {self._id} has not been fenced", hint="call fence() first")
-        if self._broker.epoch_of(self._id) != self._epoch:
+        if self._broker.transactions.epoch_of(self._id) != self._epoch:
             raise FencedError(f"another writer has taken transactional id {self._id}")

@@ -44,7 +44,7 @@ class MemoryGroupAdmin:
         if self._broker.group(group).is_active:
             raise ActiveGroupError(f"group {group} has members", hint="stop them, then try again")
         self._broker.group(group).committed.update(positions)
-        self._broker.notify()
+        self._broker.watchers.notify()
 
     async def close(self) -> None:
         """Nothing to release."""

@@ -40,7 +40,7 @@ class MemoryReader:
         self._failure: FatalError | None = None
         self._closed = False
         self._changed = asyncio.Event()
-        self._unwatch = broker.watch(self._changed.set)
+        self._unwatch = broker.watchers.add(self._changed.set)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment; no partition is paused afterwards."""

@@ -23,13 +23,13 @@ class MemoryTransactionalWriter:
         self._epoch = 0
         self._closed = False
         self._moved = asyncio.Event()
-        self._unwatch = broker.watch(self._moved.set)
+        self._unwatch = broker.watchers.add(self._moved.set)
 
     async def fence(self) -> None:
         """Takes the transactional id; see `TransactionalWriter.fence`."""
         self._check_open()
         await asyncio.sleep(0)
-        self._epoch = self._broker.fence(self._id)
+        self._epoch = self._broker.transactions.fence(self._id)
 
     async def write(self, records: Sequence[NewRecord]) -> None:
         """Writes a set; see `TransactionalWriter.write`."""
@@ -43,9 +43,9 @@ class MemoryTransactionalWriter:
         while self._is_held(epoch, records):
             self._moved.clear()
             await self._moved.wait()
-        if self._broker.epoch_of(self._id) != epoch:
+        if self._broker.transactions.epoch_of(self._id) != epoch:
             raise FencedError(f"another writer has taken transactional id {self._id}")
-        self._broker.append_all(records)
+        self._broker.transactions.append_all(records)
         self._epoch = epoch
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class MemoryTransactionalWriter:
             self._unwatch()
 
     def _is_held(self, epoch: int, records: Sequence[NewRecord]) -> bool:
-        return self._broker.epoch_of(self._id) == epoch and any(
+        return self._broker.transactions.epoch_of(self._id) == epoch and any(
             self._broker.is_held(it.data.topic) for it in records
         )
 

@@ -11,7 +11,8 @@ from collections import deque
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
-from stilltide.connectors.memory.broker import MemoryBroker, Report
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.reports import Report
 from stilltide.connectors.ports.writers import Delivered
 from stilltide.schemas.values import TopicPartition
 
@@ -38,7 +39,7 @@ class MemoryWriter:
         self._due = False
         self._closed = False
         self._moved = asyncio.Event()
-        self._unwatch = broker.watch(self._schedule)
+        self._unwatch = broker.watchers.add(self._schedule)
 
     def append(
         self,
@@ -120,7 +121,7 @@ class MemoryWriter:
         except ConnectorError as error:
             self._report(waiting, error, -1)
             return
-        match self._broker.report_of(data.topic):
+        match self._broker.reports.next(data.topic):
             case Report.SENT:
                 self._report(waiting, None, offset)
             case Report.OFFSET_UNKNOWN:

@@ -88,7 +88,9 @@ class MemoryCluster:
     def mark(self, key: SignalKey, value: SignalValue):
         """Writes a replication marker."""
         encoded = replication_markers.encode_key(key), replication_markers.encode_value(value)
-        self.broker.append_all([NewRecord(self._place(REPLICATION_MARKERS, key.data), *encoded)])
+        self.broker.transactions.append_all(
+            [NewRecord(self._place(REPLICATION_MARKERS, key.data), *encoded)]
+        )
 
     def marks(self) -> dict[SignalKey, SignalValue | None]:
         """The newest replication markers."""
@@ -108,9 +110,8 @@ class MemoryCluster:
 
     def topic_id(self, data: TopicPartition = ORDERS) -> bytes:
         """Its 16 bytes."""
-        found = self.broker.describe(data.topic)
-        assert found is not None
-        return found[0].topic_id
+        found = self.broker.topics[data.topic]
+        return found.description.topic_id
 
     def incarnation(self, data: TopicPartition = ORDERS) -> bytes:
         """What replication knows the topic by."""

@@ -43,9 +43,7 @@ class EvidenceRig:
                 self.broker.create_topic(spec)
         for _ in range(3):
             self.broker.append(ORDERS, None, b"v", None)
-        described = self.broker.describe("orders")
-        assert described is not None
-        self.topic_id = described[0].topic_id
+        self.topic_id = self.broker.topics["orders"].description.topic_id
 
     @property
     def connector(self) -> MemoryConnector:
@@ -76,7 +74,7 @@ class EvidenceRig:
         ]
         if part is not None:
             records.insert(0, NewRecord(SNAPSHOTS, part_key(ORDERS, 1), part))
-        self.broker.append_all(records)
+        self.broker.transactions.append_all(records)
 
     def record(self, txn: TxnId) -> int:
         """Writes a record of a transaction; its offset."""

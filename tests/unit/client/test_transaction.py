@@ -133,7 +133,7 @@ async def test_a_report_without_offset_commits(
 ):
     """C3: a durable record at an unknown offset lies below an end offset read after it."""
     broker.append(TopicPartition("orders", 0), None, b"before", None)
-    broker.hide_offset("orders")
+    broker.reports.hide_offset("orders")
     async with client.transaction() as txn:
         await txn.send("orders", b"somewhere", partition=0)
         await txn.commit(wait_visible=True)

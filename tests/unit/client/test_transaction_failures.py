@@ -29,7 +29,7 @@ async def test_a_lost_delivery_report_refuses_the_commit(
     broker: MemoryBroker, connector: MemoryConnector, client: TransactionClient
 ):
     """C6: what is not known to be durable is never committed, though it may have landed."""
-    broker.lose_report("orders")
+    broker.reports.lose("orders")
     with pytest.raises(RetriableError, match="no answer"):
         async with client.transaction() as txn:
             await txn.send("orders", b"landed")

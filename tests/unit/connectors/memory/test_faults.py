@@ -112,7 +112,7 @@ async def test_close_fails_what_is_held(broker: MemoryBroker):
 async def test_a_lost_report_is_of_a_record_that_landed(broker: MemoryBroker):
     """The writer cannot tell (A5); only the next record is affected."""
     writer = _Writer(broker)
-    broker.lose_report("t")
+    broker.reports.lose("t")
     writer.append(b"0")
     writer.append(b"1")
     assert await writer.writer.flush(1)
@@ -123,7 +123,7 @@ async def test_a_lost_report_is_of_a_record_that_landed(broker: MemoryBroker):
 async def test_a_hidden_offset_is_minus_one(broker: MemoryBroker):
     """Durable at an unknown offset, as after an idempotent retry."""
     writer = _Writer(broker)
-    broker.hide_offset("t")
+    broker.reports.hide_offset("t")
     writer.append(b"0")
     assert await writer.writer.flush(1)
     assert writer.reports == [(None, -1)]
@@ -135,7 +135,7 @@ async def test_compaction_keeps_offsets_and_readers_pass_the_gaps(broker: Memory
     for key, value in ((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None)):
         writer.append(value, OTHER, key)
     assert await writer.writer.flush(1)
-    broker.compact("u")
+    broker.topics["u"].compact()
     reader = MemoryConnector(broker).reader("r")
     await reader.assign({OTHER: Offset(0)})
     items = list(await reader.read())

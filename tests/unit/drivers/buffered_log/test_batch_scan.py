@@ -81,7 +81,7 @@ async def test_a_trim_during_the_scan_is_overtaken(broker: MemoryBroker):
         broker.append(LOG, None, BATCH, None)
     broker.append(LOG, None, BARE, None)
     scanning = asyncio.create_task(scan(broker))
-    await until(lambda: broker._watchers)
+    await until(lambda: broker.watchers)
     broker.delete_records(LOG, Offset(1999))
     found = await scanning
     assert (found.start_offset, found.end_offset, found.ranges) == (1999, 2001, [(1999, 2000)])
@@ -113,15 +113,15 @@ async def test_foreign_entries_are_passed_over(broker: MemoryBroker):
 async def test_control_records_are_passed_over(broker: MemoryBroker):
     """B7: offsets without an entry, in the log and at its end, hold no batch."""
     for number in range(2):
-        broker.append_open(str(number), LOG, None, BATCH, None)
-        broker.end_open(str(number), committed=True)
+        broker.transactions.append_open(str(number), LOG, None, BATCH, None)
+        broker.transactions.end_open(str(number), committed=True)
     found = await scan(broker)
     assert (found.ranges, found.end_offset, found.done) == ([(0, 1), (2, 3)], 4, True)
 
 
 async def test_an_open_native_transaction_hides_nothing(broker: MemoryBroker):
     """B7: what lies behind it is looked at, too."""
-    broker.append_open("open", LOG, None, BARE, None)
+    broker.transactions.append_open("open", LOG, None, BARE, None)
     assert (await scan(broker, BATCH)).ranges == [(1, 2)]
 
 

@@ -184,7 +184,7 @@ async def test_an_entry_before_the_fence_counts_for_both(
 async def test_a_lost_report_is_settled_by_the_read_back(broker: MemoryBroker, owner: Owner):
     """B5: a write whose report was lost has landed, and counts where it was read."""
     await owner.serving()
-    broker.lose_report(TXN_LOG)
+    broker.reports.lose(TXN_LOG)
     assert (await append_and_wait(owner.log, b"landed")).offset == 1
 
 
@@ -209,13 +209,13 @@ async def test_a_report_without_offset_is_settled_by_the_read_back(
 ):
     """B3: a durable record whose offset the producer does not know has the one it is read at."""
     await owner.serving()
-    broker.hide_offset(TXN_LOG)
+    broker.reports.hide_offset(TXN_LOG)
     assert (await append_and_wait(owner.log, b"somewhere")).offset == 1
 
 
 async def test_a_lost_report_of_the_fence_is_survived(broker: MemoryBroker, owner: Owner):
     """B1, B5: a fence whose fate is unknown costs another fence, not the ownership."""
-    broker.lose_report(TXN_LOG)
+    broker.reports.lose(TXN_LOG)
     await owner.serving()
     assert (await append_and_wait(owner.log, b"mine")).offset == len(broker.records(LOG)) - 1
 

@@ -67,7 +67,7 @@ async def test_a_replay_does_not_wait_for_a_fence_that_was_trimmed(
             broker.append(LOG, None, NOOP, EntryStamp(Offset(1), 1).to_headers())
             broker.delete_records(LOG, Offset(2))
 
-    unwatch = broker.watch(overtake)
+    unwatch = broker.watchers.add(overtake)
     broker.release()
     error = await raised(task)
     assert isinstance(error, FencedError)
@@ -122,9 +122,9 @@ async def test_control_records_are_passed_over(
 async def test_an_open_native_transaction_holds_nobody_up(broker: MemoryBroker, owner: Owner):
     """B7: the log is read uncommitted, so nobody else's transaction delays an answer."""
     await owner.serving()
-    broker.append_open("stranger", LOG, None, b"x", None)
+    broker.transactions.append_open("stranger", LOG, None, b"x", None)
     assert (await append_and_wait(owner.log, b"a")).offset == 2
-    broker.end_open("stranger", committed=False)
+    broker.transactions.end_open("stranger", committed=False)
     assert (await append_and_wait(owner.log, b"b")).offset == 4
 
 

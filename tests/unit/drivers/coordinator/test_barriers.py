@@ -138,7 +138,7 @@ async def test_a_barrier_that_was_not_reported_is_asked_for_again(
     broker: MemoryBroker, asker: CoordinatorRequests
 ):
     """E1: an answer says that the barrier is durable, so there is none without a report."""
-    broker.lose_report(TXN_MARKERS)
+    broker.reports.lose(TXN_MARKERS)
     assert await asker.ask(0, WriteBarrier(SERVING, PROBE)) == Done()
     assert len(barriers_in(broker)) == 2
 

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stilltide.connectors.memory.broker import Log, MemoryBroker
+from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.memory.log import Log
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, Requests
 from stilltide.pipeline.errors import LogTrimmedError
 from stilltide.schemas.coordinator import txn_log

@@ -376,7 +376,7 @@ async def test_markers_whose_reports_were_lost_are_written_again(
 ):
     """C4: a transaction ends only when every marker is known to be durable; twice is harmless."""
     await client.ask(opening(ORDERS))
-    broker.lose_report(TXN_MARKERS)
+    broker.reports.lose(TXN_MARKERS)
     assert await client.ask(aborting(0)) == Done()
     first, second = marker_of(broker, ORDERS, FIRST)
     assert first == second

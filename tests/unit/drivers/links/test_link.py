@@ -67,7 +67,8 @@ async def test_records_are_copied_once_and_in_order(b: MemoryCluster):
         await until(lambda: len(b.values()) == 31)
         await until(lambda: b.values(TopicPartition("orders", 1)) == [b"other"])
     assert b.values() == a.values()
-    assert b.broker.set_configs("orders") == {"retention.ms": "1234", "min.insync.replicas": "1"}
+    made_with = {"retention.ms": "1234", "min.insync.replicas": "1"}
+    assert b.broker.topics["orders"].set_configs == made_with
     assert [one.offset for one in b.origins() if one] == list(range(31))
     assert {(one.incarnation.cluster, one.incarnation.topic) for one in b.origins() if one} == {
         ("a", a.incarnation())
@@ -90,9 +91,8 @@ async def test_topics_get_replicas_by_the_brokers_of_the_target(
     async with linked(a, b, replace(OPTIONS, replicas=wanted)):
         await until(lambda: b.values() == [b"1"])
     for topic in ("orders", TXN_MARKERS, REPLICATION_POSITIONS):
-        found = b.broker.describe(topic)
-        assert found is not None
-        assert (found[0].replica_count, found[1]["min.insync.replicas"]) == replicas
+        found = b.broker.topics[topic]
+        assert (found.description.replica_count, found.configs["min.insync.replicas"]) == replicas
 
 
 async def test_a_link_that_is_started_again_goes_on(a: MemoryCluster, b: MemoryCluster):
@@ -155,13 +155,13 @@ async def test_native_transactions_are_copied_when_they_commit(a: MemoryCluster,
     """H1: an open one holds back what follows, an aborted one is left out."""
     a.write(b"1")
     for value, committed in ((b"aborted", False), (b"2", True)):
-        a.broker.append_open("app", ORDERS, b"k", value, None)
-        a.broker.end_open("app", committed=committed)
-    a.broker.append_open("app", ORDERS, b"k", b"open", None)
+        a.broker.transactions.append_open("app", ORDERS, b"k", value, None)
+        a.broker.transactions.end_open("app", committed=committed)
+    a.broker.transactions.append_open("app", ORDERS, b"k", b"open", None)
     a.write(b"behind")
     async with linked(a, b):
         await until(lambda: b.values() == [b"1", b"2"])
-        a.broker.end_open("app", committed=True)
+        a.broker.transactions.end_open("app", committed=True)
         await until(lambda: b.values() == [b"1", b"2", b"open", b"behind"])
 
 
@@ -226,9 +226,9 @@ async def test_topics_are_chosen_by_name_or_pattern(a: MemoryCluster, b: MemoryC
     for name in ("pay-1", "pay-2", "other"):
         a.create(name)
     async with linked(a, b, copying("orders", "pay-*")):
-        await until(lambda: {"orders", "pay-1", "pay-2"} <= set(b.broker.topics()))
+        await until(lambda: {"orders", "pay-1", "pay-2"} <= b.broker.topics.keys())
         await until(lambda: len({key.data.topic for key in b.buckets()}) == 3)
-    assert "other" not in b.broker.topics()
+    assert "other" not in b.broker.topics
 
 
 async def test_a_topic_created_anew_is_copied_anew(a: MemoryCluster, b: MemoryCluster):

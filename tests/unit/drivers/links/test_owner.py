@@ -67,7 +67,7 @@ async def test_a_fenced_link_goes_on_while_it_is_assigned(*, assigned: bool):
     await until(lambda: b.values() == [b"1"])
     driver.assigned = assigned
     for number in range(4):
-        b.broker.fence(f"link-a-b-{number}")
+        b.broker.transactions.fence(f"link-a-b-{number}")
     a.write(b"2")
     if assigned:
         await until(lambda: b.values() == [b"1", b"2"])

@@ -51,9 +51,7 @@ class Rig:
         self, covered_to: int, *ranges: tuple[int, int], covered_from: int = 0, run_count: int = 1
     ) -> None:
         """Writes one run and a coverage."""
-        described = self.broker.describe("orders")
-        assert described is not None
-        topic_id = described[0].topic_id
+        topic_id = self.broker.topics["orders"].description.topic_id
         found = [AbortedRange(Offset(first), EndOffset(end)) for first, end in ranges]
         end = EndOffset(covered_to)
         coverage = Coverage(topic_id, Offset(covered_from), end, end, run_count, len(found))

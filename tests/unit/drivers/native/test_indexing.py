@@ -123,10 +123,9 @@ def write(log: NativeLog) -> None:
 
 def claim(broker: MemoryBroker, data: TopicPartition, covered_to: int, run_count: int) -> None:
     """Has the index say so much of a partition."""
-    found = broker.describe(data.topic)
-    assert found is not None
+    found = broker.topics[data.topic]
     end = EndOffset(covered_to)
-    coverage = Coverage(found[0].topic_id, Offset(0), end, end, run_count, run_count)
+    coverage = Coverage(found.description.topic_id, Offset(0), end, end, run_count, run_count)
     broker.append(INDEX, coverage_key(data), encode_coverage(coverage), None)
 
 
@@ -212,9 +211,8 @@ async def test_a_new_index_gets_the_replicas_that_are_wanted(
     )
     await indexing.once()
     await indexing.close()
-    found = broker.describe(ABORTED_INDEX)
-    assert found is not None
-    assert (found[0].replica_count, found[1]["min.insync.replicas"]) == (4, "3")
+    found = broker.topics[ABORTED_INDEX]
+    assert (found.description.replica_count, found.configs["min.insync.replicas"]) == (4, "3")
 
 
 async def test_a_partition_that_cannot_be_indexed_holds_up_nobody(

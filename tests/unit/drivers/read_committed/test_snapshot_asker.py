@@ -38,9 +38,7 @@ class Rig:
 
     def snapshot(self, to: int) -> None:
         """One whose M is this."""
-        described = self.broker.describe("orders")
-        assert described is not None
-        topic_id = described[0].topic_id
+        topic_id = self.broker.topics["orders"].description.topic_id
         end = SnapshotEnd(topic_id, EndOffset(to), EndOffset(0), 1, (), {}, {}, EndOffset(0), ())
         place = TopicPartition(TXN_SNAPSHOTS, SERVING)
         self.broker.append(place, end_key(ORDERS), encode_end(end), [])

@@ -73,9 +73,7 @@ class Rig:
     def __init__(self, broker: MemoryBroker, connector: GrowingConnector) -> None:
         self.broker = broker
         self.connector = connector
-        described = broker.describe("orders")
-        assert described is not None
-        self.topic_id = described[0].topic_id
+        self.topic_id = broker.topics["orders"].description.topic_id
 
     def write(self, *records: tuple[bytes, bytes | None]) -> None:
         """Appends to the snapshot topic."""

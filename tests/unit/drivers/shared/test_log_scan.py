@@ -46,7 +46,7 @@ async def test_every_record_of_the_ranges_and_no_other_comes(broker: MemoryBroke
 @pytest.mark.parametrize("end", [5, 9, 10])
 async def test_a_range_ends_also_where_its_last_records_are_gone(broker: MemoryBroker, end: int):
     """Compaction and control records leave gaps; a later record, or the end of the log, ends it."""
-    broker.compact("orders")
+    broker.topics["orders"].compact()
     found = await scanned(broker, OffsetRange(FIRST, Offset(0), EndOffset(end)))
     assert found == {5: {}, 9: {0: [8]}, 10: {0: [8, 9]}}[end]
 

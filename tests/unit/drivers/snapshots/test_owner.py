@@ -236,7 +236,7 @@ async def test_a_writer_that_was_fenced_begins_again(
     """B4: the fence may be the late one of a dead process; who asked is answered all the same."""
     first = await client.aborted(0)
     await client.take()
-    broker.fence(TRANSACTIONAL_ID)
+    broker.transactions.fence(TRANSACTIONAL_ID)
     second = await client.aborted(1)
     taken = await client.take()
     assert taken.aborted_count == 2
@@ -250,7 +250,7 @@ async def test_a_writer_that_was_replaced_ends(
     """Another worker has the partition: nothing of this one is written, and it does not return."""
     driver, task = worker.snapshots[SERVING], worker.tasks[COORDINATORS + PARTITIONS + SERVING]
     driver.assigned = False
-    broker.fence(TRANSACTIONAL_ID)
+    broker.transactions.fence(TRANSACTIONAL_ID)
     await client.aborted()
     asking = asyncio.create_task(client.take())
     await until(task.done)
@@ -264,7 +264,7 @@ async def test_a_write_of_which_nobody_knows_ends_the_machine(
 ):
     """E3: the next machine begins from what the broker has; nothing is counted twice."""
     aborted = [await client.aborted(it % 2) for it in range(30)]
-    broker.lose_report(TXN_SNAPSHOTS)
+    broker.reports.lose(TXN_SNAPSHOTS)
     taken = await client.take()
     assert taken.aborted_count == 30
     assert count(worker, "failed_total") == 1
@@ -309,7 +309,7 @@ async def test_the_next_writer_goes_on_from_parts_and_end(
         driver.assigned = False
     async with made_worker(broker) as other:
         aborted.append(await client.aborted())
-        broker.compact(TXN_SNAPSHOTS)
+        broker.topics[TXN_SNAPSHOTS].compact()
         assert (await client.take()).aborted_count == 31
         assert count(other, "parts_total") in {0, 1}
     assert (await client.snapshot()).end.part_checksums[: len(sealed.part_checksums)] == (

@@ -109,5 +109,5 @@ async def test_after_a_tombstone_and_compaction_nothing_is_listed(rig: EvidenceR
     for key in (end_key(ORDERS), part_key(ORDERS, 1), STAR_KEY):
         rig.broker.append(SNAPSHOTS, key, None, None)
     assert await list_snapshots(rig.connector) == []
-    rig.broker.compact(TXN_SNAPSHOTS)
+    rig.broker.topics[TXN_SNAPSHOTS].compact()
     assert await list_snapshots(rig.connector) == []

@@ -47,7 +47,7 @@ async def test_a_subscription_needs_no_marker_that_a_snapshot_has_absorbed(
         await client.aborted(number % 2)
     first = await client.committed()
     await client.take()
-    broker.compact(TXN_SNAPSHOTS)
+    broker.topics[TXN_SNAPSHOTS].compact()
     assert await client.outcomes() == []
     async with Subscription(["orders"], group="billing", connector=client.connector) as orders:
         assert (await anext(orders)).txn == first.txn

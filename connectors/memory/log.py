@@ -1,0 +1,145 @@
+"""Topics and logs of the memory broker.
+
+*Invariants*: offsets never move and never come twice.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import islice
+from operator import attrgetter
+
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.ports.records import Record
+from stilltide.schemas.headers import Headers
+from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, TopicSpec
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+_BATCH_RECORDS = 500
+_CONFIGS = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    MIN_INSYNC_REPLICAS: "1",
+    "retention.ms": "604800000",
+}
+"""Kafka's defaults of the configs that mean something here."""
+
+
+class Log:
+    """One partition: the records from `start` to `end`, some of them compacted away.
+
+    Attributes:
+        open: first offsets of open transactions, by transactional id.
+        aborted: offsets of records of aborted transactions.
+    """
+
+    def __init__(self, data: TopicPartition) -> None:
+        self.data = data
+        self.start = Offset(0)
+        self.end = EndOffset(0)
+        self.records: list[Record] = []
+        self.open: dict[str, Offset] = {}
+        self.aborted: set[Offset] = set()
+
+    @property
+    def stable_end(self) -> EndOffset:
+        """The last stable offset."""
+        return EndOffset(min(self.open.values(), default=self.end))
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Headers | None) -> Offset:
+        """Appends a record."""
+        offset = Offset(self.end)
+        self.records.append(Record(*self.data, offset, key, value, headers))
+        self.end = EndOffset(offset + 1)
+        return offset
+
+    def append_control(self) -> None:
+        """Takes the offset of a control record, which no reader sees."""
+        self.end = EndOffset(self.end + 1)
+
+    def read(self, position: Offset, *, committed: bool) -> tuple[Sequence[Record], Offset]:
+        """Records from `position` on, some of them, and the position to read from next.
+
+        Raises:
+            OffsetOutOfRangeError: a position outside the log.
+        """
+        if not self.start <= position <= self.end:
+            raise OffsetOutOfRangeError(
+                f"position {position} of {self.data} is outside the log [{self.start}, {self.end})",
+                hint="choose a position in the log",
+            )
+        end = self.stable_end if committed else self.end
+        first = bisect_left(self.records, position, key=attrgetter("offset"))
+        readable = (
+            it
+            for it in islice(self.records, first, None)
+            if it.offset < end and not (committed and it.offset in self.aborted)
+        )
+        found = list(islice(readable, _BATCH_RECORDS))
+        # Without records the rest of the log, if any, was compacted away, or aborted.
+        after = Offset(found[-1].offset + 1) if found else Offset(max(position, end))
+        return found, after
+
+    def trim(self, before: Offset) -> None:
+        """Moves the log start to `before`, at most to the end."""
+        self.start = max(self.start, min(before, Offset(self.end)))
+        self.records = [it for it in self.records if it.offset >= self.start]
+
+    def compact(self) -> None:
+        """Keeps the last record of each key, and of those no tombstone."""
+        last = {it.key: it.offset for it in self.records}
+        self.records = [
+            it for it in self.records if it.value is not None and last[it.key] == it.offset
+        ]
+
+
+class Topic:
+    """One topic.
+
+    Attributes:
+        set_configs: configs that the topic was created with.
+        configs: these, and the defaults of the others.
+        logs: by partition.
+    """
+
+    def __init__(self, spec: TopicSpec, topic_id: bytes, replica_count: int) -> None:
+        self._name = spec.name
+        self._id = topic_id
+        self._replica_count = replica_count
+        self.set_configs = spec.created_configs
+        self.configs = {**_CONFIGS, **self.set_configs}
+        self.logs: list[Log] = []
+        self.add_partitions(spec.partition_count)
+
+    @property
+    def description(self) -> TopicDescription:
+        """What admins see of the topic."""
+        return TopicDescription(self._name, self._id, len(self.logs), self._replica_count)
+
+    def add_partitions(self, partition_count: int) -> None:
+        """Has the topic have at least so many partitions."""
+        self.logs += [
+            Log(TopicPartition(self._name, number))
+            for number in range(len(self.logs), partition_count)
+        ]
+
+    def compact(self) -> None:
+        """Keeps the last record of each key, and of those no tombstone; offsets stay."""
+        for log in self.logs:
+            log.compact()
+
+    def check_record(self, key: bytes | None, value: bytes | None) -> None:
+        """Refuses a record as Kafka does.
+
+        Raises:
+            FatalError: the record is too large, or has no key and the topic is compacted.
+        """
+        if key is None and "compact" in self.configs["cleanup.policy"]:
+            raise FatalError(f"a record without key for compacted topic {self._name}")
+        most = int(self.configs["max.message.bytes"])
+        size = len(key or b"") + len(value or b"")
+        if size > most:
+            raise FatalError(
+                f"a record of {size} bytes for topic {self._name}; the most is {most}",
+                hint="write smaller records",
+            )

@@ -1,0 +1,100 @@
+"""Native transactions of the memory broker.
+
+*Invariants*: a transaction of `append_all` is one step. One of `append_open` stays open until its
+end, or until another writer fences its id.
+"""
+
+from collections.abc import Callable, Sequence
+
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.memory.log import Log
+from stilltide.connectors.memory.reports import PlannedReports, Report
+from stilltide.connectors.memory.watchers import Watchers
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.schemas.headers import Headers
+from stilltide.schemas.values import Offset, TopicPartition
+
+LogFor = Callable[[TopicPartition, bytes | None, bytes | None], Log]
+
+
+class MemoryTransactions:
+    """The transactional ids of one broker, and their open transactions.
+
+    Args:
+        check_up: raises `RetriableError` while the broker is down.
+        log_for: the log that takes a record; raises as `MemoryBroker.append`.
+        reports: of the records that land.
+        watchers: hear of every change.
+    """
+
+    def __init__(
+        self,
+        check_up: Callable[[], None],
+        log_for: LogFor,
+        reports: PlannedReports,
+        watchers: Watchers,
+    ) -> None:
+        self._check_up = check_up
+        self._log_for = log_for
+        self._reports = reports
+        self._watchers = watchers
+        self._epochs: dict[str, int] = {}
+        self._written: dict[str, list[tuple[Log, Offset]]] = {}  # in open transactions
+
+    def fence(self, transactional_id: str) -> int:
+        """The next epoch of a transactional id; writers with a lower one are fenced.
+
+        Raises:
+            RetriableError: the broker is down.
+        """
+        self._check_up()
+        epoch = self._epochs[transactional_id] = self.epoch_of(transactional_id) + 1
+        self.end_open(transactional_id, committed=False)
+        return epoch
+
+    def epoch_of(self, transactional_id: str) -> int:
+        """The epoch of a transactional id; 0 when nobody has fenced it."""
+        return self._epochs.get(transactional_id, 0)
+
+    def append_all(self, records: Sequence[NewRecord]) -> None:
+        """Appends all of them or none, and a control record in each partition.
+
+        Raises:
+            RetriableError: the broker is down, or it is not known whether they landed.
+            FatalError: as `MemoryBroker.append`; none has landed.
+        """
+        self._check_up()
+        logs = {it.data: self._log_for(*it) for it in records}
+        reports = [self._reports.next(data.topic) for data in logs]
+        for data, key, value in records:
+            logs[data].append(key, value, None)
+        for log in logs.values():
+            log.append_control()
+        self._watchers.notify()
+        if Report.LOST in reports:
+            raise RetriableError("no answer to the end of a transaction")
+
+    def append_open(
+        self,
+        transactional_id: str,
+        data: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+    ) -> Offset:
+        """Appends a record of a transaction that stays open; raises as `MemoryBroker.append`."""
+        log = self._log_for(data, key, value)
+        log.open.setdefault(transactional_id, Offset(log.end))
+        offset = log.append(key, value, headers)
+        self._written.setdefault(transactional_id, []).append((log, offset))
+        self._watchers.notify()
+        return offset
+
+    def end_open(self, transactional_id: str, *, committed: bool) -> None:
+        """Ends the open transaction of an id, if it has one, with a control record in each log."""
+        for log, offset in self._written.pop(transactional_id, []):
+            if not committed:
+                log.aborted.add(offset)
+            if log.open.pop(transactional_id, None) is not None:
+                log.append_control()
+        self._watchers.notify()

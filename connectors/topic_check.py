@@ -23,10 +23,10 @@ def check_specs(specs: Sequence[TopicSpec]) -> None:
         if not 1 <= spec.partition_count <= PARTITIONS_MAX:
             raise FatalError(
                 f"topic {spec.name} would have {spec.partition_count} partitions",
-                hint=f"configure 1 to {PARTITIONS_MAX}",
+                hint=f"configure 1 to {PARTITIONS_MAX} partitions",
             )
         if spec.name in names:
-            raise FatalError(f"topic {spec.name} is wanted twice", hint="name each topic once")
+            raise FatalError(f"topic {spec.name} is named twice", hint="name each topic once")
         names.add(spec.name)
 
 

@@ -325,7 +325,7 @@ def free_port(*, other_than: int = 0) -> int:
             return port
     raise PortTakenError(
         f"{_PORT_TRIES} ports tried between {PORT_MIN} and {PORT_MAX} are all taken",
-        hint="choose a free one",
+        hint="choose a free port (stilltide local up --port N)",
     )
 
 

@@ -152,7 +152,7 @@ class LocalCluster:
         if not self.is_running:
             raise BrokerDownError(
                 f"the broker of cluster {self.name} does not run",
-                hint=f"start it; its log is {self.log_path}",
+                hint=f"start the broker; its log is {self.log_path}",
             )
 
     def _send(self, number: signal.Signals) -> None:

@@ -51,7 +51,7 @@ def up(name: str, root: Path, *, port: int | None = None, heap: str = "256m") ->
         if port not in (None, record.port):
             raise PortTakenError(
                 f"cluster {name} runs already, at {record.bootstrap} and not on port {port}",
-                hint="stop it first: stilltide local down",
+                hint="stop the cluster first: stilltide local down",
             )
         await_ready(
             directory,

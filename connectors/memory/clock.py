@@ -1,4 +1,4 @@
-"""A wall clock that stands still until a test moves it."""
+"""A wall clock that changes only when a test sets it."""
 
 
 class MemoryClock:

@@ -1,4 +1,4 @@
-"""`stilltide audit`: check with Spark what topics hold, for both kinds of transaction.
+"""`stilltide audit`: checks topics with Spark, for both kinds of transaction.
 
 *Source*: docs/protocols C6, D, F.
 
@@ -38,7 +38,7 @@ _BOUND = re.compile(r"(?:(?P<topic>[^=]+)/(?P<partition>\d+)=)?(?P<offset>\d+)")
 
 @click.group()
 def audit() -> None:
-    """Check with Spark what topics hold."""
+    """Check the records of topics with Spark."""
 
 
 @audit.command(

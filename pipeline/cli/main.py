@@ -33,7 +33,9 @@ class Noun(NamedTuple):
 
 NOUNS = MappingProxyType(
     {
-        "audit": Noun("stilltide.pipeline.cli.audit:audit", "Check with Spark what topics hold."),
+        "audit": Noun(
+            "stilltide.pipeline.cli.audit:audit", "Check the records of topics with Spark."
+        ),
         "config": Noun("stilltide.pipeline.cli.config:config", "See the settings in force."),
         "coordinator": Noun(
             "stilltide.pipeline.cli.logs.coordinator:coordinator",

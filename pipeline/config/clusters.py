@@ -50,7 +50,8 @@ def parse_clusters(given: Any) -> dict[str, Any]:
     for name, address in pairs:
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f"{name!r} is no name of a cluster", hint="letters, digits, dot, dash, underscore"
+                f"{name!r} is no name of a cluster",
+                hint="use letters, digits, dot, dash and underscore",
             )
         if name in clusters:
             raise ConfigError(f"two clusters are named {name!r}", hint="name each cluster once")

@@ -237,7 +237,7 @@ class Settings(BaseSettings):
                 raise ConfigError(
                     f"clusters {other} and {name} have the same address",
                     detail=one.bootstrap_servers,
-                    hint="correct one of them",
+                    hint="correct one of the addresses",
                 )
 
     def _check_source(self, name: str) -> None:

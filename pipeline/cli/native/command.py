@@ -273,7 +273,7 @@ async def _fence(connector: KafkaConnector, transactional_id: str, *, yes: bool)
 def _unknown(transactional_id: str) -> RefusedError:
     return RefusedError(
         f"no coordinator knows the transactional id {transactional_id}",
-        hint="`stilltide native list` shows those there are; an id that nobody used for 7 days is "
+        hint="`stilltide native list` shows the known ids; an id that was not used for 7 days is "
         "forgotten",
     )
 

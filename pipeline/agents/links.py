@@ -14,13 +14,13 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
+from stilltide.pipeline.agents.placement import LINKS, LINKS_PARTITION
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.metrics.links import LinkMetrics
-from stilltide.schemas.topics import SNAPSHOT_REQUESTS
 from stilltide.schemas.values import ClusterName
 
 
@@ -31,7 +31,7 @@ def links_agent(
     registry: CollectorRegistry,
     failed: Callable[[BaseException], None],
 ) -> PartitionOwners[LinksDriver]:
-    """What runs the links that the settings name, where the first partition is assigned.
+    """What runs the links that the settings name, see `placement.LINKS`.
 
     Their figures are shown in `registry`.
     """
@@ -59,9 +59,9 @@ def links_agent(
     sources = settings.replicate_from.split()
 
     def make(partition: int) -> LinksDriver:
-        return LinksDriver(sources if partition == 0 else [], link)
+        return LinksDriver(sources if partition == LINKS_PARTITION else [], link)
 
-    owners = PartitionOwners(app, "links", SNAPSHOT_REQUESTS, make, failed)
+    owners = PartitionOwners(app, LINKS, make, failed)
 
     def progress() -> dict[str, LinkProgress]:
         running = (driver.links for driver in owners.drivers.values())

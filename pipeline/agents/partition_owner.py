@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import faust
 
+from stilltide.pipeline.agents.placement import Placement
 from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
 from stilltide.pipeline.drivers.service.requests import Neighbour
 from stilltide.pipeline.logging import get_logger
@@ -51,8 +52,7 @@ class PartitionOwners(Generic[D]):
 
     Args:
         app: the App on the cluster.
-        name: of an owner in logs.
-        topic: whose partitions are followed.
+        placement: names the topic whose partitions are followed.
         make_driver: makes the driver of one partition.
         failed: called with what an owner failed with; the worker cannot go on.
 
@@ -63,14 +63,12 @@ class PartitionOwners(Generic[D]):
     def __init__(
         self,
         app: faust.App,
-        name: str,
-        topic: str,
+        placement: Placement,
         make_driver: Callable[[int], D],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.joined = False
-        self._name = name
-        self._topic = topic
+        self.placement = placement
         self._make_driver = make_driver
         self._failed = failed
         self._drivers: dict[int, D] = {}
@@ -88,7 +86,7 @@ class PartitionOwners(Generic[D]):
         await self._keep(set())
 
     async def _assigned(self, _app: Any, assigned: Any, *_: Any, **__: Any) -> None:
-        owned = {data.partition for data in assigned if data.topic == self._topic}
+        owned = {data.partition for data in assigned if data.topic == self.placement.topic}
         self.joined = True
         await self._keep(owned)
         for partition in sorted(owned):
@@ -97,10 +95,10 @@ class PartitionOwners(Generic[D]):
                 self._drivers[partition].assigned = True
                 continue
             driver = self._drivers[partition] = self._make_driver(partition)
-            task = asyncio.create_task(driver.run(), name=f"{self._name}-{partition}")
+            task = asyncio.create_task(driver.run(), name=f"{self.placement.name}-{partition}")
             self._tasks[partition] = task
             task.add_done_callback(partial(self._ended, partition))
-        log.info("assigned", owner=self._name, partitions=sorted(owned))
+        log.info("assigned", owner=self.placement.name, partitions=sorted(owned))
 
     async def _revoked(self, _app: Any, _taken: Any, *_: Any, **__: Any) -> None:
         # Most come straight back. Until then they serve, and stop for good when fenced.
@@ -129,23 +127,24 @@ class PartitionOwnerAgent(PartitionOwners[R]):
     """Runs a driver for each assigned partition of a requests topic, and hands it the requests.
 
     Args:
-        As of `PartitionOwners`; `name` is also that of the agent, `topic` the requests topic.
+        As of `PartitionOwners`; the topic of the placement holds the requests.
         undecodable: counts and logs records that are no requests.
     """
 
     def __init__(
         self,
         app: faust.App,
-        name: str,
-        topic: str,
+        placement: Placement,
         make_driver: Callable[[int], R],
         failed: Callable[[BaseException], None],
         *,
         undecodable: PassedOver,
     ) -> None:
-        source = app.topic(topic, key_type=bytes, value_type=bytes, value_serializer="raw")
-        app.agent(source, name=name, concurrency=1)(self._receive)
-        super().__init__(app, name, topic, make_driver, failed)
+        source = app.topic(
+            placement.topic, key_type=bytes, value_type=bytes, value_serializer="raw"
+        )
+        app.agent(source, name=placement.name, concurrency=1)(self._receive)
+        super().__init__(app, placement, make_driver, failed)
         self._undecodable = undecodable
 
     async def _receive(self, stream: Any) -> None:

@@ -20,8 +20,9 @@ from stilltide.connectors.ports.readers import BatchReader
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.apps import cluster_app, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.links import links_agent
-from stilltide.pipeline.agents.owners import Owners, WorkerDeps
+from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.probes import ProbeResult, Probes, broker_check
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.service.session import Numbered

@@ -26,7 +26,7 @@ AGAIN_S = 2.0
 
 
 class LinksDriver:
-    """Runs one link from each source; a driver of `PartitionOwnerAgent`.
+    """Runs one link from each source; a driver of `PartitionOwners`.
 
     Args:
         sources: names of the clusters that are copied from.

@@ -16,7 +16,8 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.agents.apps import cluster_app, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
-from stilltide.pipeline.agents.owners import Owners, WorkerDeps, replication_deps
+from stilltide.pipeline.agents.deps import WorkerDeps, replication_deps
+from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.probes import ProbeResult, Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode

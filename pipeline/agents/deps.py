@@ -1,0 +1,174 @@
+"""What the owners of a worker use together, and what each kind of owner takes of it.
+
+*Source*: system.md, Process shapes 1; protocols.md A7 (batching is switched while owners serve).
+"""
+
+from dataclasses import dataclass
+
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.readers import BatchReader
+from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.core.native.indexer import IndexLimits
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
+from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps
+from stilltide.pipeline.drivers.native.owner import IndexDeps
+from stilltide.pipeline.drivers.service.owner import OwnerDeps
+from stilltide.pipeline.drivers.service.passed_over import PassedOver
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.requests import AckRequests, CoordinatorRequests
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
+from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
+from stilltide.pipeline.metrics.groups import SubscriptionMetrics
+from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+SNAPSHOT_TIMEOUT_S = 10.0
+"""How long a controller waits for the snapshot that it begins reading at; then it begins again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDeps:
+    """What all owners of one worker use together.
+
+    Attributes:
+        connector: the cluster.
+        batches: reads batches of data topics, for indexers.
+        admin: of the cluster.
+        writer: appends log entries, requests and answers.
+        replies: takes answers.
+        marker_writer: appends markers.
+        ends: reads end offsets.
+        acks: asks pending-ack stores.
+        barriers: asks coordinators.
+        buffered_writer: takes log entries.
+        settings: of the worker.
+        dynamic: settings that change while the worker runs.
+        metrics: of the worker.
+    """
+
+    connector: GroupConnector
+    batches: BatchReader
+    admin: LogAdmin
+    writer: LogWriter
+    replies: Replies
+    marker_writer: LogWriter
+    ends: EndOffsets
+    acks: AckRequests
+    barriers: CoordinatorRequests
+    buffered_writer: BufferedWriter
+    settings: Settings
+    dynamic: DynamicSettings
+    metrics: WorkerMetrics
+
+
+def txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
+    """Thresholds of the transaction log (A); a dynamic setting goes before a static one."""
+    batching = dynamic.flag(TXN_LOG_BATCHING_ENABLED)
+    return BatchLimits(
+        records_max=settings.txn_log_batch_records_max,
+        bytes_max=settings.txn_log_batch_bytes_max,
+        delay_ms_max=settings.txn_log_batch_delay_ms_max,
+        eager=settings.txn_log_flush_mode == "eager",
+        batching=settings.txn_log_batching_enabled if batching is None else batching,
+    )
+
+
+def pending_ack_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
+    """Thresholds of the pending-ack log (A); a dynamic setting goes before a static one."""
+    batching = dynamic.flag(PENDING_ACK_BATCHING_ENABLED)
+    return BatchLimits(
+        records_max=settings.pending_ack_batch_records_max,
+        bytes_max=settings.pending_ack_batch_bytes_max,
+        delay_ms_max=settings.pending_ack_batch_delay_ms_max,
+        eager=settings.pending_ack_flush_mode == "eager",
+        batching=settings.pending_ack_batching_enabled if batching is None else batching,
+    )
+
+
+def owner_deps(worker: WorkerDeps) -> OwnerDeps:
+    """What coordinators and pending-ack stores use."""
+    return OwnerDeps(
+        connector=worker.connector,
+        writer=worker.writer,
+        replies=worker.replies,
+        admin=worker.admin,
+        submit=worker.buffered_writer.submit,
+        foreign=PassedOver("log_entry_passed_over", worker.metrics.foreign_entries),
+        clock=SystemClock(),
+        broker_away_s_max=worker.settings.broker_away_s_max,
+    )
+
+
+def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
+    """What snapshot writers use."""
+    settings = worker.settings
+    return SnapshotDeps(
+        connector=worker.connector,
+        admin=worker.admin,
+        replies=worker.replies,
+        coordinators=worker.barriers,
+        clock=SystemClock(),
+        limits=SnapshotLimits(
+            settings.snapshot_changes_max,
+            settings.snapshot_interval_ms,
+            settings.snapshot_part_bytes_max,
+        ),
+        coordinator_count=settings.coordinators,
+        partition_count=settings.partitions,
+        broker_away_s_max=settings.broker_away_s_max,
+    )
+
+
+def index_deps(worker: WorkerDeps) -> IndexDeps:
+    """What indexers use."""
+    return IndexDeps(
+        connector=worker.connector,
+        admin=worker.admin,
+        batches=worker.batches,
+        clock=SystemClock(),
+        topics=worker.settings.indexed_topics,
+        partition_count=worker.settings.partitions,
+        limits=IndexLimits(),
+    )
+
+
+def replication_deps(worker: WorkerDeps, metrics: SubscriptionMetrics) -> ReplicationDeps:
+    """What replication controllers use; `metrics` count each position snapshot."""
+    settings = worker.settings
+
+    async def first(data: TopicPartition) -> Offset:
+        """Everything below the max read position of a snapshot taken now is decided (E1)."""
+        async with connect_snapshots(
+            worker.connector, "replication", timeout_s=SNAPSHOT_TIMEOUT_S
+        ) as snapshots:
+            try:
+                return Offset((await snapshots.take(data)).max_read_position)
+            except (RequestTimeoutError, RefusedError) as error:
+                raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
+
+    here = ClusterName(settings.cluster)
+    return ReplicationDeps(
+        connector=worker.connector,
+        admin=worker.admin,
+        writer=worker.writer,
+        clock=SystemClock(),
+        here=here,
+        remotes=[ClusterName(name) for name in sorted(settings.clusters) if name != here],
+        replicated=Replicated(worker.dynamic.subscriptions),
+        first=first,
+        partition_count=settings.partitions,
+        mode=SyncMode(settings.sync),
+        snapshot_taken=metrics.snapshot_taken,
+        broker_away_s_max=settings.broker_away_s_max,
+    )

@@ -1,0 +1,77 @@
+"""Which topic's assignment gives a worker which owners.
+
+*Source*: system.md, Process shapes 1; protocols.md B (ownership is Faust's assignment, safety is
+the fence's).
+
+Faust assigns the partitions of the topics that agents read: the three topics of requests. Owners
+that no client asks have no such topic, and follow the one of snapshot writers, because data
+partitions are hashed to the partitions of all these topics in the same way: a worker that writes
+the snapshots of a data partition also indexes the partition and controls its groups.
+"""
+
+from typing import NamedTuple
+
+from stilltide.schemas import topics
+
+
+class Placement(NamedTuple):
+    """Where the owners of one kind run.
+
+    Attributes:
+        name: of one owner, in logs; also of the agent that reads the requests.
+        title: of all owners of this kind, in the answer of the readiness probe.
+        topic: a worker to which partition n of this topic is assigned runs owner n.
+        owns: system topics whose partition n belongs to owner n; they have as many partitions as
+            `topic`.
+        is_asked: whether `topic` holds requests to these owners; else they only follow it.
+    """
+
+    name: str
+    title: str
+    topic: str
+    owns: tuple[str, ...]
+    is_asked: bool
+
+
+COORDINATORS = Placement(
+    "coordinator", "coordinators", topics.TXN_REQUESTS, (topics.TXN_LOG,), is_asked=True
+)
+
+PENDING_ACK_STORES = Placement(
+    "pending-ack",
+    "pending-ack stores",
+    topics.ACK_REQUESTS,
+    (topics.PENDING_ACK_LOG,),
+    is_asked=True,
+)
+
+SNAPSHOT_WRITERS = Placement(
+    "snapshots",
+    "snapshot writers",
+    topics.SNAPSHOT_REQUESTS,
+    (topics.TXN_MARKERS, topics.TXN_SNAPSHOTS),
+    is_asked=True,
+)
+
+CONTROLLERS = Placement(
+    "replication",
+    "replication controllers",
+    SNAPSHOT_WRITERS.topic,
+    (topics.REPLICATION_MARKERS, topics.REPLICATION_POSITIONS),
+    is_asked=False,
+)
+
+INDEXERS = Placement(
+    "aborted-index",
+    "indexers",
+    SNAPSHOT_WRITERS.topic,
+    (topics.ABORTED_INDEX,),
+    is_asked=False,
+)
+
+LINKS = Placement("links", "links", SNAPSHOT_WRITERS.topic, (), is_asked=False)
+
+LINKS_PARTITION = 0
+"""The worker to which this partition is assigned runs all links into the cluster."""
+
+PLACEMENTS = (COORDINATORS, PENDING_ACK_STORES, SNAPSHOT_WRITERS, CONTROLLERS, INDEXERS, LINKS)

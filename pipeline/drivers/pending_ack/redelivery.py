@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from stilltide.pipeline.core.pending_ack.questions import Ask
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.schemas.values import TopicPartition
 
@@ -31,7 +32,7 @@ class Redelivery:
         self._tasks = tasks
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._due)
         self._closed = False
 
     def now_ms(self) -> float:
@@ -40,19 +41,17 @@ class Redelivery:
 
     def arm(self) -> None:
         """Looks again at the earliest deadline; to be called when a deadline may have changed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        trackers = (it.tracker for it in self._partitions.values())
-        dues = [it.deadline_ms for it in trackers if it is not None and it.deadline_ms is not None]
-        if dues and not self._closed:
-            self._timer = self._loop.call_at(min(dues) / 1000, self._due)
+        if self._closed:
+            return
+        now_ms = self.now_ms()
+        for partition in self._partitions.values():
+            if partition.tracker is not None:
+                self._alarm.arm(partition.tracker.deadline_ms, now_ms)
 
     def close(self) -> None:
         """Nothing is due any more."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
 
     def _due(self) -> None:
         now_ms = self.now_ms()

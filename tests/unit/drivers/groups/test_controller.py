@@ -306,7 +306,7 @@ async def test_an_operator_is_told_why_a_group_does_not_advance():
         a.write(*NUMBERS[:10])
         await sites.until(lambda: len(b.values()) == 10)
         assert "nothing was heard of it from a" in await why()
-        assert "subscription enable orders" in await why("b")
+        assert "group enable orders" in await why("b")
         member = b.connector.group_reader("m", "g")
         await member.subscribe([DATA.topic], assigned=lambda _: None, revoked=lambda _: None)
         a.commit("g", 4)

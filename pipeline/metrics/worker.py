@@ -364,13 +364,13 @@ _OF_COORDINATORS: tuple[_Gauge[CoordinatorStats], ...] = (
         "Sequences from the oldest transaction that has not ended to the next one.",
         lambda one: one.next_sequence - one.low_watermark,
     ),
-    _Gauge("coordinator_appends_in_flight", _IN_FLIGHT, lambda one: one.appends_in_flight),
+    _Gauge("coordinator_appends_in_flight", _IN_FLIGHT, lambda one: one.log.appends_in_flight),
     _Gauge(
         "coordinator_markers_pending",
         "Outcome markers on their way.",
         lambda one: one.markers_pending,
     ),
-    _Gauge("coordinator_recovery_seconds", _RECOVERY, lambda one: one.recovery_ms / 1000),
+    _Gauge("coordinator_recovery_seconds", _RECOVERY, lambda one: one.log.recovery_ms / 1000),
 )
 
 _OF_STORES: tuple[_Gauge[StoreStats], ...] = (
@@ -393,8 +393,8 @@ _OF_STORES: tuple[_Gauge[StoreStats], ...] = (
         },
         "kind",
     ),
-    _Gauge("pending_ack_appends_in_flight", _IN_FLIGHT, lambda one: one.appends_in_flight),
-    _Gauge("pending_ack_recovery_seconds", _RECOVERY, lambda one: one.recovery_ms / 1000),
+    _Gauge("pending_ack_appends_in_flight", _IN_FLIGHT, lambda one: one.log.appends_in_flight),
+    _Gauge("pending_ack_recovery_seconds", _RECOVERY, lambda one: one.log.recovery_ms / 1000),
 )
 
 _OF_SNAPSHOTS: tuple[_Gauge[SnapshotStats], ...] = (

@@ -3,16 +3,23 @@
 *Source*: protocols.md B1, C1, C7; PIP-160 (seed 003): batch index of live records.
 """
 
+from typing import Any
+
 from stilltide.schemas.coordinator.transactions import CoordinatorStats, LiveEntry, LogLiveness
+from stilltide.schemas.log_frame_codec import figures_of
+from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import Offset
+
+_OWN = [name for name in CoordinatorStats._fields if name not in ("log", "liveness")]
 
 
 def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
     """The message that holds the figures."""
     fields = stats._asdict()
+    log: LogFigures = fields.pop("log")
     liveness: LogLiveness | None = fields.pop("liveness")
-    message = pb.CoordinatorStats(**fields)
+    message = pb.CoordinatorStats(**fields, **log._asdict())
     if liveness is not None:
         message.liveness.CopyFrom(_liveness_message(liveness))
     return message
@@ -20,11 +27,9 @@ def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
 
 def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
     """The figures a message holds."""
-    fields = {
-        name: getattr(message, name) for name in CoordinatorStats._fields if name != "liveness"
-    }
+    fields: dict[str, Any] = {name: getattr(message, name) for name in _OWN}
     liveness = _liveness_of(message.liveness) if message.HasField("liveness") else None
-    return CoordinatorStats(**fields, liveness=liveness)
+    return CoordinatorStats(**fields, log=figures_of(message), liveness=liveness)
 
 
 def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:

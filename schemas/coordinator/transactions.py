@@ -6,8 +6,8 @@ the pure core works on.
 
 from typing import NamedTuple
 
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.log_frames import LogFigures, LogFrame
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
@@ -173,40 +173,27 @@ class CoordinatorStats(NamedTuple):
     """Answer: a coordinator's figures; counts begin with its owner's fence.
 
     Attributes:
-        epoch: offset of the owner's fence (B1).
+        log: how the owner writes its log, and what it has written.
         next_sequence: of the next transaction.
         low_watermark: every sequence below it has ended (C7).
-        open_count: transactions that are OPEN; likewise `committing_count`, `aborting_count`.
+        open_count: transactions that are OPEN.
+        committing_count: transactions that are COMMITTING.
+        aborting_count: transactions that are ABORTING.
         has_served: the owner has applied a client's request.
-        batching_enabled: records share entries (A7), as in force now.
-        batch_records_max: records of an entry at most; likewise `batch_bytes_max`.
-        batch_delay_us_max: how long the oldest record waits at most, in microseconds.
-        flush_eager: entries also leave as soon as none is in flight (A3).
-        entries_written: entries written and read back; `records_written` are in them.
-        appends_in_flight: records appended and not read back yet.
         markers_pending: outcome markers on their way.
-        recovery_ms: from the beginning of the ownership until it served.
-        client_count: clients that may ask for an old answer, of `answer_count` (C1b).
+        client_count: clients that may ask for an old answer (C1b).
+        answer_count: answers that these clients may ask for.
         liveness: None when the owner does not track it.
     """
 
-    epoch: Offset
+    log: LogFigures
     next_sequence: int
     low_watermark: int
     open_count: int
     committing_count: int
     aborting_count: int
     has_served: bool
-    batching_enabled: bool
-    batch_records_max: int
-    batch_bytes_max: int
-    batch_delay_us_max: int
-    flush_eager: bool
-    entries_written: int
-    records_written: int
-    appends_in_flight: int
     markers_pending: int
-    recovery_ms: int
     client_count: int
     answer_count: int
     liveness: LogLiveness | None
@@ -221,16 +208,6 @@ class Response(NamedTuple):
     number: int
     coordinator: int
     answer: Answer
-
-
-class Fence(NamedTuple):
-    """A new owner's claim to the log (B1)."""
-
-    nonce: bytes
-
-
-class Noop(NamedTuple):
-    """Changes nothing (B5, C1)."""
 
 
 class TimedOut(NamedTuple):
@@ -281,7 +258,7 @@ class BaseState(NamedTuple):
     clients: tuple[BaseClient, ...]
 
 
-LogBody = Fence | Noop | Request | TimedOut | Ended | ForgetClients | Base
+LogBody = LogFrame | Request | TimedOut | Ended | ForgetClients
 
 
 class TxnLogRecord(NamedTuple):

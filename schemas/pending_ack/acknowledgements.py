@@ -1,27 +1,29 @@
 """What owners of pending-ack logs are asked, what they answer and what their log holds, as values.
 
-*Source*: protocols.md G, A, B, C8. The bytes are in `pending_ack.py`; these values are what the
+*Source*: protocols.md G, A, B, C8. The bytes are in `codec.py`; these values are what the
 pure core works on. A *cursor* is a group's committed offset: everything below it is acknowledged.
 """
 
 from enum import Enum
 from typing import NamedTuple
 
-from stilltide.schemas.bases import Base
-from stilltide.schemas.coordinator.transactions import Done, Fence, Noop
+from stilltide.schemas.coordinator.transactions import (
+    Done,
+)
+from stilltide.schemas.log_frames import LogFigures, LogFrame
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
 
 MEMBER_BYTES = 16
 
 
-class OffsetRange(NamedTuple):
-    """Offsets `[first, end)`; never empty."""
+class AckRange(NamedTuple):
+    """Acknowledged offsets `[first, end)` of the subscription's partition; never empty."""
 
     first: Offset
     end: EndOffset
 
 
-Ranges = tuple[OffsetRange, ...]
+Ranges = tuple[AckRange, ...]
 """Ascending and disjoint."""
 
 
@@ -170,44 +172,29 @@ class SubscriptionStats(NamedTuple):
 
 
 class StoreStats(NamedTuple):
-    """Answer: the figures of a pending-ack log's owner; entries are counted since its fence.
+    """Answer: the figures of a pending-ack log's owner.
 
     Attributes:
-        epoch: offset of the owner's fence (B1).
+        log: how the owner writes its log, and what it has written.
         subscription_count: subscriptions in the log.
         transaction_count: that have not ended and acknowledge something in any of them.
         pending_individual: offsets that they acknowledge one by one.
         pending_cumulative: subscriptions in which one of them acknowledges cumulatively.
-        batching_enabled: records share entries (A7), as in force now.
-        batch_records_max: records of an entry at most; likewise `batch_bytes_max`.
-        batch_delay_us_max: how long the oldest record waits at most, in microseconds.
-        flush_eager: entries also leave as soon as none is in flight (A3).
-        entries_written: entries written and read back; `records_written` are in them.
-        appends_in_flight: records appended and not read back yet; of these `buffered_records`,
-            with `buffered_bytes`, are in no entry yet.
-        recovery_ms: from the beginning of the ownership until it served.
+        buffered_records: records appended that no entry holds yet.
+        buffered_bytes: bytes of these records.
         base_as_of: of the newest base, recovered from or written by this owner (C8).
         log_records: of the log's effective entries, as far as they were not trimmed.
         subscriptions: those asked for; the ones with most pending transactions, if too many.
         subscriptions_omitted: how many of those asked for are left out.
     """
 
-    epoch: Offset
+    log: LogFigures
     subscription_count: int
     transaction_count: int
     pending_individual: int
     pending_cumulative: int
-    batching_enabled: bool
-    batch_records_max: int
-    batch_bytes_max: int
-    batch_delay_us_max: int
-    flush_eager: bool
-    entries_written: int
-    records_written: int
-    appends_in_flight: int
     buffered_records: int
     buffered_bytes: int
-    recovery_ms: int
     base_as_of: EndOffset | None
     log_records: int
     subscriptions: tuple[SubscriptionStats, ...]
@@ -254,7 +241,7 @@ class AckState(NamedTuple):
     coordinators: tuple[BaseCoordinator, ...]
 
 
-AckLogBody = Fence | Noop | AckRequest | Base
+AckLogBody = LogFrame | AckRequest
 
 
 class PendingAckRecord(NamedTuple):

@@ -2,7 +2,7 @@
 
 *Source*: protocols.md G, A, B1, C8. Values are framed batches (A); the key of a request is its
 client's id. A request is spliced into its log record as it arrived: the owner validates it in log
-order (C0) and never builds it anew.
+order (C0) and never encodes it again.
 """
 
 from collections.abc import Iterable
@@ -11,16 +11,20 @@ from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.requests import subscription_pb
-from stilltide.schemas.coordinator.transactions import Done, Fence, Noop
+from stilltide.schemas.coordinator.transactions import (
+    Done,
+)
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import request_field
+from stilltide.schemas.log_frame_codec import frame_of, put_frame
+from stilltide.schemas.log_frames import LogFrame
 from stilltide.schemas.pending_ack.acknowledgements import (
     MEMBER_BYTES,
     AckAnswer,
     AckBody,
     Acknowledge,
+    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -30,7 +34,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     DescribeAcks,
     DescribeStore,
-    OffsetRange,
     PendingAckRecord,
     PendingAcks,
     Ranges,
@@ -41,9 +44,6 @@ from stilltide.schemas.pending_ack.stats import stats_message, stats_of
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
-
-OwnAckBody = Fence | Noop | Base
-"""What an owner appends of its own accord."""
 
 _NEWER = "a newer Stilltide wrote it: upgrade this one"
 
@@ -168,7 +168,7 @@ def _ranges_pb(ranges: Ranges) -> Iterable[pb.OffsetRange]:
 
 
 def _ranges_of(messages: Iterable[pb.OffsetRange]) -> Ranges:
-    ranges = tuple(OffsetRange(Offset(one.first), EndOffset(one.end)) for one in messages)
+    ranges = tuple(AckRange(Offset(one.first), EndOffset(one.end)) for one in messages)
     last = 0
     for first, end in ranges:
         if first < last or end <= first:
@@ -250,19 +250,10 @@ def _pending_of(one: pb.PendingAcks) -> PendingAcks:
     return PendingAcks(_txn_of(one.txn), _ranges_of(one.ranges), cumulative)
 
 
-def encode_own(body: OwnAckBody, at_ms: int) -> bytes:
+def encode_own(frame: LogFrame, at_ms: int) -> bytes:
     """Bytes of a log record that the owner makes itself."""
     message = pb.PendingAckLogRecord(at_ms=at_ms)
-    match body:
-        case Fence(nonce):
-            message.fence.nonce = nonce
-        case Noop():
-            message.noop.SetInParent()
-        case Base(as_of, piece_index, piece_count, state):
-            message.base.as_of = as_of
-            message.base.piece_index = piece_index
-            message.base.piece_count = piece_count
-            message.base.state = state
+    put_frame(message, frame)
     return message.SerializeToString()
 
 
@@ -276,19 +267,9 @@ def decode(data: bytes) -> PendingAckRecord:
     match message.WhichOneof("body"):
         case "request":
             return PendingAckRecord(_request_of(message.request), at_ms)
-        case "noop":
-            return PendingAckRecord(Noop(), at_ms)
-        case "fence":
-            return PendingAckRecord(Fence(message.fence.nonce), at_ms)
-        case "base":
-            return PendingAckRecord(_base_of(message.base), at_ms)
+        case "fence" | "noop" | "base" as kind:
+            return PendingAckRecord(frame_of(message, kind), at_ms)
         case _:
             raise DecodeError(
                 "a pending-ack-log record that this program does not know", hint=_NEWER
             )
-
-
-def _base_of(one: pb.PendingAckBase) -> Base:
-    if one.piece_index >= one.piece_count:
-        raise DecodeError(f"piece {one.piece_index} of a base of {one.piece_count} pieces")
-    return Base(EndOffset(one.as_of), one.piece_index, one.piece_count, one.state)

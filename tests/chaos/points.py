@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator import markers, txn_log
 from stilltide.schemas.coordinator.barriers import Barrier
-from stilltide.schemas.coordinator.transactions import End, Ended, Fence, Request
+from stilltide.schemas.coordinator.transactions import (
+    End,
+    Ended,
+    Request,
+)
 from stilltide.schemas.framing import decode_value
+from stilltide.schemas.log_frames import Base, Fence
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import Acknowledge, AckRequest, Attach, Settle
 from stilltide.schemas.replication import signals as replication_markers

@@ -17,7 +17,6 @@ from hypothesis.stateful import (
 )
 
 from stilltide.pipeline.core.coordinator.base import state_of
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.barriers import Probe
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
@@ -25,13 +24,13 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     End,
     ListTransactions,
-    Noop,
     Open,
     Opened,
     Release,
     WriteBarrier,
     Written,
 )
+from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator.judge import HOUR_MS
 from tests.support.coordinator.world import ASK_TIMEOUT_MS, PARTITIONS, CoordinatorWorld

@@ -19,17 +19,19 @@ from stilltide.pipeline.core.pending_ack.machine import (
     WriteAckBase,
 )
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
-from stilltide.schemas.bases import Base
-from stilltide.schemas.coordinator.transactions import Done, Fence, Noop
+from stilltide.schemas.coordinator.transactions import (
+    Done,
+)
+from stilltide.schemas.log_frames import Base, Fence, Noop
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
+    AckRange,
     AckRequest,
     Attach,
     CursorMoved,
     DescribeAcks,
-    OffsetRange,
     PendingAckRecord,
     Ranges,
     Settle,
@@ -400,7 +402,7 @@ class PendingAcknowledgements(RuleBasedStateMachine):
 def ranges_of(some: tuple[int, ...]) -> Ranges:
     """A range of one offset for every second one, so that none touch."""
     return tuple(
-        OffsetRange(Offset(2 * n), EndOffset(2 * n + 1)) for n in sorted({one // 2 for one in some})
+        AckRange(Offset(2 * n), EndOffset(2 * n + 1)) for n in sorted({one // 2 for one in some})
     )
 
 

@@ -1,8 +1,7 @@
 """Columns of figures that the owners of all logs have."""
 
 from stilltide.pipeline.cli.common.output import Row
-from stilltide.schemas.coordinator.transactions import CoordinatorStats
-from stilltide.schemas.pending_ack.acknowledgements import StoreStats
+from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.values import EndOffset, Offset
 
 
@@ -12,7 +11,7 @@ def bounds_columns(bounds: tuple[Offset, EndOffset]) -> Row:
     return {"log_start_offset": start, "log_end_offset": end, "entries": end - start}
 
 
-def writing_columns(one: CoordinatorStats | StoreStats) -> Row:
+def writing_columns(one: LogFigures) -> Row:
     """The owner's batching settings, and figures of its written entries."""
     written = one.entries_written
     return {

@@ -88,7 +88,7 @@ def stats_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list
     return [
         {
             "coordinator": number,
-            "epoch": one.epoch,
+            "epoch": one.log.epoch,
             "next_sequence": one.next_sequence,
             "low_watermark": one.low_watermark,
             "open": one.open_count,
@@ -110,9 +110,9 @@ def internal_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> l
 
 def _internals(one: CoordinatorStats) -> Row:
     return {
-        **writing_columns(one),
+        **writing_columns(one.log),
         "markers_pending": one.markers_pending,
-        "recovery_s": one.recovery_ms / 1000,
+        "recovery_s": one.log.recovery_ms / 1000,
         "clients": one.client_count,
         "answers": one.answer_count,
         **_live(one.liveness),

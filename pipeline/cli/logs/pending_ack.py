@@ -40,7 +40,7 @@ def _states(asked: Target) -> States:
 def subscription_states(one: StoreStats) -> list[tuple[str, bool]]:
     """The subscriptions that a store has served, and whether their records share entries."""
     served = [it.subscription for it in one.subscriptions if it.has_served]
-    return [(str(subscription), one.batching_enabled) for subscription in sorted(served)]
+    return [(str(subscription), one.log.batching_enabled) for subscription in sorted(served)]
 
 
 _LOG = Batched("pending-ack", PENDING_ACK_BATCHING_ENABLED, STORES, "subscriptions", _states)
@@ -149,7 +149,7 @@ def internal_rows(found: Mapping[int, StoreStats], bounds: LogBounds) -> list[Ro
         {
             "store": number,
             "log": str(TopicPartition(PENDING_ACK_LOG, number)),
-            "epoch": one.epoch,
+            "epoch": one.log.epoch,
             **bounds_columns(bounds[number]),
             "log_records": one.log_records,
             "base_as_of_offset": one.base_as_of,
@@ -157,10 +157,10 @@ def internal_rows(found: Mapping[int, StoreStats], bounds: LogBounds) -> list[Ro
             "transactions": one.transaction_count,
             "pending_individual": one.pending_individual,
             "pending_cumulative": one.pending_cumulative,
-            **writing_columns(one),
+            **writing_columns(one.log),
             "buffered_records": one.buffered_records,
             "buffered_bytes": one.buffered_bytes,
-            "recovery_s": one.recovery_ms / 1000,
+            "recovery_s": one.log.recovery_ms / 1000,
         }
         for number, one in found.items()
     ]

@@ -19,7 +19,7 @@ def _states(asked: Target) -> States:
 
 
 def _state(coordinator: int, stats: CoordinatorStats) -> list[tuple[str, bool]]:
-    return [(str(coordinator), stats.batching_enabled)] if stats.has_served else []
+    return [(str(coordinator), stats.log.batching_enabled)] if stats.has_served else []
 
 
 _LOG = Batched("txn-log", TXN_LOG_BATCHING_ENABLED, COORDINATORS, "coordinators", _states)

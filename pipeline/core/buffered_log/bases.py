@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from stilltide.pipeline.core.buffered_log.liveness import Liveness, LogPoint
 from stilltide.pipeline.errors import LogTrimmedError
-from stilltide.schemas.bases import Base
+from stilltide.schemas.log_frames import Base
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 IDLE_MS = 1000

@@ -13,7 +13,6 @@ from stilltide.pipeline.core.coordinator.state import (
     OngoingTransaction,
     TxnState,
 )
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -27,6 +26,7 @@ from stilltide.schemas.coordinator.transactions import (
     Request,
     TxnLogRecord,
 )
+from stilltide.schemas.log_frames import Base
 
 
 def state_of(state: CoordinatorState) -> BaseState:

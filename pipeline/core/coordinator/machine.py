@@ -23,7 +23,6 @@ from stilltide.pipeline.core.coordinator.base import (
     state_of,
 )
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.barriers import Barrier
 from stilltide.schemas.coordinator.log_base import decode_state
 from stilltide.schemas.coordinator.markers import Marker
@@ -38,7 +37,6 @@ from stilltide.schemas.coordinator.transactions import (
     ForgetClients,
     ListTransactions,
     LogBody,
-    Noop,
     Open,
     Opened,
     Registered,
@@ -48,6 +46,7 @@ from stilltide.schemas.coordinator.transactions import (
     TxnLogRecord,
     WriteBarrier,
 )
+from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 

@@ -22,7 +22,7 @@ from binascii import Error as Base64Error
 from typing import NamedTuple
 
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
-from stilltide.schemas.pending_ack.acknowledgements import OffsetRange, Ranges
+from stilltide.schemas.pending_ack.acknowledgements import AckRange, Ranges
 from stilltide.schemas.values import EndOffset, Offset
 
 METADATA_CHARS_MAX = 4095
@@ -137,31 +137,31 @@ def _decode_set(offset: int, text: str) -> Ranges:
     raise DecodeError(f"commit metadata with acknowledgements of kind {kind!r}")
 
 
-def _of_runs(offset: int, payload: bytes) -> list[OffsetRange]:
+def _of_runs(offset: int, payload: bytes) -> list[AckRange]:
     numbers = _varints(payload)
     if len(numbers) % 2 or 0 in numbers:
         raise DecodeError("commit metadata with a run of nothing")
-    found: list[OffsetRange] = []
+    found: list[AckRange] = []
     end = offset
     for skipped, length in zip(numbers[::2], numbers[1::2], strict=True):
         first = end + skipped
         end = first + length
-        found.append(OffsetRange(Offset(first), EndOffset(end)))
+        found.append(AckRange(Offset(first), EndOffset(end)))
     if end > _OFFSET_MAX:
         raise DecodeError("commit metadata with an offset that cannot be")
     return found
 
 
-def _of_bitmap(offset: int, payload: bytes) -> list[OffsetRange]:
+def _of_bitmap(offset: int, payload: bytes) -> list[AckRange]:
     bits = int.from_bytes(payload, "little")
-    found: list[OffsetRange] = []
+    found: list[AckRange] = []
     while bits:
         zeros = (bits & -bits).bit_length() - 1
         bits >>= zeros
         ones = (~bits & (bits + 1)).bit_length() - 1
         bits >>= ones
         first, offset = offset + zeros, offset + zeros + ones
-        found.append(OffsetRange(Offset(first), EndOffset(offset)))
+        found.append(AckRange(Offset(first), EndOffset(offset)))
     return found
 
 

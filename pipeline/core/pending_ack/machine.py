@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
 from stilltide.pipeline.core.pending_ack.state import SUBSCRIPTIONS_MAX, PendingAckState
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.transactions import Done
+from stilltide.schemas.log_frames import Base
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,

@@ -8,7 +8,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from stilltide.schemas.pending_ack.acknowledgements import OffsetRange
+from stilltide.schemas.pending_ack.acknowledgements import AckRange
 from stilltide.schemas.values import EndOffset, Offset
 
 
@@ -62,10 +62,10 @@ class RangeSet:
         index = bisect_right(self._firsts, offset)
         return index > 0 and offset < ends[index - 1]
 
-    def __iter__(self) -> Iterator[OffsetRange]:
+    def __iter__(self) -> Iterator[AckRange]:
         """The ranges in ascending order."""
         return (
-            OffsetRange(Offset(first), EndOffset(end))
+            AckRange(Offset(first), EndOffset(end))
             for first, end in zip(self._firsts, self._ends, strict=True)
         )
 
@@ -79,7 +79,7 @@ class RangeSet:
     def __repr__(self) -> str:
         return f"RangeSet({[tuple(one) for one in self]})"
 
-    def ranges(self) -> tuple[OffsetRange, ...]:
+    def ranges(self) -> tuple[AckRange, ...]:
         """The ranges in ascending order."""
         return tuple(self)
 

@@ -40,10 +40,10 @@ from stilltide.pipeline.core.buffered_log.owner import (
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.coordinator.transactions import Fence, Noop
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import entry_stamp
+from stilltide.schemas.log_frames import Fence, Noop
 from stilltide.schemas.values import BatchPosition, Offset, TopicPartition
 
 log = get_logger(__name__)

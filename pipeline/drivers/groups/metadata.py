@@ -10,7 +10,7 @@ Refuses: metadata of ours that is damaged, or of a later version.
 
 from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, Committed
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
-from stilltide.schemas.pending_ack.acknowledgements import OffsetRange
+from stilltide.schemas.pending_ack.acknowledgements import AckRange
 from stilltide.schemas.values import EndOffset, Offset
 
 _FIELD = "g="
@@ -48,7 +48,7 @@ def moved(committed: Committed | None, offset: Offset, generation: int) -> Commi
     """
     cursor = decode(committed.offset, committed.metadata) if committed else None
     ranges = [
-        OffsetRange(Offset(max(first, offset + 1)), EndOffset(end))
+        AckRange(Offset(max(first, offset + 1)), EndOffset(end))
         for first, end in (cursor.acknowledged if cursor else ())
         if end > offset + 1
     ]

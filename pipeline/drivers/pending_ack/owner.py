@@ -19,6 +19,7 @@ from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
 from stilltide.schemas.framing import encode_request_record
+from stilltide.schemas.log_frames import LogFrame
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
@@ -61,7 +62,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
     def _decode_request(self, data: bytes) -> AckRequest:
         return pending_ack.decode_request(data)
 
-    def _own(self, body: pending_ack.OwnAckBody) -> bytes:
+    def _own(self, body: LogFrame) -> bytes:
         return pending_ack.encode_own(body, self._deps.clock.now_ms())
 
     def _take(self, received: Sequence[tuple[bytes, AckRequest]]) -> None:

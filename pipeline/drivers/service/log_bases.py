@@ -12,7 +12,7 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.bases import Base, pieces
+from stilltide.schemas.log_frames import Base, pieces
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset
 
 log = get_logger(__name__)

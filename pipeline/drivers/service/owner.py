@@ -27,10 +27,9 @@ from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
-from stilltide.schemas.bases import Base
-from stilltide.schemas.coordinator.transactions import Noop
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value
+from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)

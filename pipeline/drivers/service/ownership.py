@@ -1,4 +1,4 @@
-"""What one ownership of a log has done since it began.
+"""Figures of one ownership of a log since its fence.
 
 *Source*: facts, pulsar.md 7 (internals of both logs).
 """
@@ -6,19 +6,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.schemas.coordinator.transactions import Request, TxnLogRecord
+from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.pending_ack.acknowledgements import AckRequest, PendingAckRecord
 
 
 @dataclass(slots=True)
 class Ownership:
-    """Made anew with each fence.
+    """Counts of one ownership; each fence begins with new ones.
 
     Attributes:
         began_s: by the loop's clock.
-        recovery_ms: until it served.
-        has_served: it has applied a client's request that it appended.
-        entries_written: entries that it has read back; `records_written` are in them.
+        recovery_ms: from the beginning of the ownership until the owner served.
+        has_served: the owner has applied a client's request that the owner appended.
+        entries_written: entries that the owner has read back.
+        records_written: records in these entries.
     """
 
     began_s: float
@@ -33,3 +37,20 @@ class Ownership:
         self.records_written += len(records)
         if not self.has_served:
             self.has_served = any(isinstance(it.body, Request | AckRequest) for it in records)
+
+
+def log_figures(owned_log: OwnedLog, limits: BatchLimits, ownership: Ownership) -> LogFigures:
+    """How the owner of a log that serves writes it, and what it has written."""
+    assert owned_log.epoch is not None, "asked of an owner that does not serve"
+    return LogFigures(
+        epoch=owned_log.epoch,
+        batching_enabled=limits.batching,
+        batch_records_max=limits.records_max,
+        batch_bytes_max=limits.bytes_max,
+        batch_delay_us_max=round(limits.delay_ms_max * 1000),
+        flush_eager=limits.eager,
+        entries_written=ownership.entries_written,
+        records_written=ownership.records_written,
+        appends_in_flight=owned_log.in_flight,
+        recovery_ms=ownership.recovery_ms,
+    )

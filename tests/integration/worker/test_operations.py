@@ -151,7 +151,7 @@ class Switching:
     async def phase(self, verb: str) -> range:
         """Switches, lets transactions pass; offsets written while the state was in force."""
         await self._operator.run(f"txn-log batching {verb}")
-        while (await self._stats()).batching_enabled is not (verb == "enable"):
+        while (await self._stats()).log.batching_enabled is not (verb == "enable"):
             pass
         first = await self._end_offset()
         self._goal = self._ended + PHASE

@@ -22,7 +22,6 @@ from stilltide.pipeline.core.coordinator.machine import (
 )
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Send
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
@@ -35,7 +34,6 @@ from stilltide.schemas.coordinator.transactions import (
     ForgetClients,
     Listed,
     ListTransactions,
-    Noop,
     Open,
     Opened,
     Refused,
@@ -47,6 +45,7 @@ from stilltide.schemas.coordinator.transactions import (
     WriteBarrier,
     Written,
 )
+from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.judge import Judge
 

@@ -22,7 +22,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     Acknowledge,
     AckQuestion,
-    OffsetRange,
+    AckRange,
 )
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
@@ -31,9 +31,9 @@ FIRST, SECOND = bytes(15) + b"\x01", bytes(15) + b"\x02"
 """Members."""
 
 
-def one(first: int, end: int) -> OffsetRange:
+def one(first: int, end: int) -> AckRange:
     """A range."""
-    return OffsetRange(Offset(first), EndOffset(end))
+    return AckRange(Offset(first), EndOffset(end))
 
 
 class AckClient:

@@ -3,7 +3,6 @@
 import hypothesis.strategies as st
 from hypothesis import settings
 
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
@@ -19,13 +18,11 @@ from stilltide.schemas.coordinator.transactions import (
     Done,
     End,
     Ended,
-    Fence,
     ForgetClients,
     Listed,
     ListTransactions,
     LiveEntry,
     LogLiveness,
-    Noop,
     Open,
     Opened,
     Refused,
@@ -39,6 +36,7 @@ from stilltide.schemas.coordinator.transactions import (
     WriteBarrier,
     Written,
 )
+from stilltide.schemas.log_frames import Base, Fence, LogFigures, Noop
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 ROUND_TRIPS = settings(max_examples=100, deadline=None, print_blob=True)
@@ -50,23 +48,25 @@ REGISTERED = Registered(DATA, EndOffset(300), TOPIC_ID)
 READ = SubscriptionId(DATA, "g")
 WRITTEN = Written(DATA, Offset(300), EndOffset(310), 9)
 STATS = CoordinatorStats(
-    epoch=Offset(1),
+    log=LogFigures(
+        epoch=Offset(1),
+        batching_enabled=True,
+        batch_records_max=9,
+        batch_bytes_max=10,
+        batch_delay_us_max=11,
+        flush_eager=True,
+        entries_written=13,
+        records_written=14,
+        appends_in_flight=15,
+        recovery_ms=17,
+    ),
     next_sequence=2,
     low_watermark=3,
     open_count=4,
     committing_count=5,
     aborting_count=6,
     has_served=True,
-    batching_enabled=True,
-    batch_records_max=9,
-    batch_bytes_max=10,
-    batch_delay_us_max=11,
-    flush_eager=True,
-    entries_written=13,
-    records_written=14,
-    appends_in_flight=15,
     markers_pending=16,
-    recovery_ms=17,
     client_count=18,
     answer_count=19,
     liveness=None,
@@ -110,15 +110,9 @@ LIVENESS = st.builds(
     U64,
     st.lists(LIVE_ENTRIES, max_size=3).map(tuple),
 )
-STATISTICS = st.builds(
-    CoordinatorStats,
+LOG_FIGURES = st.builds(
+    LogFigures,
     epoch=U64.map(Offset),
-    next_sequence=U64,
-    low_watermark=U64,
-    open_count=U64,
-    committing_count=U64,
-    aborting_count=U64,
-    has_served=st.booleans(),
     batching_enabled=st.booleans(),
     batch_records_max=U32,
     batch_bytes_max=U64,
@@ -127,8 +121,18 @@ STATISTICS = st.builds(
     entries_written=U64,
     records_written=U64,
     appends_in_flight=U64,
-    markers_pending=U64,
     recovery_ms=U64,
+)
+STATISTICS = st.builds(
+    CoordinatorStats,
+    log=LOG_FIGURES,
+    next_sequence=U64,
+    low_watermark=U64,
+    open_count=U64,
+    committing_count=U64,
+    aborting_count=U64,
+    has_served=st.booleans(),
+    markers_pending=U64,
     client_count=U64,
     answer_count=U64,
     liveness=st.none() | LIVENESS,

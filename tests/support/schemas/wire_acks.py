@@ -2,11 +2,14 @@
 
 import hypothesis.strategies as st
 
-from stilltide.schemas.bases import Base
-from stilltide.schemas.coordinator.transactions import Done, Fence, Noop
+from stilltide.schemas.coordinator.transactions import (
+    Done,
+)
+from stilltide.schemas.log_frames import Base, Fence, LogFigures, Noop
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     Acknowledge,
+    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -19,7 +22,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     DescribeAcks,
     DescribeStore,
-    OffsetRange,
     PendingAcks,
     Ranges,
     Settle,
@@ -27,7 +29,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     SubscriptionStats,
 )
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
-from tests.support.schemas.wire import DATA_PARTITIONS, IDS, READ, TEXT, U32, U64
+from tests.support.schemas.wire import DATA_PARTITIONS, IDS, LOG_FIGURES, READ, TEXT, U32, U64
 
 TXN = TxnId(2, 7)
 MEMBER = bytes(range(16))
@@ -44,22 +46,24 @@ SUBSCRIPTION_STATS = SubscriptionStats(
     has_served=True,
 )
 STORE_STATS = StoreStats(
-    epoch=Offset(1),
+    log=LogFigures(
+        epoch=Offset(1),
+        batching_enabled=True,
+        batch_records_max=7,
+        batch_bytes_max=8,
+        batch_delay_us_max=9,
+        flush_eager=True,
+        entries_written=11,
+        records_written=12,
+        appends_in_flight=13,
+        recovery_ms=16,
+    ),
     subscription_count=2,
     transaction_count=3,
     pending_individual=4,
     pending_cumulative=5,
-    batching_enabled=True,
-    batch_records_max=7,
-    batch_bytes_max=8,
-    batch_delay_us_max=9,
-    flush_eager=True,
-    entries_written=11,
-    records_written=12,
-    appends_in_flight=13,
     buffered_records=14,
     buffered_bytes=15,
-    recovery_ms=16,
     base_as_of=EndOffset(17),
     log_records=18,
     subscriptions=(SUBSCRIPTION_STATS,),
@@ -74,7 +78,7 @@ TXNS = st.builds(TxnId, U64, U64)
 def _ranges(bounds: list[int]) -> Ranges:
     ascending = sorted(bounds)
     pairs = zip(ascending[::2], ascending[1::2], strict=False)
-    return tuple(OffsetRange(Offset(first), EndOffset(end)) for first, end in pairs)
+    return tuple(AckRange(Offset(first), EndOffset(end)) for first, end in pairs)
 
 
 RANGES = st.lists(U64, max_size=6, unique=True).map(_ranges)
@@ -103,22 +107,13 @@ ACKS = st.builds(
 )
 STATISTICS = st.builds(
     StoreStats,
-    epoch=OFFSETS,
+    log=LOG_FIGURES,
     subscription_count=U64,
     transaction_count=U64,
     pending_individual=U64,
     pending_cumulative=U64,
-    batching_enabled=st.booleans(),
-    batch_records_max=U32,
-    batch_bytes_max=U64,
-    batch_delay_us_max=U64,
-    flush_eager=st.booleans(),
-    entries_written=U64,
-    records_written=U64,
-    appends_in_flight=U64,
     buffered_records=U64,
     buffered_bytes=U64,
-    recovery_ms=U64,
     base_as_of=st.none() | U64.map(EndOffset),
     log_records=U64,
     subscriptions=st.lists(

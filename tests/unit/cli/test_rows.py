@@ -93,7 +93,8 @@ def test_internal_stats_hold_the_batch_index():
 
 def test_internal_stats_of_an_owner_that_tracks_no_liveness():
     """What is not known is null, under the same keys, and nothing is divided by no entry."""
-    (row,) = internal_rows({1: STATS._replace(entries_written=0, records_written=0)}, BOUNDS)
+    log = STATS.log._replace(entries_written=0, records_written=0)
+    (row,) = internal_rows({1: STATS._replace(log=log)}, BOUNDS)
     assert [row[it] for it in ("records_per_entry", "live_records", "live_entries")] == [None] * 3
 
 
@@ -146,7 +147,8 @@ def test_internals_of_a_store():
 def test_only_subscriptions_that_were_served_have_a_state():
     """PIP-160: none before a transaction has acknowledged there since the owner began."""
     idle = SUBSCRIPTION_STATS._replace(subscription=READ._replace(group="idle"), has_served=False)
-    one = STORE_STATS._replace(subscriptions=(SUBSCRIPTION_STATS, idle), batching_enabled=False)
+    log = STORE_STATS.log._replace(batching_enabled=False)
+    one = STORE_STATS._replace(log=log, subscriptions=(SUBSCRIPTION_STATS, idle))
     assert pending_ack.subscription_states(one) == [("t/3 of g", False)]
     assert pending_ack.subscription_states(one._replace(subscriptions=(idle,))) == []
 

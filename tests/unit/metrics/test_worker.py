@@ -125,7 +125,7 @@ def test_gauges_show_what_pending_ack_stores_say(metrics: WorkerMetrics):
     assert stored("transactions") == STORE_STATS.transaction_count
     assert stored("acknowledgements", kind="individual") == STORE_STATS.pending_individual
     assert stored("acknowledgements", kind="cumulative") == STORE_STATS.pending_cumulative
-    assert stored("appends_in_flight") == STORE_STATS.appends_in_flight
+    assert stored("appends_in_flight") == STORE_STATS.log.appends_in_flight
     assert stored("recovery_seconds") == 0.016
 
 

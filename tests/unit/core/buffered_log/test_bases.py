@@ -12,7 +12,7 @@ from stilltide.pipeline.core.buffered_log.bases import (
     Trim,
 )
 from stilltide.pipeline.errors import LogTrimmedError
-from stilltide.schemas.bases import PIECE_BYTES_MAX, Base, pieces
+from stilltide.schemas.log_frames import PIECE_BYTES_MAX, Base, pieces
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 LIMITS = BaseLimits(interval_ms=2000, dead_floor=10, dead_factor=4)

@@ -18,10 +18,8 @@ from stilltide.schemas.coordinator.transactions import (
     Done,
     End,
     Ended,
-    Fence,
     ForgetClients,
     Listed,
-    Noop,
     Open,
     Opened,
     Refused,
@@ -33,6 +31,7 @@ from stilltide.schemas.coordinator.transactions import (
     Unknown,
     Written,
 )
+from stilltide.schemas.log_frames import Fence, Noop
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

@@ -15,13 +15,13 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
+    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
     Acks,
     Attach,
     CursorMoved,
-    OffsetRange,
     PendingAckRecord,
     Settle,
 )
@@ -72,9 +72,9 @@ def attach(member: bytes, cursor: int = 5, *acknowledged: tuple[int, int]) -> At
     return Attach(member, EndOffset(cursor), ranges(*acknowledged))
 
 
-def ranges(*bounds: tuple[int, int]) -> tuple[OffsetRange, ...]:
+def ranges(*bounds: tuple[int, int]) -> tuple[AckRange, ...]:
     """Ranges."""
-    return tuple(OffsetRange(Offset(first), EndOffset(end)) for first, end in bounds)
+    return tuple(AckRange(Offset(first), EndOffset(end)) for first, end in bounds)
 
 
 def acknowledge(txn: TxnId, *offsets: int, up_to: int | None = None) -> Acknowledge:

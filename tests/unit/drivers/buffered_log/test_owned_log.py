@@ -12,10 +12,10 @@ from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.coordinator.owner import CODEC
 from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas.coordinator import txn_log
-from stilltide.schemas.coordinator.transactions import Fence, Noop
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import EntryStamp, entry_stamp
+from stilltide.schemas.log_frames import Fence, Noop
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import BatchPosition, Offset
 from tests.support.buffered_log.appending import append_and_wait

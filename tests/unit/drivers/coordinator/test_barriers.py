@@ -18,7 +18,6 @@ from stilltide.schemas.coordinator.transactions import (
     Done,
     End,
     Ended,
-    Noop,
     Open,
     Refused,
     Registered,
@@ -26,6 +25,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.coordinator.txn_log import decode
 from stilltide.schemas.framing import decode_value
+from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import EndOffset, TopicPartition

@@ -135,8 +135,8 @@ async def test_without_system_topics_the_next_step_is_named():
 async def test_figures_of_an_idle_coordinator(coordinators: Coordinators):
     """B1: its epoch is its fence; asking for the figures is no service."""
     idle = await stats(coordinators)
-    assert (idle.epoch, idle.next_sequence, idle.low_watermark) == (0, 0, 0)
-    assert (idle.has_served, idle.records_written, idle.client_count) == (False, 1, 0)
+    assert (idle.log.epoch, idle.next_sequence, idle.low_watermark) == (0, 0, 0)
+    assert (idle.has_served, idle.log.records_written, idle.client_count) == (False, 1, 0)
     assert (await stats(coordinators)).has_served is False
 
 
@@ -174,11 +174,11 @@ async def test_log_bounds_are_those_of_the_logs(broker: MemoryBroker, coordinato
 
 async def test_batching_in_force_is_reported(worker: MemoryWorker, coordinators: Coordinators):
     """A7: figures tell the thresholds the owner goes by now, not those it began with."""
-    assert (await stats(coordinators)).batching_enabled is True
+    assert (await stats(coordinators)).log.batching_enabled is True
     for driver in worker.drivers:
         driver.limits_changed(BatchLimits(batching=False, delay_ms_max=2.5))
     changed = await stats(coordinators)
-    assert (changed.batching_enabled, changed.batch_delay_us_max) == (False, 2500)
+    assert (changed.log.batching_enabled, changed.log.batch_delay_us_max) == (False, 2500)
 
 
 async def test_metrics_count_what_the_coordinator_did(

@@ -23,7 +23,6 @@ from stilltide.schemas.coordinator.transactions import (
     Ended,
     Listed,
     ListTransactions,
-    Noop,
     Open,
     Opened,
     Refused,
@@ -35,6 +34,7 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_REQUESTS, TXN_RESPONSES, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId

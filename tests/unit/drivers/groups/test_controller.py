@@ -23,7 +23,7 @@ from stilltide.pipeline.drivers.groups.reason import LAG_MAX, reason
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.pipeline.errors import ConfigError, RefusedError, UnknownGroupError
-from stilltide.schemas.pending_ack.acknowledgements import OffsetRange
+from stilltide.schemas.pending_ack.acknowledgements import AckRange
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.replication.signals import (
     PositionSnapshotResponse,
@@ -154,7 +154,7 @@ async def test_acknowledgements_above_the_offset_survive_a_move():
         a, b = sites["a"], sites["b"]
         a.write(*NUMBERS[:10])
         await sites.until(lambda: len(b.values()) == 10)
-        ranges = (OffsetRange(Offset(1), EndOffset(3)), OffsetRange(Offset(6), EndOffset(8)))
+        ranges = (AckRange(Offset(1), EndOffset(3)), AckRange(Offset(6), EndOffset(8)))
         b.commit("g", 0, encode(Cursor(Offset(0), ranges)))
         a.commit("g", 4)
         await sites.until(lambda: b.committed("g") == 4)

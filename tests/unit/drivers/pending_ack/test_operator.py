@@ -88,9 +88,9 @@ async def stats(stores: PendingAckStores, **asked: str) -> StoreStats:
 async def test_figures_of_an_idle_store(stores: PendingAckStores):
     """B1: its epoch is its fence, and the only record is the question's own no-op (C1)."""
     idle = await stats(stores)
-    assert (idle.epoch, idle.log_records, idle.records_written) == (0, 1, 1)
+    assert (idle.log.epoch, idle.log_records, idle.log.records_written) == (0, 1, 1)
     assert (idle.subscription_count, idle.subscriptions, idle.base_as_of) == (0, (), None)
-    assert (idle.appends_in_flight, idle.buffered_records, idle.buffered_bytes) == (0, 0, 0)
+    assert (idle.log.appends_in_flight, idle.buffered_records, idle.buffered_bytes) == (0, 0, 0)
 
 
 async def test_figures_follow_the_acknowledgements(client: AckClient, stores: PendingAckStores):
@@ -211,24 +211,24 @@ async def test_what_the_buffered_writer_holds_is_told(
     txn = await client.begin()
     broker.hold(PENDING_ACK_LOG)
     asking = [asyncio.create_task(client.acknowledge(txn, 7))]
-    await until(lambda: store.stats().appends_in_flight == 1)
+    await until(lambda: store.stats().log.appends_in_flight == 1)
     asking += [asyncio.create_task(client.acknowledge(txn, it)) for it in (8, 9)]
-    await until(lambda: store.stats().appends_in_flight == 3)
+    await until(lambda: store.stats().log.appends_in_flight == 3)
     busy = store.stats()
     assert busy.buffered_records == 2
     assert busy.buffered_bytes > 2 * len(FIRST)
     broker.release()
     await asyncio.gather(*asking)
-    assert (store.stats().buffered_records, store.stats().appends_in_flight) == (0, 0)
+    assert (store.stats().buffered_records, store.stats().log.appends_in_flight) == (0, 0)
 
 
 async def test_batching_in_force_is_reported(worker: MemoryWorker, stores: PendingAckStores):
     """A7: figures tell the thresholds the owner goes by now, not those it began with."""
-    assert (await stats(stores)).batching_enabled is True
+    assert (await stats(stores)).log.batching_enabled is True
     for driver in worker.pending_acks:
         driver.limits_changed(BatchLimits(batching=False, delay_ms_max=2.5))
     changed = await stats(stores)
-    assert (changed.batching_enabled, changed.batch_delay_us_max) == (False, 2500)
+    assert (changed.log.batching_enabled, changed.log.batch_delay_us_max) == (False, 2500)
 
 
 async def test_one_that_does_not_answer_is_named(broker: MemoryBroker, worker: MemoryWorker):

@@ -10,13 +10,17 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.buffered_log.owned_log import Appended as LogSettle
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.schemas.coordinator import txn_log
-from stilltide.schemas.coordinator.transactions import Done, Noop
+from stilltide.schemas.coordinator.transactions import (
+    Done,
+)
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
+    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -24,7 +28,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Attach,
     CursorMoved,
     DescribeAcks,
-    OffsetRange,
     PendingAcks,
     Settle,
 )
@@ -75,7 +78,7 @@ def attach(member: bytes, cursor: int = 5) -> Attach:
 
 
 def acks(
-    cursor: int, *acknowledged: OffsetRange, pending: tuple[PendingAcks, ...] = (), member: bytes
+    cursor: int, *acknowledged: AckRange, pending: tuple[PendingAcks, ...] = (), member: bytes
 ) -> Acks:
     """What is known of the subscription."""
     return Acks(EndOffset(cursor), acknowledged, pending, member)

@@ -8,9 +8,9 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.service.log_bases import LogBases
-from stilltide.schemas.bases import PIECE_BYTES_MAX, Base
 from stilltide.schemas.coordinator.txn_log import decode, encode_own
 from stilltide.schemas.framing import decode_value
+from stilltide.schemas.log_frames import PIECE_BYTES_MAX, Base
 from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset
 from tests.support.buffered_log.appending import append_and_wait

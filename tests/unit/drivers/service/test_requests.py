@@ -378,7 +378,7 @@ async def test_what_a_neighbour_loses_is_repeated_to_its_successor(
         client.neighbours = {0: worker.drivers[0]}
         broker.hold(TXN_LOG)
         asking = asyncio.create_task(client.ask(0, OPEN))
-        await until(lambda: worker.drivers[0].stats().appends_in_flight)
+        await until(lambda: worker.drivers[0].stats().log.appends_in_flight)
         worker.tasks[0].cancel()
         await until(lambda: sent(broker))
         broker.release()

@@ -4,14 +4,11 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 
-from stilltide.schemas.bases import Base
 from stilltide.schemas.coordinator.requests import encode_request
 from stilltide.schemas.coordinator.transactions import (
     Describe,
     Ended,
-    Fence,
     ForgetClients,
-    Noop,
     Open,
     Request,
     TimedOut,
@@ -20,6 +17,7 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.coordinator.txn_log import OwnBody, decode, encode_own
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import decode_value, encode_batch, encode_request_record
+from stilltide.schemas.log_frames import Base, Fence, Noop
 from stilltide.schemas.v1 import requests_pb2, txn_log_pb2
 from stilltide.schemas.values import EndOffset
 from tests.support.schemas.wire import (

@@ -3,15 +3,18 @@
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.bases import Base
-from stilltide.schemas.coordinator.transactions import Done, Fence, Noop
+from stilltide.schemas.coordinator.transactions import (
+    Done,
+)
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import encode_request_record
+from stilltide.schemas.log_frames import Base, Fence, LogFrame, Noop
 from stilltide.schemas.pending_ack import codec
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
+    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -24,7 +27,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     DescribeAcks,
     DescribeStore,
-    OffsetRange,
     PendingAckRecord,
     PendingAcks,
     Settle,
@@ -53,7 +55,7 @@ STORE_HEAD = "0a0163 1002 1804 "
 HEAD = STORE_HEAD + "2208 0a0174 1003 1a0167 "
 MEMBER_HEX = "0a10 000102030405060708090a0b0c0d0e0f"
 TXN_HEX = "0a04 0802 1007"
-TEN = (OffsetRange(Offset(10), EndOffset(20)), OffsetRange(Offset(0x12C), EndOffset(0x12D)))
+TEN = (AckRange(Offset(10), EndOffset(20)), AckRange(Offset(0x12C), EndOffset(0x12D)))
 TEN_HEX = "1a04 080a 1014 1a06 08ac02 10ad02"
 
 ACKS_HEX = (
@@ -111,7 +113,7 @@ ANSWERS: dict[str, tuple[AckAnswer, str]] = {
     code.value: (AckRefused(code, "no"), f"2206 08{number:02x} 12026e6f")
     for number, code in enumerate(AckRefusalCode, 1)
 }
-OWN: dict[str, tuple[codec.OwnAckBody, str]] = {
+OWN: dict[str, tuple[LogFrame, str]] = {
     "fence": (Fence(TOPIC_ID), "0a12 0a10000102030405060708090a0b0c0d0e0f"),
     "no-op": (Noop(), "1200"),
     "base": (Base(EndOffset(300), 1, 2, b"ab"), "220b 08ac02 1001 1802 22026162"),
@@ -152,7 +154,7 @@ def test_response_bytes(answer: AckAnswer, hex_bytes: str):
 
 
 @pytest.mark.parametrize(("body", "hex_bytes"), OWN.values(), ids=OWN)
-def test_own_record_bytes(body: codec.OwnAckBody, hex_bytes: str):
+def test_own_record_bytes(body: LogFrame, hex_bytes: str):
     """Every record an owner makes itself has exactly these bytes, and is read back from them."""
     data = bytes.fromhex(hex_bytes + AT)
     assert codec.encode_own(body, AT_MS) == data
@@ -183,7 +185,7 @@ def test_every_response_is_read_back(one: AckResponse):
 
 @ROUND_TRIPS
 @given(OWN_ACK_BODIES, U64)
-def test_every_own_record_is_read_back(body: codec.OwnAckBody, at_ms: int):
+def test_every_own_record_is_read_back(body: LogFrame, at_ms: int):
     """Encoding loses nothing of an owner's record."""
     assert codec.decode(codec.encode_own(body, at_ms)) == PendingAckRecord(body, at_ms)
 

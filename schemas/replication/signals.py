@@ -1,4 +1,4 @@
-"""Codec of replication-markers: what the replication controllers tell each other.
+"""Codec of replication-markers: signals between the replication controllers of clusters.
 
 *Source*: protocols.md I, Layout. The key's bytes decide compaction: kind (one byte), partition u32,
 lengths u16 of source, target and topic, big-endian; then source, target, topic and group in UTF-8.
@@ -187,7 +187,7 @@ _CODES: dict[type[SignalKey], bytes] = {
 
 
 def encode_key(key: SignalKey) -> bytes:
-    """Key of a marker."""
+    """Key of a signal."""
     target = key.target if isinstance(key, ResponseKey) else ""
     group = key.group if isinstance(key, UpdateKey | AppliedKey) else ""
     names = [name.encode() for name in (key.source, target, key.data.topic)]
@@ -196,7 +196,7 @@ def encode_key(key: SignalKey) -> bytes:
 
 
 def decode_key(key: bytes | None) -> SignalKey:
-    """The marker that a key names.
+    """The signal that a key names.
 
     Raises:
         DecodeError: nothing that is in this topic.
@@ -206,11 +206,11 @@ def decode_key(key: bytes | None) -> SignalKey:
         try:
             source, target, topic, group = _names(key[_KEY.size :], lengths)
         except UnicodeDecodeError as error:
-            raise DecodeError("a marker of names not in UTF-8", detail=str(error)) from error
+            raise DecodeError("a signal of names not in UTF-8", detail=str(error)) from error
         found = _key(code, TopicPartition(topic, partition), ClusterName(source), target, group)
         if found is not None and encode_key(found) == key:
             return found
-    raise DecodeError(f"key {key!r} is not that of a replication marker")
+    raise DecodeError(f"key {key!r} is not that of a signal")
 
 
 def _key(
@@ -237,7 +237,7 @@ def _names(data: bytes, lengths: Iterable[int]) -> list[str]:
 
 
 def encode_value(value: SignalValue) -> bytes:
-    """Value of a marker; equal ones have equal bytes."""
+    """Value of a signal; equal signals have equal bytes."""
     return _message(value).SerializeToString()
 
 
@@ -246,7 +246,7 @@ def decode(key: bytes | None, value: bytes | None) -> tuple[SignalKey, SignalVal
 
     Raises:
         UnknownVersionError: a later version wrote it.
-        DecodeError: not a marker.
+        DecodeError: not a signal.
     """
     found = decode_key(key)
     if value is None:
@@ -275,7 +275,7 @@ M = TypeVar(
 
 
 def _parsed(kind: type[M], value: bytes) -> M:
-    body = parsed(kind, value, "a replication marker")
+    body = parsed(kind, value, "a signal")
     checked_incarnation(body.incarnation)
     return body
 

@@ -3,7 +3,7 @@
 *Source*: protocols.md I6-I12.
 *Invariants*: a round looks at every group with offsets, log and index of one moment: the index was
 read past the end that it had after the others were read; decisions of a group are carried out, and
-read back, before it is looked at again; what has not changed is not looked at.
+read back, before it is looked at again; a group that has not changed is not looked at.
 
 A round costs one read of the groups' offsets and the log's, and what `frontier` reads of the log.
 """
@@ -14,24 +14,20 @@ from enum import StrEnum
 
 from stilltide.pipeline.core.groups.controller_effects import (
     ControllerEffect,
-    MoveGroup,
     Poll,
     ReadRecords,
 )
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, Reading, ReadLog
 from stilltide.pipeline.core.groups.group import (
-    Decision,
     Evaluation,
     GroupSeen,
-    Move,
-    Note,
-    Publish,
     ReplicatedGroup,
     Standing,
 )
+from stilltide.pipeline.core.groups.group_between_rounds import GroupBetweenRounds
 from stilltide.pipeline.core.groups.lag import GroupLag, read_again_bounded
 from stilltide.pipeline.core.groups.log_window import LogWindow
-from stilltide.pipeline.core.groups.position_snapshot_effects import WriteMarker
+from stilltide.pipeline.core.groups.pace import ControllerLimits, Pace
 from stilltide.pipeline.core.groups.snapshot_mode import evaluate_by_snapshots
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.schemas.replication.positions import Bucket, BucketKey
@@ -53,46 +49,6 @@ class SyncMode(StrEnum):
 
     EXACT = "exact"
     SNAPSHOT = "snapshot"
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerLimits:
-    """How often groups are looked at, updates written, and idle positions committed again (I8).
-
-    Where nothing has changed for `rest_after_ms`, groups are looked at every `rest_interval_ms`: a
-    look is six questions to the brokers. After another cluster's update one comes as soon as
-    `update_interval_ms` after the last has ended.
-    """
-
-    poll_interval_ms: int = 100
-    update_interval_ms: int = 20
-    rest_after_ms: int = 5000
-    rest_interval_ms: int = 500
-    publish_interval_ms: int = 50
-    commit_again_ms: int = 42 * 60 * 60 * 1000
-    read_back_ms: int = 10_000
-
-
-@dataclass(slots=True)
-class _Group:
-    """A group between rounds."""
-
-    state: ReplicatedGroup
-    seen: GroupSeen | None = None
-    standing: Standing = Standing.NOTHING_CLAIMED
-    looked_at: object = None  # what the last evaluation was made of
-    published_ms: int | None = None
-    since_ms: int = 0  # its offset has been the same since
-    untold_since_ms: int | None = None  # it has passed what the markers tell of, since then
-    unread: dict[SignalKey, SignalValue] = field(default_factory=dict[SignalKey, SignalValue])
-    written_ms: int = 0
-    move: Move | None = None  # on its way
-    reset_to: Offset | None = None  # wanted by an operator
-
-    def untold(self, view: LogView) -> int:
-        """Offsets it has passed that no marker of this cluster tells of."""
-        offset = self.seen.offset if self.seen else None
-        return max(0, (offset or 0) - max(0, self.state.reached(view.incarnation.topic)))
 
 
 @dataclass(slots=True)
@@ -130,7 +86,7 @@ class ReplicationController:
         limits: ControllerLimits,
     ) -> None:
         self.indexes = {remote: OffsetIndex(remote) for remote in remotes}
-        self.groups: dict[str, _Group] = {}
+        self.groups: dict[str, GroupBetweenRounds] = {}
         self._data = data
         self._here = here
         self._mode = mode
@@ -142,13 +98,12 @@ class ReplicationController:
         self._view: LogView | None = None  # the last one
         self._number = 0
         self._round: _Round | None = None
-        self._began_ms = self._looked_ms = self._changed_ms = self._next_ms = 0
-        self._updated = False  # since the last look began
+        self._pace = Pace(limits)
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is due next."""
-        return self._next_ms if self._caught_up and self._round is None else None
+        return self._pace.next_ms if self._caught_up and self._round is None else None
 
     def standing(self, group: str) -> Standing:
         """Why a group is where it is."""
@@ -160,9 +115,7 @@ class ReplicationController:
         held, view = self.groups.get(group), self._view
         if held is None or held.seen is None or view is None:
             return None
-        untold, since_ms = held.untold(view), held.untold_since_ms
-        untold_ms = now_ms - since_ms if untold and since_ms is not None else 0
-        return GroupLag(held.standing, untold, untold_ms)
+        return held.lag(view, now_ms)
 
     def read_again(self, group: str) -> Reading[int] | None:
         """Records that a consumer without claims reads again if it begins here now, at most.
@@ -176,22 +129,22 @@ class ReplicationController:
         indexes = list(self.indexes.values())
         return read_again_bounded(view, indexes, held.state.read_anywhere(), offset)
 
-    # -- what is read all the time
+    # -- signals and buckets
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """A record of the positions partition, in log order."""
         if key.data == self._data and key.target == self._here and key.source in self.indexes:
             self.indexes[key.source].bucket_read(key.number, bucket)
-            self._end_rest()
+            self._pace.end_rest()
 
     def positions_read(self, stable_offset: EndOffset, now_ms: int) -> list[ControllerEffect]:
         """Every bucket below this last stable offset was reported."""
         self._positions_read_to = max(self._positions_read_to, stable_offset)
         return self._go_on(now_ms)
 
-    def marker_read(self, key: SignalKey, value: SignalValue | None) -> None:
-        """A marker of this cluster, in log order; None is a tombstone."""
-        self._end_rest()
+    def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
+        """A signal of this cluster, in log order; None is a tombstone."""
+        self._pace.end_rest()
         if isinstance(key, SnapshotsKey) and key.source == self._here:
             assert value is None or isinstance(value, PositionSnapshots)
             self._snapshots = value
@@ -200,9 +153,7 @@ class ReplicationController:
             self._group(key.group).state.update_read(key.source, value)
             self._read_back(key, value)
             if key.source != self._here:
-                self._updated = True
-                soonest_ms = self._looked_ms + self._limits.update_interval_ms
-                self._next_ms = min(self._next_ms, soonest_ms)
+                self._pace.updated()
         elif isinstance(key, AppliedKey) and key.source == self._here:
             assert value is None or isinstance(value, Applied)
             self._group(key.group).state.applied_read(value)
@@ -210,30 +161,25 @@ class ReplicationController:
 
     def _read_back(self, key: UpdateKey | AppliedKey, value: SignalValue | None) -> None:
         group = self._group(key.group)
-        unread = group.unread
         if key.source == self._here:
             group.untold_since_ms = None  # until the next look
-        if key in unread and unread[key] == value:
-            del unread[key]
-            if isinstance(value, Applied) and value.applied_offset is not None:
-                self._next_ms = 0  # it was moved: a walk may have been cut short
+        if group.read_back(key, value):
+            self._pace.at_once()  # the group was moved: a walk may have been cut short
 
     def caught_up(self, now_ms: int) -> list[ControllerEffect]:
-        """All markers that were there at the start were read."""
+        """All signals that were there at the start were read."""
         self._caught_up = True
         return self._go_on(now_ms)
 
-    def _group(self, name: str) -> _Group:
+    def _group(self, name: str) -> GroupBetweenRounds:
         group = self.groups.get(name)
         if group is None:
-            group = self.groups[name] = _Group(ReplicatedGroup(self._here))
+            state = ReplicatedGroup(self._here)
+            group = GroupBetweenRounds(name, self._data, self._here, state)
+            self.groups[name] = group
         return group
 
     # -- rounds
-
-    def _end_rest(self) -> None:
-        """Has the next look come as soon as in times of change."""
-        self._next_ms = min(self._next_ms, self._began_ms + self._limits.poll_interval_ms)
 
     def tick(self, now_ms: int) -> list[ControllerEffect]:
         """Begins the next round when it is time."""
@@ -244,10 +190,10 @@ class ReplicationController:
             return []
         round_ = self._round
         if round_ is None:
-            if now_ms < self._next_ms:
+            if now_ms < self._pace.next_ms:
                 return []
             self._number += 1
-            self._began_ms, self._updated = now_ms, False
+            self._pace.look_begins(now_ms)
             self._round = _Round(self._number)
             return [Poll(self._number, self._data, tuple(self.groups))]
         if round_.view is None or round_.evaluation is not None:
@@ -264,7 +210,7 @@ class ReplicationController:
         positions_end: EndOffset,
         now_ms: int,
     ) -> list[ControllerEffect]:
-        """What `Poll` asked for.
+        """The result of `Poll`.
 
         Args:
             number: of the poll.
@@ -278,18 +224,11 @@ class ReplicationController:
             return []
         before, self._view = self._view, view
         if view != before:
-            self._changed_ms = now_ms
+            self._pace.changed(now_ms)
         if before is None or before[:2] != view[:2]:
             self._window = LogWindow()
         for name, seen in groups.items():
-            group = self._group(name)
-            if group.seen is None or group.seen.offset != seen.offset:
-                group.since_ms = now_ms
-            group.seen = seen
-            if not group.untold(view):
-                group.untold_since_ms = None
-            elif group.untold_since_ms is None:
-                group.untold_since_ms = now_ms
+            self._group(name).polled(seen, view, now_ms)
         round_.view, round_.positions_end, round_.left = view, positions_end, list(groups)
         return self._go_on(now_ms)
 
@@ -299,37 +238,22 @@ class ReplicationController:
         while round_.left:
             name = round_.left.pop()
             group = self.groups[name]
-            if self._is_busy(group, now_ms):
+            if group.is_busy(now_ms, self._limits.read_back_ms):
                 continue
             evaluation = self._evaluation(round_, group, now_ms)
             if evaluation is None:
                 continue
-            self._changed_ms = now_ms
+            self._pace.changed(now_ms)
             round_.group, round_.evaluation = name, evaluation
             wanted = self._advance(round_, None, effects, now_ms)
             if wanted:
                 return [*effects, *wanted]
-        self._round, self._looked_ms, limits = None, now_ms, self._limits
-        if self._updated:
-            self._next_ms = now_ms + limits.update_interval_ms
-        elif now_ms < self._changed_ms + limits.rest_after_ms:
-            soonest_ms = now_ms + limits.update_interval_ms
-            self._next_ms = max(self._began_ms + limits.poll_interval_ms, soonest_ms)
-        else:
-            # In step with the other partitions that rest: they share a look.
-            self._next_ms = (now_ms // limits.rest_interval_ms + 1) * limits.rest_interval_ms
+        self._round = None
+        self._pace.look_ended(now_ms)
         return effects
 
-    def _is_busy(self, group: _Group, now_ms: int) -> bool:
-        """Whether decisions are on their way; a marker that was replaced is not waited for long."""
-        if group.move is not None:
-            return True
-        if now_ms >= group.written_ms + self._limits.read_back_ms:
-            group.unread.clear()
-        return bool(group.unread)
-
     def _evaluation(
-        self, round_: _Round, group: _Group, now_ms: int
+        self, round_: _Round, group: GroupBetweenRounds, now_ms: int
     ) -> Generator[ReadLog, LogRead, Evaluation] | None:
         """An evaluation of a group; None: nothing has changed since the last one."""
         view, seen, limits = round_.view, group.seen, self._limits
@@ -356,7 +280,7 @@ class ReplicationController:
         )
 
     def log_read(self, number: int, read: LogRead, now_ms: int) -> list[ControllerEffect]:
-        """What `ReadRecords` asked for."""
+        """The result of `ReadRecords`."""
         round_ = self._round
         if round_ is None or round_.number != number or round_.asked is None:
             return []
@@ -390,38 +314,8 @@ class ReplicationController:
         round_.evaluation = None
         group = self.groups[round_.group]
         group.standing = found.standing
-        effects += [
-            self._carried_out(round_.group, group, decision, now_ms) for decision in found.decisions
-        ]
+        effects += [group.carry_out(decision, now_ms) for decision in found.decisions]
         return []
-
-    def _carried_out(
-        self, name: str, group: _Group, decision: Decision, now_ms: int
-    ) -> ControllerEffect:
-        match decision:
-            case Publish(update):
-                group.published_ms = now_ms
-                return self._written(UpdateKey(self._data, self._here, name), update, now_ms)
-            case Note(applied):
-                return self._written(AppliedKey(self._data, self._here, name), applied, now_ms)
-            case Move(expected, applied):
-                group.move = decision
-                return MoveGroup(
-                    name,
-                    self._data,
-                    applied.incarnation,
-                    expected,
-                    applied.offset,
-                    applied.generation,
-                )
-
-    def _written(
-        self, key: UpdateKey | AppliedKey, value: Update | Applied, now_ms: int
-    ) -> WriteMarker:
-        group = self._group(key.group)
-        group.unread[key] = value
-        group.written_ms = now_ms
-        return WriteMarker(key, value)
 
     def reset(self, group: str, offset: Offset) -> None:
         """An operator sets a group back everywhere, to `offset` here (I10); the next round does it.
@@ -429,17 +323,9 @@ class ReplicationController:
         What came of it is the group's standing.
         """
         self._group(group).reset_to = offset
-        self._end_rest()
+        self._pace.end_rest()
 
     def moved(self, group: str, now_ms: int, *, done: bool) -> list[ControllerEffect]:
-        """What became of `MoveGroup`."""
+        """The result of `MoveGroup`."""
         held = self.groups.get(group)
-        if held is None or held.move is None:
-            return []
-        move, held.move = held.move, None
-        held.looked_at = None
-        held.since_ms = now_ms
-        if not done:
-            held.standing = Standing.ACTIVE
-            return []
-        return [self._written(AppliedKey(self._data, self._here, group), move.applied, now_ms)]
+        return [] if held is None else held.moved(now_ms, done=done)

@@ -1,13 +1,13 @@
-"""What the controller of a data partition asks of its driver. Effects are carried out in order.
+"""Effects of the controller of a data partition, which the driver carries out in order.
 
 *Source*: protocols.md I6-I9. Each is carried out before the next one begins. When a write fails, or
-nobody knows, the controller is over: another one begins by reading the markers.
+its fate is unknown, the controller ends: another one begins by reading the signals.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from stilltide.pipeline.core.groups.position_snapshot_effects import WriteMarker
+from stilltide.pipeline.core.groups.position_snapshot_effects import WriteSignal
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
@@ -66,5 +66,5 @@ class MoveGroup:
     generation: int
 
 
-ControllerEffect = Poll | ReadRecords | MoveGroup | WriteMarker
+ControllerEffect = Poll | ReadRecords | MoveGroup | WriteSignal
 """What the driver carries out."""

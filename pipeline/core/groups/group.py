@@ -8,7 +8,7 @@
 - I10 After a reset by hand the group is left alone until it has itself passed where it was; a
   higher generation is the only thing that moves it back.
 
-All state is that of the markers as they are read; what an evaluation decides is written, and the
+All state is that of the signals as they are read; what an evaluation decides is written, and the
 next evaluation waits until it was read back. So a second controller, or a lost write, changes what
 is decided next, never what it is based on.
 """
@@ -104,7 +104,7 @@ class ReplicatedGroup:
         self._here = here
         self.updates: dict[ClusterName, Update] = {}
         self.applied: Applied | None = None
-        self.version = 0  # of what the markers say
+        self.version = 0  # of the signals read
 
     def update_read(self, source: ClusterName, update: Update | None) -> None:
         """The newest update of a cluster; None: a tombstone."""
@@ -141,7 +141,7 @@ class ReplicatedGroup:
         return noted if noted is not None and noted.incarnation == topic else None
 
     def reached(self, topic: bytes) -> int:
-        """The highest offset here that the markers tell of; -1: none."""
+        """The highest offset here that a signal names; -1: none."""
         return _highest(self.own(topic), self.noted(topic))
 
     def read_anywhere(self) -> Claims:

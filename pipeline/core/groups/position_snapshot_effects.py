@@ -1,7 +1,7 @@
-"""What the replication controller asks of its driver. Effects are carried out in their order.
+"""Effects of position snapshots, which the driver carries out in their order.
 
-*Source*: protocols.md I. When a write fails, or nobody knows, the controller is over: another one
-begins by reading the markers.
+*Source*: protocols.md I. When a write fails, or its fate is unknown, the controller ends:
+another one begins by reading the signals.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from stilltide.schemas.values import ClusterName
 
 
 @dataclass(frozen=True, slots=True)
-class WriteMarker:
-    """Write a marker on this cluster; what becomes of it is read back."""
+class WriteSignal:
+    """Write a signal on this cluster; the controller reads the signal back."""
 
     key: SignalKey
     value: SignalValue
@@ -37,5 +37,5 @@ class ReadEnd:
     attempt_id: bytes
 
 
-SnapshotEffect = WriteMarker | ReadDecidedEnd | ReadEnd
+SnapshotEffect = WriteSignal | ReadDecidedEnd | ReadEnd
 """What the driver carries out."""

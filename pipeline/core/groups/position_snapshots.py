@@ -6,7 +6,9 @@
 its time is up; an attempt counts answers of its own id and round, one for each cluster; a request
 is answered by a decided end that was computed after it was read.
 
-Refuses to ask while a link is down, and when nothing was decided since the last snapshot started.
+Refuses to ask before every link into this cluster has written a bucket for the data partition, and
+when nothing was decided since the last snapshot started. Whether the links still run is not
+checked: an attempt across a stopped link times out.
 """
 
 from collections.abc import Collection
@@ -17,8 +19,9 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
-    WriteMarker,
+    WriteSignal,
 )
+from stilltide.pipeline.core.groups.position_snapshot_requests import PositionRequests
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.signals import (
     Position,
@@ -132,8 +135,7 @@ class PositionSnapshotBuilder:
         self._attempt: _Attempt | None = None
         self._failures = 0
         self._next_ms = 0
-        self._requests: dict[ClusterName, PositionSnapshotRequest] = {}  # not answered yet
-        self._answers: dict[ClusterName, PositionSnapshotResponse] = {}  # the last one to each
+        self._requests = PositionRequests()
 
     @property
     def pending_since_ms(self) -> int | None:
@@ -143,7 +145,7 @@ class PositionSnapshotBuilder:
     @property
     def is_asked(self) -> bool:
         """Whether a request of another cluster waits for its answer."""
-        return bool(self._requests)
+        return bool(self._requests.open)
 
     @property
     def missing(self) -> frozenset[ClusterName]:
@@ -167,7 +169,10 @@ class PositionSnapshotBuilder:
         return self.tick(now_ms)
 
     def links_changed(self, now_ms: int, *, connected: bool) -> list[SnapshotEffect]:
-        """Whether every link from and to this cluster works."""
+        """Whether every link into this cluster has written a bucket for the data partition.
+
+        A link that has stopped since still counts.
+        """
         self._connected = connected
         return self.tick(now_ms)
 
@@ -207,18 +212,18 @@ class PositionSnapshotBuilder:
         assert self._decided is not None
         attempt.missing = set(self._remotes)
         request = PositionSnapshotRequest(attempt.id, attempt.round, *self._decided)
-        return [WriteMarker(RequestKey(self._data, self._here), request)]
+        return [WriteSignal(RequestKey(self._data, self._here), request)]
 
-    # -- markers
+    # -- signals
 
-    def marker_read(self, key: SignalKey, value: SignalValue, now_ms: int) -> list[SnapshotEffect]:
-        """A marker that has taken effect on this cluster, in log order; others are ignored."""
+    def signal_read(self, key: SignalKey, value: SignalValue, now_ms: int) -> list[SnapshotEffect]:
+        """A signal that has taken effect on this cluster, in log order; others are ignored."""
         if isinstance(key, RequestKey) and key.source in self._remotes:
             assert isinstance(value, PositionSnapshotRequest)
             return self._request_read(key.source, value)
         if isinstance(key, ResponseKey) and isinstance(value, PositionSnapshotResponse):
             if key.source == self._here:
-                self._answered(key.target, value)
+                self._requests.answered(key.target, value)
             elif key.target == self._here:
                 return self._response_read(key.source, value, now_ms)
         elif isinstance(value, PositionSnapshots) and key.source == self._here:
@@ -226,24 +231,18 @@ class PositionSnapshotBuilder:
         return []
 
     def caught_up(self, now_ms: int) -> list[SnapshotEffect]:
-        """All markers that were there at the start were read: answers what was never answered."""
+        """All signals that were there at the start were read: answers the open requests."""
         self._caught_up = True
         asked: list[SnapshotEffect] = [
-            ReadDecidedEnd(asker, request) for asker, request in self._requests.items()
+            ReadDecidedEnd(asker, request) for asker, request in self._requests.open.items()
         ]
         return asked + self.tick(now_ms)
 
     def _request_read(
         self, asker: ClusterName, request: PositionSnapshotRequest
     ) -> list[SnapshotEffect]:
-        answer = self._answers.get(asker)
-        if answer is not None and answer[:2] == request[:2]:
-            return []
-        before = self._requests.get(asker)
-        self._requests[asker] = request
-        if not self._caught_up or (before is not None and before[:2] == request[:2]):
-            return []
-        return [ReadDecidedEnd(asker, request)]
+        is_new = self._requests.read(asker, request)
+        return [ReadDecidedEnd(asker, request)] if is_new and self._caught_up else []
 
     def decided_end_read(
         self,
@@ -255,17 +254,11 @@ class PositionSnapshotBuilder:
     ) -> list[SnapshotEffect]:
         """What `ReadDecidedEnd` asked for."""
         effects = self.log_moved(incarnation, decided_end, now_ms)
-        if self._requests.get(asker) != request:
+        if self._requests.open.get(asker) != request:
             return effects
         answer = PositionSnapshotResponse(request.id, request.round, incarnation, decided_end)
-        self._answered(asker, answer)
-        return [WriteMarker(ResponseKey(self._data, self._here, asker), answer), *effects]
-
-    def _answered(self, asker: ClusterName, answer: PositionSnapshotResponse) -> None:
-        self._answers[asker] = answer
-        request = self._requests.get(asker)
-        if request is not None and request[:2] == answer[:2]:
-            del self._requests[asker]
+        self._requests.answered(asker, answer)
+        return [WriteSignal(ResponseKey(self._data, self._here, asker), answer), *effects]
 
     def _response_read(
         self, source: ClusterName, response: PositionSnapshotResponse, now_ms: int
@@ -307,10 +300,10 @@ class PositionSnapshotBuilder:
         kept = before.snapshots if before and before.incarnation == incarnation else ()
         kept = with_snapshot(kept, snapshot, self._limits.snapshots_max)
         value = PositionSnapshots(incarnation, attempt.started_at, kept)
-        return [WriteMarker(SnapshotsKey(self._data, self._here), value)]
+        return [WriteSignal(SnapshotsKey(self._data, self._here), value)]
 
     def _snapshots_read(self, value: PositionSnapshots, now_ms: int) -> list[SnapshotEffect]:
-        """I4: durable, so it counts; whoever wrote it."""
+        """I4: the snapshot is durable, so it counts, whichever owner wrote it."""
         self.cached = value
         attempt = self._attempt
         if attempt is not None and any(one.id == attempt.id for one in value.snapshots):

@@ -2,8 +2,13 @@
 
 *Source*: protocols.md H3, H5.
 *Invariants*: within a target incarnation buckets ascend on both sides and do not overlap, numbers
-always ascend; a stretch that follows its predecessor without a gap joins it until either side
-would pass 10 000 offsets; a bucket that translates nothing any more is dropped.
+always ascend; a stretch that follows its predecessor without a gap joins it while the bucket
+then spans at most 10 000 offsets on either side; a bucket that translates nothing any more is
+dropped.
+
+A bucket's range on the source never passes 10 000 offsets. Its range on the target can: a stretch
+opens a bucket of its own however far apart its copies lie, and they lie far apart when other
+producers write between the copies of one chunk.
 """
 
 from collections.abc import Mapping
@@ -15,7 +20,7 @@ from stilltide.schemas.replication.positions import Bucket
 from stilltide.schemas.values import EndOffset, Offset
 
 SPAN_MAX = 10_000
-"""Offsets of a bucket, on either side, before the next one is opened."""
+"""Offsets that a bucket grows to on either side before the next bucket is opened."""
 
 
 class Stretch(NamedTuple):

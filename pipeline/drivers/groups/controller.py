@@ -30,7 +30,7 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
-    WriteMarker,
+    WriteSignal,
 )
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
 from stilltide.pipeline.core.machine import Machine
@@ -119,17 +119,17 @@ class ControlledPartition:
         """Those that are replicated."""
         return self._deps.replicated(self._data.topic, self.machine.groups)
 
-    def marker_read(self, key: SignalKey, value: SignalValue | None) -> None:
+    def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """A marker of this cluster, in log order."""
-        self.machine.marker_read(key, value)
+        self.machine.signal_read(key, value)
         if value is not None:
-            self._snapshot_marker_read(key, value)
+            self._snapshot_signal_read(key, value)
         self._groups.wake()
 
-    def _snapshot_marker_read(self, key: SignalKey, value: SignalValue) -> None:
+    def _snapshot_signal_read(self, key: SignalKey, value: SignalValue) -> None:
         builder, now_ms = self.builder, self._now_ms()
         since_ms, completed = builder.pending_since_ms, builder.counts.completed
-        self._snapshots.add(builder.marker_read(key, value, now_ms))
+        self._snapshots.add(builder.signal_read(key, value, now_ms))
         if since_ms is not None and builder.counts.completed > completed:
             self._deps.snapshot_taken((now_ms - since_ms) / 1000)
 
@@ -169,7 +169,7 @@ class ControlledPartition:
 
     async def _carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
         match effect:
-            case WriteMarker(key, value):
+            case WriteSignal(key, value):
                 await self._write(key, value)
                 return []
             case ReadDecidedEnd():

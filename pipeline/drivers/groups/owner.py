@@ -22,10 +22,10 @@ from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.groups.controller import (
-    ControllerLimits,
     ReplicationController,
     SyncMode,
 )
+from stilltide.pipeline.core.groups.pace import ControllerLimits
 from stilltide.pipeline.core.groups.position_snapshots import (
     NONCE_BYTES,
     PositionSnapshotBuilder,
@@ -227,7 +227,7 @@ class OwnedReplication:
             return item.end_offset
         if item.topic == REPLICATION_MARKERS:
             key, value = replication_markers.decode(item.key, item.value)
-            self._of(key.data).marker_read(key, value)
+            self._of(key.data).signal_read(key, value)
         else:
             bucket_key = replication_positions.decode_key(item.key)
             bucket = None

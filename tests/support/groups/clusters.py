@@ -12,7 +12,8 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.readers import Committed
-from stilltide.pipeline.core.groups.controller import ControllerLimits, SyncMode
+from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.core.groups.pace import ControllerLimits
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLimits
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps, ReplicationDriver

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 
 from stilltide.pipeline.core.groups.controller import (
-    ControllerLimits,
     ReplicationController,
     SyncMode,
 )
@@ -15,10 +14,11 @@ from stilltide.pipeline.core.groups.controller_effects import MoveGroup, Poll, R
 from stilltide.pipeline.core.groups.frontier import LogRead, VisibleRecord, read_again
 from stilltide.pipeline.core.groups.group import GroupSeen
 from stilltide.pipeline.core.groups.lag import read_again_at_most
+from stilltide.pipeline.core.groups.pace import ControllerLimits
 from stilltide.pipeline.core.groups.position_snapshot_effects import (
     ReadDecidedEnd,
     ReadEnd,
-    WriteMarker,
+    WriteSignal,
 )
 from stilltide.pipeline.core.groups.position_snapshots import (
     PositionSnapshotBuilder,
@@ -50,12 +50,12 @@ class ControllerActor:
             data, cluster.name, others, mode=mode, limits=ControllerLimits()
         )
         self.todo: deque[object] = deque()
-        self.markers_at = self.positions_at = 0
-        self.markers_end = cluster.markers.end
+        self.signals_at = self.positions_at = 0
+        self.signals_end = cluster.markers.end
         self.caught_up = False
         self.polled_of = b""
         self.handlers: dict[type, Callable[..., None]] = {
-            WriteMarker: self.on_write_marker,
+            WriteSignal: self.on_write_signal,
             ReadDecidedEnd: self.on_read_decided_end,
             ReadEnd: self.on_read_end,
             Poll: self.on_poll,
@@ -72,7 +72,7 @@ class ControllerActor:
             handler = self.handlers.get(type(effect))
             handler(effect) if handler else effect()
             return True
-        choices = [lambda: self.read_markers(count), self.read_positions, self.tick]
+        choices = [lambda: self.read_signals(count), self.read_positions, self.tick]
         first = pick % len(choices)
         return any(choice() for choice in choices[first:] + choices[:first])
 
@@ -89,18 +89,18 @@ class ControllerActor:
                 self.todo += machine.tick(now_ms)
         return len(self.todo) > before
 
-    def read_markers(self, count: int) -> bool:
+    def read_signals(self, count: int) -> bool:
         """Some of this cluster's."""
         log, now_ms = self.cluster.markers, self.world.now_ms
         stable = log.stable
-        end = min(stable, self.markers_at + count)
-        moved = end > self.markers_at
-        for _, (key, value) in log.visible(self.markers_at, end):
+        end = min(stable, self.signals_at + count)
+        moved = end > self.signals_at
+        for _, (key, value) in log.visible(self.signals_at, end):
             if key.data == self.data:
-                self.machine.marker_read(key, value)
-                self.todo += self.builder.marker_read(key, value, now_ms)
-        self.markers_at = end
-        if not self.caught_up and self.markers_at >= self.markers_end:
+                self.machine.signal_read(key, value)
+                self.todo += self.builder.signal_read(key, value, now_ms)
+        self.signals_at = end
+        if not self.caught_up and self.signals_at >= self.signals_end:
             self.caught_up = moved = True
             self.todo += self.builder.caught_up(now_ms)
             self.todo += self.machine.caught_up(now_ms)
@@ -120,7 +120,7 @@ class ControllerActor:
 
     # -- effects
 
-    def on_write_marker(self, effect: WriteMarker):
+    def on_write_signal(self, effect: WriteSignal):
         """Checks what it says before it is said."""
         key, value = effect.key, effect.value
         if isinstance(key, UpdateKey) and isinstance(value, Update):
@@ -243,7 +243,7 @@ class System:
             end_txn(txn, committed=False)
 
     def kill_controller(self, at: int, *, zombie: bool = False):
-        """Another one begins by reading the markers; a zombie does not know."""
+        """Another one begins by reading the signals; a zombie does not know."""
         actor = self.controllers[at]
         if zombie:
             self.zombies = [*self.zombies[-2:], actor]

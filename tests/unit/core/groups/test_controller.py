@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from stilltide.pipeline.core.groups.controller import (
-    ControllerLimits,
     ReplicationController,
     SyncMode,
 )
@@ -18,7 +17,8 @@ from stilltide.pipeline.core.groups.controller_effects import (
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, VisibleRecord
 from stilltide.pipeline.core.groups.group import GroupSeen, Standing
 from stilltide.pipeline.core.groups.lag import GroupLag
-from stilltide.pipeline.core.groups.position_snapshot_effects import WriteMarker
+from stilltide.pipeline.core.groups.pace import ControllerLimits
+from stilltide.pipeline.core.groups.position_snapshot_effects import WriteSignal
 from stilltide.pipeline.core.offset_index import intervals
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
@@ -54,12 +54,12 @@ def read(first: int, end: int, to: int = 5) -> LogRead:
 
 
 def begun(claimed: int = 2) -> ReplicationController:
-    """One on `b` that has read its markers and the index up to offset 1, in its first round."""
+    """One on `b` that has read its signals and the index up to offset 1, in its first round."""
     made = ReplicationController(DATA, B, [A], mode=SyncMode.EXACT, limits=LIMITS)
     made.bucket_read(BucketKey(A, B, DATA, 0), BUCKET)
     made.bucket_read(BucketKey(A, B, TopicPartition("u", 0), 0), BUCKET)
     made.positions_read(EndOffset(1), 0)
-    made.marker_read(FROM_A, claiming(claimed))
+    made.signal_read(FROM_A, claiming(claimed))
     assert made.tick(0) == []
     assert made.caught_up(0) == [Poll(1, DATA, ("g",))]
     return made
@@ -86,7 +86,7 @@ def test_a_group_is_moved_to_what_was_read_elsewhere():
     assert made.log_read(1, read(4, 5), 0) == [MoveGroup("g", DATA, ON_B.topic, None, Offset(2), 0)]
     assert made.standing("g") is Standing.MOVING
     noted = Applied(0, ON_B.topic, Offset(2), Offset(2), None, {})
-    assert made.moved("g", 1, done=True) == [WriteMarker(APPLIED_KEY, noted)]
+    assert made.moved("g", 1, done=True) == [WriteSignal(APPLIED_KEY, noted)]
     assert made.moved("g", 1, done=True) == []
 
 
@@ -111,24 +111,24 @@ def test_what_comes_late_or_twice_changes_nothing():
 
 
 def test_a_group_is_looked_at_again_when_its_note_was_read_back():
-    """I9: what is decided next is based on what the markers say."""
+    """I9: what is decided next is based on what the signals say."""
     made = begun()
     polled(made)
     made.log_read(1, read(0, 4), 0)
     made.log_read(1, read(4, 5), 0)
     (write,) = made.moved("g", 0, done=True)
-    assert isinstance(write, WriteMarker)
+    assert isinstance(write, WriteSignal)
     there = GroupSeen(Offset(2), 0)
     assert made.tick(100) == [Poll(2, DATA, ("g",))]
-    made.marker_read(FROM_A, claiming(3))
+    made.signal_read(FROM_A, claiming(3))
     assert polled(made, there, number=2, now_ms=100) == [], "not read back"
-    made.marker_read(write.key, write.value)
+    made.signal_read(write.key, write.value)
     assert made.tick(200) == [Poll(3, DATA, ("g",))]
     move = MoveGroup("g", DATA, ON_B.topic, Offset(2), Offset(3), 0)
     assert polled(made, there, number=3, now_ms=200) == [move], "the log was read before"
 
 
-def test_a_marker_that_is_never_read_back_is_not_waited_for_long():
+def test_a_signal_that_is_never_read_back_is_not_waited_for_long():
     """A write that was replaced, and compacted away, before it was read."""
     made = begun()
     polled(made)
@@ -140,7 +140,7 @@ def test_a_marker_that_is_never_read_back_is_not_waited_for_long():
     made.tick(10_000)
     effects = polled(made, GroupSeen(Offset(2), 0), number=3, now_ms=10_000)
     noted = Applied(0, ON_B.topic, Offset(2), None, None, {})
-    assert effects == [WriteMarker(APPLIED_KEY, noted)]
+    assert effects == [WriteSignal(APPLIED_KEY, noted)]
 
 
 def test_a_move_that_was_refused_is_thought_over():
@@ -176,8 +176,8 @@ def resting() -> tuple[ReplicationController, int, int]:
     """One that has looked at an idle group until it rests; the last look's number, and its time."""
     made = begun(claimed=0)
     (write,) = polled(made, IDLE)
-    assert isinstance(write, WriteMarker)
-    made.marker_read(write.key, write.value)
+    assert isinstance(write, WriteSignal)
+    made.signal_read(write.key, write.value)
     number, now_ms = 1, 0
     while made.deadline_ms == now_ms + LIMITS.poll_interval_ms:
         number, now_ms = number + 1, made.deadline_ms
@@ -202,11 +202,11 @@ def test_where_nothing_changes_it_looks_seldom():
 @pytest.mark.parametrize(
     "news",
     [
-        lambda made: made.marker_read(UPDATE_KEY, claiming(2)),
+        lambda made: made.signal_read(UPDATE_KEY, claiming(2)),
         lambda made: made.bucket_read(BucketKey(A, B, DATA, 0), BUCKET),
         lambda made: made.reset("g", Offset(0)),
     ],
-    ids=["marker", "bucket", "reset"],
+    ids=["signal", "bucket", "reset"],
 )
 def test_news_ends_a_rest(news: Callable[[ReplicationController], None]):
     """The next look comes as if something had changed lately."""
@@ -218,11 +218,11 @@ def test_news_ends_a_rest(news: Callable[[ReplicationController], None]):
 def test_an_update_of_another_cluster_is_looked_into_at_once():
     """Also one that comes while a look is under way, which may have been too early for it."""
     made, number, now_ms = resting()
-    made.marker_read(FROM_A, Update(0, ON_A.topic, Offset(0), {ON_B: intervals.below(5)}))
+    made.signal_read(FROM_A, Update(0, ON_A.topic, Offset(0), {ON_B: intervals.below(5)}))
     assert made.deadline_ms == now_ms + LIMITS.update_interval_ms
     now_ms += LIMITS.update_interval_ms
     assert made.tick(now_ms) == [Poll(number + 1, DATA, ("g",))]
-    made.marker_read(FROM_A, Update(0, ON_A.topic, Offset(0), {ON_B: intervals.below(5)}))
+    made.signal_read(FROM_A, Update(0, ON_A.topic, Offset(0), {ON_B: intervals.below(5)}))
     assert made.deadline_ms is None
     made.polled(number + 1, view(), {}, EndOffset(1), now_ms + 7)
     assert made.deadline_ms == now_ms + 7 + LIMITS.update_interval_ms
@@ -274,16 +274,16 @@ def test_updates_of_a_group_come_at_intervals():
     active = GroupSeen(Offset(3), 0, active=True)
     assert polled(made, active) == [ReadRecords(1, Offset(3), EndOffset(4))]
     (first,) = made.log_read(1, read(3, 4), 0)
-    assert isinstance(first, WriteMarker)
+    assert isinstance(first, WriteSignal)
     assert first.key == UPDATE_KEY
-    made.marker_read(first.key, first.value)
+    made.signal_read(first.key, first.value)
     made.tick(100)
     further = active._replace(offset=Offset(4))
     assert polled(made, further, number=2, now_ms=100) == []
     assert made.standing("g") is Standing.PUBLISHED_LATELY
     made.tick(200)
     (second,) = polled(made, further, number=3, now_ms=200)
-    assert isinstance(second, WriteMarker)
+    assert isinstance(second, WriteSignal)
     assert second.value == Update(
         0, ON_B.topic, Offset(4), {ON_A: intervals.below(4), ON_B: intervals.below(5)}
     )
@@ -298,9 +298,9 @@ def test_what_no_update_tells_yet_is_said():
     assert made.lag("h", 0) is None
     assert made.lag("g", 90) == GroupLag(Standing.NOTHING_CLAIMED, 3, 40)
     (write,) = made.log_read(1, read(3, 4), 60)
-    assert isinstance(write, WriteMarker)
+    assert isinstance(write, WriteSignal)
     assert made.lag("g", 90) == GroupLag(Standing.ACTIVE, 3, 40), "written is not durable"
-    made.marker_read(write.key, write.value)
+    made.signal_read(write.key, write.value)
     assert made.lag("g", 90) == GroupLag(Standing.ACTIVE, 0, 0)
     made.tick(200)
     polled(made, active._replace(offset=Offset(4)), number=2, now_ms=200)
@@ -317,7 +317,7 @@ def test_an_operator_s_reset_is_done_in_the_next_round():
     assert effects == [ReadRecords(1, Offset(1), EndOffset(4))]
     (write,) = made.log_read(1, read(1, 4), 0)
     claimed: Claims = {ON_A: intervals.below(1), ON_B: intervals.below(1)}
-    assert write == WriteMarker(UPDATE_KEY, Update(1, ON_B.topic, Offset(1), claimed))
+    assert write == WriteSignal(UPDATE_KEY, Update(1, ON_B.topic, Offset(1), claimed))
 
 
 def test_another_topic_of_that_name_is_read_anew():

@@ -8,7 +8,7 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
-    WriteMarker,
+    WriteSignal,
 )
 from stilltide.pipeline.core.groups.position_snapshots import (
     PositionSnapshotBuilder,
@@ -36,7 +36,7 @@ FIRST = b"nonce---" + bytes(7) + b"\x01"
 
 
 def builder(*remotes: ClusterName, decided: int = 5) -> PositionSnapshotBuilder:
-    """One that has read its markers, with links connected, before its first attempt."""
+    """One that has read its signals, with links connected, before its first attempt."""
     made = PositionSnapshotBuilder(
         DATA, A, remotes or (B,), nonce=b"nonce---", limits=PositionSnapshotLimits()
     )
@@ -56,7 +56,7 @@ def asking(*remotes: ClusterName) -> PositionSnapshotBuilder:
 def asked(round_: int = 1, decided: int = 5, attempt: bytes = FIRST) -> list[SnapshotEffect]:
     """A request of `a`."""
     request = PositionSnapshotRequest(attempt, round_, ON_A, EndOffset(decided))
-    return [WriteMarker(RequestKey(DATA, A), request)]
+    return [WriteSignal(RequestKey(DATA, A), request)]
 
 
 def answered(
@@ -69,7 +69,7 @@ def answered(
     """A response that took effect, 9 ms later."""
     topic = ON_B if who == B else ON_C
     value = PositionSnapshotResponse(attempt, round_, topic, EndOffset(decided))
-    return made.marker_read(ResponseKey(DATA, who, A), value, 9)
+    return made.signal_read(ResponseKey(DATA, who, A), value, 9)
 
 
 def snapshot(local_end: int) -> PositionSnapshot:
@@ -100,10 +100,10 @@ def test_a_snapshot_counts_when_it_is_read_back():
     value = PositionSnapshots(
         ON_A, EndOffset(5), (PositionSnapshot(FIRST, EndOffset(9), (position,), 0, 9),)
     )
-    assert write == WriteMarker(SnapshotsKey(DATA, A), value)
+    assert write == WriteSignal(SnapshotsKey(DATA, A), value)
     assert made.cached is None
     assert made.pending_since_ms == 0
-    made.marker_read(SnapshotsKey(DATA, A), value, 10)
+    made.signal_read(SnapshotsKey(DATA, A), value, 10)
     assert (made.cached, made.pending_since_ms, made.counts.completed) == (value, None, 1)
     assert made.deadline_ms is None, "nothing was decided since it started"
     assert made.log_moved(ON_A, EndOffset(6), 20) == []
@@ -123,7 +123,7 @@ def test_the_second_round_asks_everybody_again():
     assert answered(made, C, 4, 2) == []
     assert answered(made, B, 9, 2) == [ReadEnd(FIRST)]
     (write,) = made.end_read(FIRST, ON_A, EndOffset(9))
-    assert isinstance(write, WriteMarker)
+    assert isinstance(write, WriteSignal)
     assert isinstance(write.value, PositionSnapshots)
     assert [one.end_offset for one in write.value.snapshots[0].positions] == [7, 3]
 
@@ -158,36 +158,36 @@ def test_a_request_is_answered_by_what_is_decided_after_it_was_read():
     """I2, I3: each once, whatever else is going on."""
     made = builder()
     request = PositionSnapshotRequest(b"x" * 16, 1, ON_B, EndOffset(3))
-    (ask,) = made.marker_read(RequestKey(DATA, B), request, 0)
+    (ask,) = made.signal_read(RequestKey(DATA, B), request, 0)
     assert ask == ReadDecidedEnd(B, request)
-    assert made.marker_read(RequestKey(DATA, B), request, 0) == [], "it is being answered"
+    assert made.signal_read(RequestKey(DATA, B), request, 0) == [], "it is being answered"
     answer = PositionSnapshotResponse(b"x" * 16, 1, ON_A, EndOffset(8))
     (write,) = made.decided_end_read(B, request, ON_A, EndOffset(8), 0)
-    assert write == WriteMarker(ResponseKey(DATA, A, B), answer)
+    assert write == WriteSignal(ResponseKey(DATA, A, B), answer)
     assert made.decided_end_read(B, request, ON_A, EndOffset(9), 0) == []
-    assert made.marker_read(RequestKey(DATA, B), request, 0) == [], "it was answered"
+    assert made.signal_read(RequestKey(DATA, B), request, 0) == [], "it was answered"
 
 
 def test_a_newer_request_makes_an_older_one_moot():
     """I2: the asker has given it up."""
     made = builder()
     older, newer = (PositionSnapshotRequest(bytes([n]) * 16, 1, ON_B, EndOffset(3)) for n in (1, 2))
-    made.marker_read(RequestKey(DATA, B), older, 0)
-    made.marker_read(RequestKey(DATA, B), newer, 0)
+    made.signal_read(RequestKey(DATA, B), older, 0)
+    made.signal_read(RequestKey(DATA, B), newer, 0)
     assert made.decided_end_read(B, older, ON_A, EndOffset(8), 0) == []
     assert len(made.decided_end_read(B, newer, ON_A, EndOffset(8), 0)) == 1
 
 
 def test_a_controller_that_begins_answers_what_was_never_answered():
-    """I2: its own answers are among the markers that it reads first."""
+    """I2: its own answers are among the signals that it reads first."""
     made = PositionSnapshotBuilder(
         DATA, A, (B, C), nonce=b"nonce---", limits=PositionSnapshotLimits()
     )
     request = PositionSnapshotRequest(b"x" * 16, 2, ON_B, EndOffset(3))
-    made.marker_read(RequestKey(DATA, B), request, 0)
-    made.marker_read(RequestKey(DATA, C), request, 0)
+    made.signal_read(RequestKey(DATA, B), request, 0)
+    made.signal_read(RequestKey(DATA, C), request, 0)
     answer = PositionSnapshotResponse(b"x" * 16, 2, ON_A, EndOffset(8))
-    made.marker_read(ResponseKey(DATA, A, B), answer, 0)
+    made.signal_read(ResponseKey(DATA, A, B), answer, 0)
     assert made.caught_up(0) == [ReadDecidedEnd(C, request)]
 
 

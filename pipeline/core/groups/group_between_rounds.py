@@ -1,0 +1,130 @@
+"""What the controller keeps of a group from one round to the next.
+
+*Source*: protocols.md I8, I9.
+*Invariants*: a group is busy from a decision until that decision was read back, or was replaced on
+its way.
+"""
+
+from dataclasses import dataclass, field
+
+from stilltide.pipeline.core.groups.controller_effects import ControllerEffect, MoveGroup
+from stilltide.pipeline.core.groups.frontier import LogView
+from stilltide.pipeline.core.groups.group import (
+    Decision,
+    GroupSeen,
+    Move,
+    Note,
+    Publish,
+    ReplicatedGroup,
+    Standing,
+)
+from stilltide.pipeline.core.groups.lag import GroupLag
+from stilltide.pipeline.core.groups.position_snapshot_effects import WriteSignal
+from stilltide.schemas.replication.signals import (
+    Applied,
+    AppliedKey,
+    SignalKey,
+    SignalValue,
+    Update,
+    UpdateKey,
+)
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+
+@dataclass(slots=True)
+class GroupBetweenRounds:
+    """A group between rounds."""
+
+    name: str
+    data: TopicPartition
+    here: ClusterName
+    state: ReplicatedGroup
+    seen: GroupSeen | None = None
+    standing: Standing = Standing.NOTHING_CLAIMED
+    looked_at: object = None  # the inputs of the last evaluation
+    published_ms: int | None = None
+    since_ms: int = 0  # its offset has been the same since
+    untold_since_ms: int | None = None  # it has passed the signals of this cluster since then
+    unread: dict[SignalKey, SignalValue] = field(default_factory=dict[SignalKey, SignalValue])
+    written_ms: int = 0
+    move: Move | None = None  # on its way
+    reset_to: Offset | None = None  # wanted by an operator
+
+    def untold(self, view: LogView) -> int:
+        """How many offsets it has passed that no signal of this cluster names."""
+        offset = self.seen.offset if self.seen else None
+        return max(0, (offset or 0) - max(0, self.state.reached(view.incarnation.topic)))
+
+    def lag(self, view: LogView, now_ms: int) -> GroupLag:
+        """How far the group trails, as of the last look."""
+        untold, since_ms = self.untold(view), self.untold_since_ms
+        untold_ms = now_ms - since_ms if untold and since_ms is not None else 0
+        return GroupLag(self.standing, untold, untold_ms)
+
+    def polled(self, seen: GroupSeen, view: LogView, now_ms: int) -> None:
+        """The group as it is now, and the log of the same moment."""
+        if self.seen is None or self.seen.offset != seen.offset:
+            self.since_ms = now_ms
+        self.seen = seen
+        if not self.untold(view):
+            self.untold_since_ms = None
+        elif self.untold_since_ms is None:
+            self.untold_since_ms = now_ms
+
+    def is_busy(self, now_ms: int, read_back_ms: int) -> bool:
+        """Whether decisions are on their way.
+
+        The controller waits for a signal that another one replaced for `read_back_ms` at most.
+        """
+        if self.move is not None:
+            return True
+        if now_ms >= self.written_ms + read_back_ms:
+            self.unread.clear()
+        return bool(self.unread)
+
+    def carry_out(self, decision: Decision, now_ms: int) -> ControllerEffect:
+        """The effect that carries out a decision, which is then on its way."""
+        match decision:
+            case Publish(update):
+                self.published_ms = now_ms
+                return self._write(UpdateKey(self.data, self.here, self.name), update, now_ms)
+            case Note(applied):
+                return self._write(AppliedKey(self.data, self.here, self.name), applied, now_ms)
+            case Move(expected, applied):
+                self.move = decision
+                return MoveGroup(
+                    self.name,
+                    self.data,
+                    applied.incarnation,
+                    expected,
+                    applied.offset,
+                    applied.generation,
+                )
+
+    def moved(self, now_ms: int, *, done: bool) -> list[ControllerEffect]:
+        """The result of `MoveGroup`: a move that was done is noted."""
+        if self.move is None:
+            return []
+        move, self.move = self.move, None
+        self.looked_at = None
+        self.since_ms = now_ms
+        if not done:
+            self.standing = Standing.ACTIVE
+            return []
+        key = AppliedKey(self.data, self.here, self.name)
+        return [self._write(key, move.applied, now_ms)]
+
+    def _write(
+        self, key: UpdateKey | AppliedKey, value: Update | Applied, now_ms: int
+    ) -> WriteSignal:
+        self.unread[key] = value
+        self.written_ms = now_ms
+        return WriteSignal(key, value)
+
+    def read_back(self, key: UpdateKey | AppliedKey, value: SignalValue | None) -> bool:
+        """Takes a signal of the group; True when it ends a move of this controller."""
+        unread = self.unread
+        if key not in unread or unread[key] != value:
+            return False
+        del unread[key]
+        return isinstance(value, Applied) and value.applied_offset is not None

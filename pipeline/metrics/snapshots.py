@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from stilltide.pipeline.core.snapshots.buffer import SnapshotRecord
+from stilltide.pipeline.core.snapshots.sealed import SnapshotRecord
 from stilltide.schemas.snapshots.snapshots import EndKey, PartKey, decode_key
 
 WRITE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)

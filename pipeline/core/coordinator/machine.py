@@ -8,12 +8,11 @@ settled. What is lost on the way is done again after `RETRY_MS`; markers have ke
 Ended repeat harmlessly.
 """
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
+from stilltide.pipeline.core.coordinator.announced import Announced
 from stilltide.pipeline.core.coordinator.barrier import barrier_of
 from stilltide.pipeline.core.coordinator.base import (
     base_of,
@@ -22,7 +21,9 @@ from stilltide.pipeline.core.coordinator.base import (
     live_keys,
     state_of,
 )
+from stilltide.pipeline.core.coordinator.due import DueTransactions
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
+from stilltide.pipeline.core.coordinator.visibility import Reply, VisibilityWaits
 from stilltide.schemas.coordinator.barriers import Barrier
 from stilltide.schemas.coordinator.log_base import decode_state
 from stilltide.schemas.coordinator.markers import Marker
@@ -39,7 +40,6 @@ from stilltide.schemas.coordinator.transactions import (
     LogBody,
     Open,
     Opened,
-    Registered,
     Release,
     Request,
     TimedOut,
@@ -56,16 +56,6 @@ ENDED_DELAY_MS = 100
 """Nobody waits for `Ended`, so it joins the next entry; this long it waits for one."""
 
 FORGET_EVERY_MS = 60 * 1000
-
-ANNOUNCED_MAX = 100_000
-"""Data partitions known to be announced; with more of them, some are announced again."""
-
-
-class Reply(NamedTuple):
-    """Effect: send this answer; what it says is durable."""
-
-    request: Request
-    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +134,13 @@ class Coordinator:
         partition = TopicPartition(TXN_LOG, coordinator)
         self._recovery = Recovery(partition, log_start, base_of)
         self._serving = False
-        self._due: list[tuple[int, int]] = []  # (when_ms, sequence), a heap
-        self._driving: set[int] = set()  # sequences whose participants are being told
-        self._waiting: dict[int, list[Request]] = {}
+        self._due = DueTransactions()
+        self._driving: set[int] = set()  # sequences whose next step is on its way
+        self._waiting = VisibilityWaits()
         self._ending: dict[int, None] = {}  # sequences whose `Ended` waits for an entry to join
         self._ending_ms = 0
         self._forget_ms = 0
-        self._announced: set[TopicPartition] = set()
+        self._announced = Announced()
 
     @property
     def deadline_ms(self) -> int | None:
@@ -158,8 +148,8 @@ class Coordinator:
         if not self._serving:
             return None
         times = [self._forget_ms]
-        if self._due:
-            times.append(self._due[0][0])
+        if self._due.first_ms is not None:
+            times.append(self._due.first_ms)
         if self._ending:
             times.append(self._ending_ms)
         base_ms = self.bases.next_due_ms(idle=not self.state.transactions)
@@ -202,7 +192,9 @@ class Coordinator:
         effects: list[CoordinatorEffect] = []
         for txn in self.state.transactions.values():
             if txn.state is TxnState.OPEN:
-                self._arm(txn.opened_at_ms + txn.timeout_ms, txn.sequence)
+                self._due.add(
+                    txn.opened_at_ms + txn.timeout_ms, txn.sequence, self.state.transactions
+                )
             else:
                 self._drive(txn.sequence, now_ms, effects)
         return effects
@@ -226,7 +218,8 @@ class Coordinator:
         txn = self.state.transactions.get(sequence)
         if txn is None or txn.state is not TxnState.ABORTING:
             return []
-        return [self._participants(txn, {data: (ends.get(data), 0) for data in txn.partitions})]
+        found = {data: (ends.get(data), 0) for data in txn.partitions}
+        return [_participants(self.coordinator, txn, found)]
 
     def participants_ended(self, sequence: int, now_ms: int) -> list[CoordinatorEffect]:
         """Every marker is durable, every subscription settled; the transaction may end (C4)."""
@@ -235,7 +228,7 @@ class Coordinator:
         if not self._ending:
             self._ending_ms = now_ms + ENDED_DELAY_MS
         self._ending[sequence] = None
-        return self._visible(sequence)
+        return [*self._waiting.visible(sequence)]
 
     def appending(self) -> list[CoordinatorEffect]:
         """Records are about to be appended: what waits for an entry to join goes first."""
@@ -245,13 +238,12 @@ class Coordinator:
     def lost(self, sequence: int, now_ms: int) -> None:
         """Something on the way to this transaction's end failed; it is done again later."""
         self._driving.discard(sequence)
-        self._arm(now_ms + RETRY_MS, sequence)
+        self._due.add(now_ms + RETRY_MS, sequence, self.state.transactions)
 
     def tick(self, now_ms: int) -> list[CoordinatorEffect]:
         """Proposes what is due: time-outs, another try, clients to forget."""
         effects: list[CoordinatorEffect] = []
-        while self._due and self._due[0][0] <= now_ms:
-            _, sequence = heapq.heappop(self._due)
+        while (sequence := self._due.take(now_ms)) is not None:
             self._drive(sequence, now_ms, effects)
         if self._ending and self._ending_ms <= now_ms:
             effects += self.appending()
@@ -330,7 +322,9 @@ class Coordinator:
             if answer is not None and own:
                 self._answer(body, answer, effects)
             if isinstance(body.body, (Open, AddPartitions)) and isinstance(answer, (Opened, Done)):
-                self._announce(body.body.partitions, effects)
+                new = self._announced.new_among(body.body.partitions)
+                if new:
+                    effects.append(AnnouncePartitions(new))
             if isinstance(answer, Opened):
                 self._opened(answer)
             elif isinstance(body.body, End):
@@ -339,15 +333,7 @@ class Coordinator:
             self._drive(body.sequence, now_ms, effects)
         elif isinstance(body, Ended):
             self._driving.discard(body.sequence)
-            effects += self._visible(body.sequence)
-
-    def _announce(self, registered: Sequence[Registered], effects: list[CoordinatorEffect]) -> None:
-        new = [one.data for one in registered if one.data not in self._announced]
-        if new:
-            if len(self._announced) > ANNOUNCED_MAX:
-                self._announced.clear()
-            self._announced.update(new)
-            effects.append(AnnouncePartitions(new))
+            effects += self._waiting.visible(body.sequence)
 
     def _opened(self, opened: Opened) -> None:
         for sequence in range(
@@ -355,7 +341,7 @@ class Coordinator:
         ):
             txn = self.state.transactions.get(sequence)
             if txn is not None:  # a repeated answer may name what has ended since
-                self._arm(txn.opened_at_ms + txn.timeout_ms, sequence)
+                self._due.add(txn.opened_at_ms + txn.timeout_ms, sequence, self.state.transactions)
 
     def _answer(self, request: Request, answer: Answer, effects: list[CoordinatorEffect]) -> None:
         body = request.body
@@ -365,20 +351,9 @@ class Coordinator:
             and isinstance(answer, Done)
             and body.sequence in self.state.transactions
         ):
-            self._waiting.setdefault(body.sequence, []).append(request)
+            self._waiting.add(body.sequence, request)
         else:
             effects.append(Reply(request, answer))
-
-    def _visible(self, sequence: int) -> list[CoordinatorEffect]:
-        """Readers can know the outcome: answers those who wait for that (C5)."""
-        return [Reply(request, Done()) for request in self._waiting.pop(sequence, ())]
-
-    def _arm(self, when_ms: int, sequence: int) -> None:
-        held = self.state.transactions
-        if len(self._due) > 2 * len(held) + 1000:  # most of them ended long before their time
-            self._due = [due for due in self._due if due[1] in held]
-            heapq.heapify(self._due)
-        heapq.heappush(self._due, (when_ms, sequence))
 
     def _drive(self, sequence: int, now_ms: int, effects: list[CoordinatorEffect]) -> None:
         """Takes the next step that the transaction's state asks for, unless it is under way."""
@@ -395,20 +370,24 @@ class Coordinator:
             return
         # No record lies where a commit counts none (C6), so nobody waits for an outcome there.
         written = {one.data: (one.end_offset, one.record_count) for one in txn.written}
-        effects.append(self._participants(txn, written))
+        effects.append(_participants(self.coordinator, txn, written))
 
-    def _participants(
-        self, txn: OngoingTransaction, ends: Mapping[TopicPartition, tuple[EndOffset | None, int]]
-    ) -> EndParticipants:
-        txn_id = TxnId(self.coordinator, txn.sequence)
-        committed = txn.state is TxnState.COMMITTING
-        return EndParticipants(
-            txn.sequence,
-            committed,
-            [
-                Marker(data, txn_id, committed, one.start_offset, *end, one.topic_id)
-                for data, end in ends.items()
-                for one in (txn.partitions[data],)
-            ],
-            txn.subscriptions,
-        )
+
+def _participants(
+    coordinator: int,
+    txn: OngoingTransaction,
+    ends: Mapping[TopicPartition, tuple[EndOffset | None, int]],
+) -> EndParticipants:
+    """The effect that ends a transaction everywhere, with end offset and count by partition."""
+    txn_id = TxnId(coordinator, txn.sequence)
+    committed = txn.state is TxnState.COMMITTING
+    return EndParticipants(
+        txn.sequence,
+        committed,
+        [
+            Marker(data, txn_id, committed, one.start_offset, *end, one.topic_id)
+            for data, end in ends.items()
+            for one in (txn.partitions[data],)
+        ],
+        txn.subscriptions,
+    )

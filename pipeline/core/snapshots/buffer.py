@@ -3,18 +3,18 @@
 *Source*: protocols.md E1, E2, E5, E8.
 *Invariants*: M never goes back while the topic is the same, and never passes what a probe proved;
 an aborted id leaves only below a floor; a marker counts as absorbed only by a snapshot that was
-written; a sealed part never changes, and is dropped only from the front.
+written.
 
 Refuses: an abort whose transaction committed, as far as it can tell.
 """
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from stilltide.pipeline.core.snapshots.aborted import AbortedSet, UnsealedIds
+from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.commits import PendingCommits
 from stilltide.pipeline.core.snapshots.floors import TrimPairs
+from stilltide.pipeline.core.snapshots.sealed import SealedParts, SnapshotRecord
 from stilltide.pipeline.errors import MarkerConflictError
 from stilltide.schemas.coordinator.barriers import OpenTransactions
 from stilltide.schemas.coordinator.markers import Marker
@@ -25,16 +25,10 @@ from stilltide.schemas.snapshots.snapshots import (
     AbortedIds,
     Floors,
     SnapshotEnd,
-    checksum,
     encode_end,
-    encode_part,
     end_key,
-    part_key,
 )
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
-
-SnapshotRecord = tuple[bytes, bytes | None]
-"""Key and value; no value is a tombstone."""
 
 
 class DataPosition(NamedTuple):
@@ -53,22 +47,6 @@ class DataPosition(NamedTuple):
     end_offset: EndOffset
 
 
-class SealedPart(NamedTuple):
-    """A part that never changes.
-
-    Attributes:
-        number: its number.
-        checksum: of its key and value.
-        highest: the highest sequence of each coordinator in it.
-        value: its bytes until they are written.
-    """
-
-    number: int
-    checksum: int
-    highest: Floors
-    value: bytes | None
-
-
 class TransactionBuffer:
     """One data partition.
 
@@ -84,14 +62,10 @@ class TransactionBuffer:
         self.missing_since_ms: int | None = None
         self.max_read_position = EndOffset(0)
         self.aborted = AbortedSet(floors)
-        self._part_bytes_max = part_bytes_max
+        self._parts = SealedParts(data, part_bytes_max)
         self._topic_id: bytes | None = None
         self._valid_from = EndOffset(0)
         self._pairs = TrimPairs()
-        self._unsealed = UnsealedIds({})
-        self._sealed: deque[SealedPart] = deque()
-        self._next_part = 1
-        self._dropped: list[int] = []  # durable parts that need a tombstone
         self._durable: SnapshotEnd | None = None
         self._durable_ids = 0  # in its parts and its end
         self._commits = PendingCommits()  # above the durable position
@@ -113,15 +87,9 @@ class TransactionBuffer:
         made = cls(data, floors=end.floors, part_bytes_max=part_bytes_max)
         made.max_read_position, made._topic_id = end.max_read_position, end.topic_id
         made._valid_from, made._pairs = end.floors_valid_from, TrimPairs(end.pairs)
-        for number, (crc, part) in enumerate(
-            zip(end.part_checksums, parts, strict=True), end.first_part
-        ):
-            highest = {coordinator: max(held) for coordinator, held in part.items()}
-            made._sealed.append(SealedPart(number, crc, highest, None))
-            made.aborted.update(part)
-        made._unsealed = UnsealedIds(end.unsealed)
-        made.aborted.update(end.unsealed)
-        made._next_part = end.first_part + len(parts)
+        made._parts.restore(end.first_part, end.part_checksums, parts, end.unsealed)
+        for held in (*parts, end.unsealed):
+            made.aborted.update(held)
         made._durable, made._durable_ids = end, len(made.aborted)
         return made
 
@@ -164,8 +132,7 @@ class TransactionBuffer:
         """Keys with a value in the topic: end, then parts."""
         if self._durable is None:
             return []
-        parts = [part.number for part in self._sealed if part.value is None]
-        return [end_key(self.data), *(part_key(self.data, number) for number in parts)]
+        return [end_key(self.data), *self._parts.durable_keys]
 
     def marker_read(self, offset: Offset, marker: Marker) -> bool:
         """Takes a marker; False when it says nothing new.
@@ -270,25 +237,10 @@ class TransactionBuffer:
         return True
 
     def _aborted(self, offset: Offset, coordinator: int, sequence: int) -> None:
-        unsealed = self._unsealed
-        cost = unsealed.cost(coordinator, sequence)
-        if unsealed.ids and unsealed.bytes + cost > self._part_bytes_max:
-            self._seal()
-            cost = self._unsealed.cost(coordinator, sequence)
+        self._parts.add(coordinator, sequence)
         self.aborted.add(coordinator, sequence)
-        self._unsealed.add(coordinator, sequence, cost)
         if self._aborts_from is None:
             self._aborts_from = offset
-
-    def _seal(self) -> None:
-        """Closes the oldest ids off in a part of their own (E2)."""
-        ids, number = self._unsealed.ids, self._next_part
-        value = encode_part(ids)
-        highest = {coordinator: max(held) for coordinator, held in ids.items()}
-        crc = checksum(part_key(self.data, number), value)
-        self._sealed.append(SealedPart(number, crc, highest, value))
-        self._next_part += 1
-        self._unsealed = UnsealedIds({})
 
     def _advance(self, found: DataPosition, open_there: Iterable[OpenTransactions]) -> None:
         """E1 (3): raises M as far as the probe proves."""
@@ -320,15 +272,7 @@ class TransactionBuffer:
         for pair in self._pairs.matured(found.log_start):
             self.aborted.raise_floors(pair.floors)
             self._valid_from = max(self._valid_from, pair.end_offset)
-        floors, left = self.aborted.floors, False
-        while self._sealed and _below(self._sealed[0].highest, floors):
-            part = self._sealed.popleft()
-            left = True
-            if part.value is None:
-                self._dropped.append(part.number)
-        kept = self._unsealed.above(floors)
-        if left or kept is not self._unsealed:
-            self._unsealed = kept
+        if self._parts.trim(self.aborted.floors):
             self.aborted.prune()
 
     def _end(self, covered_to: Offset) -> SnapshotEnd:
@@ -337,9 +281,9 @@ class TransactionBuffer:
             topic_id=self._topic_id,
             max_read_position=self.max_read_position,
             markers_covered_to=EndOffset(covered_to),
-            first_part=self._next_part - len(self._sealed),
-            part_checksums=tuple(part.checksum for part in self._sealed),
-            unsealed={one: list(held) for one, held in self._unsealed.ids.items()},
+            first_part=self._parts.first_part,
+            part_checksums=self._parts.checksums,
+            unsealed=self._parts.unsealed,
             floors=dict(self.aborted.floors),
             floors_valid_from=self._valid_from,
             pairs=self._pairs.as_tuple(),
@@ -355,21 +299,8 @@ class TransactionBuffer:
 
     def _records(self, end: SnapshotEnd) -> list[SnapshotRecord]:
         """E3: sealed parts, then the end, then tombstones of dropped parts."""
-        records: list[SnapshotRecord] = []
-        for at, part in enumerate(self._sealed):
-            if part.value is not None:
-                records.append((part_key(self.data, part.number), part.value))
-                self._sealed[at] = part._replace(value=None)
-        dropped, self._dropped = self._dropped, []
-        return [
-            *records,
-            (end_key(self.data), encode_end(end)),
-            *((part_key(self.data, number), None) for number in dropped),
-        ]
-
-
-def _below(highest: Mapping[int, int], floors: Floors) -> bool:
-    return all(sequence < floors.get(one, 0) for one, sequence in highest.items())
+        records, tombstones = self._parts.written()
+        return [*records, (end_key(self.data), encode_end(end)), *tombstones]
 
 
 def _lowest(*offsets: int | None) -> Offset | None:

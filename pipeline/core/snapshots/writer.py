@@ -11,7 +11,7 @@ Refuses: markers that were deleted before a snapshot absorbed them; a part that 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stilltide.pipeline.core.snapshots.buffer import DataPosition, SnapshotRecord, TransactionBuffer
+from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBuffer
 from stilltide.pipeline.core.snapshots.cycle import Cycle
 from stilltide.pipeline.core.snapshots.effects import (
     AskBarriers,
@@ -24,6 +24,7 @@ from stilltide.pipeline.core.snapshots.effects import (
 )
 from stilltide.pipeline.core.snapshots.floors import raised
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
+from stilltide.pipeline.core.snapshots.sealed import SnapshotRecord
 from stilltide.pipeline.errors import MarkersTrimmedError
 from stilltide.schemas.coordinator.barriers import Barrier, Probe
 from stilltide.schemas.coordinator.markers import Marker

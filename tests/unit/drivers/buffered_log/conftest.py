@@ -19,12 +19,6 @@ async def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def owner(connector: MemoryConnector) -> AsyncIterator[Owner]:
     """One owner, not begun."""
     made = Owner(connector)

@@ -43,12 +43,6 @@ async def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def client(connector: MemoryConnector) -> AsyncIterator[Requests]:
     """A client of the coordinator, which need not run yet."""
     admin, writer = connector.admin(), connector.writer("client")

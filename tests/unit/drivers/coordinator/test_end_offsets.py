@@ -25,12 +25,6 @@ async def broker() -> MemoryBroker:
     return broker
 
 
-@pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
 async def test_end_offsets_asked_during_a_call_are_read_by_the_next(
     broker: MemoryBroker, connector: MemoryConnector
 ):

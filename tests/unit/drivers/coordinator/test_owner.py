@@ -60,12 +60,6 @@ async def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def worker(connector: MemoryConnector) -> AsyncIterator[MemoryWorker]:
     """A worker with one coordinator."""
     async with MemoryWorker(connector, txn_timeout_ms_max=60_000) as made:

@@ -4,22 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.pending_ack.store import StateStore
-
-
-@pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker of the test's own."""
-    return MemoryBroker()
-
-
-@pytest.fixture
-def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
 
 
 @pytest.fixture

@@ -49,12 +49,6 @@ ATTACHED = SubscriptionStats(
 
 
 @pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker; the worker makes the system topics."""
-    return MemoryBroker()
-
-
-@pytest.fixture
 async def worker(broker: MemoryBroker) -> AsyncIterator[MemoryWorker]:
     """A worker with one coordinator."""
     async with MemoryWorker(MemoryConnector(broker)) as made:

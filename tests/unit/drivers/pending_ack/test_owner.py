@@ -44,18 +44,6 @@ LOG = TopicPartition(PENDING_ACK_LOG, PARTITION)
 
 
 @pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker; the worker makes the system topics."""
-    return MemoryBroker()
-
-
-@pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def worker(connector: MemoryConnector) -> AsyncIterator[MemoryWorker]:
     """A worker with one coordinator."""
     async with MemoryWorker(connector) as made:

@@ -49,12 +49,6 @@ async def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def worker(connector: MemoryConnector) -> AsyncIterator[MemoryWorker]:
     """A worker with every kind of owner that is asked."""
     async with MemoryWorker(connector, snapshots=SnapshotLimits()) as made:

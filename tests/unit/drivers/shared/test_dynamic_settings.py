@@ -35,12 +35,6 @@ async def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def told() -> list[bool | None]:
     """What the log's switch was after each change."""
     return []

@@ -32,18 +32,6 @@ SOON_S = 0.05
 
 
 @pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker of the test's own."""
-    return MemoryBroker()
-
-
-@pytest.fixture
-def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def topic(connector: MemoryConnector) -> AsyncIterator[CoordinatedTopic]:
     """A topic of two partitions."""
     made = await CoordinatedTopic.create(connector, "orders", 2)

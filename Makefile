@@ -9,7 +9,7 @@ ROUNDS ?= 2
 TOUR_S ?= 0
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test images test-containers check format bench chaos lock figures protos clean
+.PHONY: help setup demo test images test-containers check format bench chaos lock figures metrics protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,9 @@ lock: setup ## Compile requirements.lock with the newest versions, and from it t
 
 figures: setup ## Draw the figures of the documentation: docs/img/*.svg.
 	$(BIN)/python -m tests.figures
+
+metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.
+	$(BIN)/python -m stilltide.pipeline.metrics.page
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. stilltide/schemas/v1/*.proto

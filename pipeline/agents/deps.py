@@ -28,7 +28,7 @@ from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
-from stilltide.pipeline.metrics.groups import SubscriptionMetrics
+from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
@@ -143,7 +143,7 @@ def index_deps(worker: WorkerDeps) -> IndexDeps:
     )
 
 
-def replication_deps(worker: WorkerDeps, metrics: SubscriptionMetrics) -> ReplicationDeps:
+def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDeps:
     """What replication controllers use; `metrics` count each position snapshot."""
     settings = worker.settings
 

@@ -16,9 +16,9 @@ from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
 from stilltide.pipeline.agents.placement import LINKS, LINKS_PARTITION
 from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.owner import LinksDriver
-from stilltide.pipeline.drivers.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.values import ClusterName

@@ -9,7 +9,6 @@ from typing import Any
 
 import faust
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.pipeline.agents import placement
 from stilltide.pipeline.agents.deps import (
     WorkerDeps,
@@ -23,13 +22,12 @@ from stilltide.pipeline.agents.deps import (
 from stilltide.pipeline.agents.partition_owner import PartitionOwnerAgent, PartitionOwners
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
-from stilltide.pipeline.drivers.groups.controller import ControlledPartition
 from stilltide.pipeline.drivers.groups.owner import ReplicationDriver
 from stilltide.pipeline.drivers.native.owner import IndexOwner
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
-from stilltide.pipeline.metrics.groups import SubscriptionMetrics
+from stilltide.pipeline.metrics.groups import ControllerStats, GroupMetrics
 from stilltide.schemas.values import TopicPartition
 
 
@@ -141,11 +139,11 @@ class Owners:
     def _own_replication(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
         """Controls groups, see `placement.CONTROLLERS`."""
 
-        def served() -> dict[TopicPartition, ControlledPartition]:
+        def stats() -> dict[TopicPartition, ControllerStats]:
             drivers = controllers.drivers.values()
-            return {data: one for driver in drivers for data, one in driver.served.items()}
+            return {data: one for driver in drivers for data, one in driver.stats().items()}
 
-        metrics = SubscriptionMetrics(self._deps.settings.cluster, served, SystemClock())
+        metrics = GroupMetrics(self._deps.settings.cluster, stats)
         deps = replication_deps(self._deps, metrics)
 
         def controller(partition: int) -> ReplicationDriver:

@@ -1,137 +1,187 @@
-"""What a worker shows of replicated subscriptions, as Prometheus families.
+"""Prometheus families of replicated groups, read from the figures of their controllers.
 
-*Source*: protocols.md I. Each sample has the label `cluster`: the worker's own. Topic and partition
-are of the data.
-
-| name | type | unit | labels | meaning |
-| --- | --- | --- | --- | --- |
-| stilltide_replication_snapshots_pending | gauge | snapshots | partition, topic | asked for and \
-not complete: 0 or 1 |
-| stilltide_replication_snapshots_completed_total | counter | snapshots | partition, topic | \
-durable, since the worker has the partition |
-| stilltide_replication_snapshots_timed_out_total | counter | snapshots | partition, topic | given \
-up: another cluster, or a link, did not answer in time |
-| stilltide_replication_snapshot_seconds | histogram | seconds | | from its first request until a \
-snapshot is durable |
-| stilltide_replicated_subscriptions | gauge | subscriptions | standing | groups on data \
-partitions, by why they are where they are |
-| stilltide_subscription_update_lag_records | gauge | offsets | group, partition, topic | passed \
-by the group here and told to no other cluster yet |
-| stilltide_subscription_update_lag_seconds | gauge | seconds | group, partition, topic | for how \
-long there have been such offsets, 0 without |
-| stilltide_subscription_read_again_records | gauge | records | group, partition, topic | come \
-again if the group's consumers begin here now, at most; a `Subscription` skips them |
-
-`standing` is one of `core.replication.group.Standing`, in lower case. The last family is what
-`stilltide group describe` calls `read_again_others`, as far as this cluster has heard; of a
-group that is more than 10 000 records behind it is a bound. Only groups that are replicated are
-shown by name, at most 1000 of a data partition, the first by name; the counts by standing have all.
-
-*Invariants*: nothing is done for a record; everything is read from the controllers when it is asked
-for, so a partition that moved away leaves no sample behind.
+*Source*: protocols.md I.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
-from prometheus_client import Histogram
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from stilltide.connectors.clock import Clock
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.drivers.groups.controller import ControlledPartition
-from stilltide.pipeline.drivers.groups.owner import shown_groups
+from stilltide.pipeline.core.groups.lag import GroupLag
+from stilltide.pipeline.metrics.families import Family, Kind, Section, collected, histograms
 from stilltide.schemas.values import TopicPartition
-
-SNAPSHOT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 _OF_DATA = ("cluster", "topic", "partition")
 _OF_GROUP = (*_OF_DATA, "group")
 
+GROUPS_MAX = 1000
+"""Groups of a data partition whose figures are shown."""
 
-class SubscriptionMetrics(Collector):
-    """Of all replication controllers of a worker.
+
+class ControllerStats(NamedTuple):
+    """Figures of the controller of one data partition.
+
+    Attributes:
+        pending: position snapshots asked for and not complete, 0 or 1.
+        completed: position snapshots taken.
+        timed_out: position snapshots given up.
+        standings: number of groups by why they are where they are.
+        lags: of groups by name, those that are shown and were looked at.
+        read_again: records that a group would read again at most, of shown groups by name.
+    """
+
+    pending: int
+    completed: int
+    timed_out: int
+    standings: Counter[Standing]
+    lags: Mapping[str, GroupLag]
+    read_again: Mapping[str, int]
+
+
+_SNAPSHOTS: tuple[Family[ControllerStats], ...] = (
+    Family(
+        "stilltide_replication_snapshots_pending",
+        Kind.GAUGE,
+        "snapshots",
+        _OF_DATA,
+        "Snapshots asked for and not complete.",
+        "0 or 1.",
+        read=lambda one: one.pending,
+    ),
+    Family(
+        "stilltide_replication_snapshots_completed_total",
+        Kind.COUNTER,
+        "snapshots",
+        _OF_DATA,
+        "Snapshots taken.",
+        "They are durable; counted since the worker has the partition.",
+        read=lambda one: one.completed,
+    ),
+    Family(
+        "stilltide_replication_snapshots_timed_out_total",
+        Kind.COUNTER,
+        "snapshots",
+        _OF_DATA,
+        "Snapshots given up.",
+        "Another cluster, or a link, did not answer in time.",
+        read=lambda one: one.timed_out,
+    ),
+)
+
+_SNAPSHOT_TIMES: tuple[Family[None], ...] = (
+    Family(
+        "stilltide_replication_snapshot_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        ("cluster",),
+        "From its first request until a snapshot is durable, in seconds.",
+        buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    ),
+)
+
+_STANDINGS: tuple[Family[Counter[Standing]], ...] = (
+    Family(
+        "stilltide_replicated_subscriptions",
+        Kind.GAUGE,
+        "groups",
+        ("cluster", "standing"),
+        "Groups on data partitions, by why they are where they are.",
+        read=lambda counts: {one.name.lower(): counts[one] for one in Standing},
+    ),
+)
+
+_LAGS: tuple[Family[GroupLag], ...] = (
+    Family(
+        "stilltide_subscription_update_lag_records",
+        Kind.GAUGE,
+        "offsets",
+        _OF_GROUP,
+        "Offsets passed here and told to no other cluster yet.",
+        read=lambda one: one.untold,
+    ),
+    Family(
+        "stilltide_subscription_update_lag_seconds",
+        Kind.GAUGE,
+        "seconds",
+        _OF_GROUP,
+        "For how long there have been such offsets, in seconds.",
+        "0 without such offsets.",
+        read=lambda one: one.untold_ms / 1000,
+    ),
+)
+
+_READ_AGAIN: tuple[Family[int], ...] = (
+    Family(
+        "stilltide_subscription_read_again_records",
+        Kind.GAUGE,
+        "records",
+        _OF_GROUP,
+        "Records that come again to who begins here now, at most.",
+        "A `Subscription` skips them. The figure is what `stilltide group describe` shows as "
+        "`read_again_others`, as far as this cluster knows; for a group that is more than 10 000 "
+        "records behind, it is a bound.",
+        read=lambda count: count,
+    ),
+)
+
+TABLE = (*_SNAPSHOTS, *_SNAPSHOT_TIMES, *_STANDINGS, *_LAGS, *_READ_AGAIN)
+
+
+def _standings() -> str:
+    return "\n".join(f"- `{one.name.lower()}`: {one.value}" for one in Standing)
+
+
+SECTION = Section(
+    "Replicated groups",
+    f"""\
+Workers with the setting `clusters` show these families. `topic` and `partition` are those of the
+data. The snapshots are position snapshots. Of each data partition, the first {GROUPS_MAX}
+groups in the order of their names are shown by name; `stilltide_replicated_subscriptions` counts
+all groups. `standing` says why a group is where it is:
+
+{_standings()}""",
+    TABLE,
+)
+
+
+class GroupMetrics(Collector):
+    """The families of all controllers of a worker.
 
     Args:
         cluster: value of the label on each sample.
-        served: data partitions whose groups it looks after.
-        clock: wall clock.
+        stats: figures of the controllers that serve, by data partition.
+
+    Attributes:
+        snapshot_taken: takes how long a position snapshot took, in seconds.
     """
 
     def __init__(
-        self,
-        cluster: str,
-        served: Callable[[], Mapping[TopicPartition, ControlledPartition]],
-        clock: Clock,
+        self, cluster: str, stats: Callable[[], Mapping[TopicPartition, ControllerStats]]
     ) -> None:
         self._cluster = cluster
-        self._served = served
-        self._clock = clock
-        self._snapshot_s = Histogram(
-            "stilltide_replication_snapshot_seconds",
-            "From its first request until a snapshot is durable, in seconds.",
-            ("cluster",),
-            buckets=SNAPSHOT_BUCKETS_S,
-            registry=None,
-        )
+        self._stats = stats
+        self._snapshot_s = histograms(_SNAPSHOT_TIMES, None)[
+            "stilltide_replication_snapshot_seconds"
+        ]
         self.snapshot_taken = self._snapshot_s.labels(cluster).observe
 
     def collect(self) -> Iterable[Metric]:
         """The families as they are now."""
-        served = self._served()
-        yield from self._of_snapshots(served)
+        cluster = self._cluster
+        found = [
+            ((cluster, data.topic, str(data.partition)), one) for data, one in self._stats().items()
+        ]
+        standings = Counter[Standing]()
+        for _, one in found:
+            standings.update(one.standings)
+        lags = [((*of, group), lag) for of, one in found for group, lag in one.lags.items()]
+        again = [((*of, group), n) for of, one in found for group, n in one.read_again.items()]
+        yield from collected(_SNAPSHOTS, found)
         yield from self._snapshot_s.collect()
-        yield from self._of_groups(served)
-
-    def _labels(self, data: TopicPartition) -> tuple[str, str, str]:
-        return (self._cluster, data.topic, str(data.partition))
-
-    def _of_snapshots(
-        self, served: Mapping[TopicPartition, ControlledPartition]
-    ) -> Iterable[Metric]:
-        pending = GaugeMetricFamily(
-            "stilltide_replication_snapshots_pending",
-            "Snapshots asked for and not complete.",
-            labels=_OF_DATA,
-        )
-        completed = CounterMetricFamily(
-            "stilltide_replication_snapshots_completed", "Snapshots taken.", labels=_OF_DATA
-        )
-        timed_out = CounterMetricFamily(
-            "stilltide_replication_snapshots_timed_out", "Snapshots given up.", labels=_OF_DATA
-        )
-        for data, one in served.items():
-            builder, labels = one.builder, self._labels(data)
-            pending.add_metric(labels, builder.pending_since_ms is not None)
-            completed.add_metric(labels, builder.counts.completed)
-            timed_out.add_metric(labels, builder.counts.timed_out)
-        return pending, completed, timed_out
-
-    def _of_groups(self, served: Mapping[TopicPartition, ControlledPartition]) -> Iterable[Metric]:
-        by_standing = GaugeMetricFamily(
-            "stilltide_replicated_subscriptions",
-            "Groups on data partitions, by why they are where they are.",
-            labels=("cluster", "standing"),
-        )
-        lag, lag_s, again = (
-            GaugeMetricFamily(f"stilltide_subscription_{name}", text, labels=_OF_GROUP)
-            for name, text in (
-                ("update_lag_records", "Offsets passed here and told to no other cluster yet."),
-                ("update_lag_seconds", "For how long there have been such offsets, in seconds."),
-                ("read_again_records", "Records that come again to who begins here now, at most."),
-            )
-        )
-        counts, now_ms = Counter[Standing](), self._clock.now_ms()
-        for data, one in served.items():
-            counts.update(one.machine.standing(group) for group in one.groups)
-            for group in shown_groups(one):
-                labels, found = (*self._labels(data), group), one.machine.lag(group, now_ms)
-                if found is not None:
-                    lag.add_metric(labels, found.untold)
-                    lag_s.add_metric(labels, found.untold_ms / 1000)
-                if group in one.read_again:
-                    again.add_metric(labels, one.read_again[group])
-        for standing in Standing:
-            by_standing.add_metric((self._cluster, standing.name.lower()), counts[standing])
-        return by_standing, lag, lag_s, again
+        yield from collected(_STANDINGS, [((cluster,), standings)])
+        yield from collected(_LAGS, lags)
+        yield from collected(_READ_AGAIN, again)

@@ -1,41 +1,87 @@
-"""What links show, as Prometheus families.
+"""Prometheus families of links, read from the progress of each link.
 
-*Source*: protocols.md H. Each sample has the labels `source`, `target`, `topic` and `partition`.
-
-| name | type | unit | meaning |
-| --- | --- | --- | --- |
-| stilltide_link_copied_records_total | counter | records | copied, also by transactions that did \
-not commit |
-| stilltide_link_copied_bytes_total | counter | bytes | of their keys and values |
-| stilltide_link_lost_records_total | counter | offsets | left the source's log before they were \
-copied |
-| stilltide_link_lag_records | gauge | offsets | below the source's last stable offset and not \
-passed, at the last look |
-| stilltide_link_lag_seconds | gauge | seconds | age of the last copied record while others wait \
-behind it, else 0 |
-
-*Invariants*: nothing is done for a record; everything is read from the link when it is asked for.
+*Source*: protocols.md H.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from stilltide.connectors.clock import Clock
-from stilltide.pipeline.drivers.links.progress import LinkProgress, PartitionProgress
+from stilltide.pipeline.core.links.progress import LinkProgress, PartitionProgress
+from stilltide.pipeline.metrics.families import Family, Kind, Section, collected
 
 _LABELS = ("source", "target", "topic", "partition")
 
-_COUNTERS: tuple[tuple[str, str, Callable[[PartitionProgress], float]], ...] = (
-    ("copied_records", "Records copied.", lambda it: it.records),
-    ("copied_bytes", "Bytes of their keys and values.", lambda it: it.size_bytes),
-    ("lost_records", "Offsets that left the log before they were copied.", lambda it: it.lost),
+
+class _Figures(NamedTuple):
+    """One data partition of a link, at the time of a scrape."""
+
+    progress: PartitionProgress
+    now_ms: int
+
+
+TABLE: tuple[Family[_Figures], ...] = (
+    Family(
+        "stilltide_link_copied_records_total",
+        Kind.COUNTER,
+        "records",
+        _LABELS,
+        "Records copied.",
+        "Records of transactions that did not commit count too.",
+        read=lambda one: one.progress.records,
+    ),
+    Family(
+        "stilltide_link_copied_bytes_total",
+        Kind.COUNTER,
+        "bytes",
+        _LABELS,
+        "Bytes of their keys and values.",
+        read=lambda one: one.progress.size_bytes,
+    ),
+    Family(
+        "stilltide_link_lost_records_total",
+        Kind.COUNTER,
+        "offsets",
+        _LABELS,
+        "Offsets that left the log before they were copied.",
+        "The log is the source's; retention or `DeleteRecords` removed them.",
+        read=lambda one: one.progress.lost,
+    ),
+    Family(
+        "stilltide_link_lag_records",
+        Kind.GAUGE,
+        "offsets",
+        _LABELS,
+        "Offsets that were not passed yet.",
+        "They lie below the source's last stable offset, as the link saw that offset last.",
+        read=lambda one: one.progress.lag,
+    ),
+    Family(
+        "stilltide_link_lag_seconds",
+        Kind.GAUGE,
+        "seconds",
+        _LABELS,
+        "Age of the last copied record, in s.",
+        "0 unless other records wait behind that record.",
+        read=lambda one: one.progress.lag_s(one.now_ms),
+    ),
+)
+
+SECTION = Section(
+    "Links",
+    """\
+`stilltide replicate` shows these families with `--web-port`, and so does the worker that runs the
+links of `replicate_from`. `source` and `target` are the names of the clusters; `topic` and
+`partition` are those of the data, the same on both.""",
+    TABLE,
 )
 
 
 class LinkMetrics(Collector):
-    """Of the links into one cluster that this process runs.
+    """The families of the links into one cluster that this process runs.
 
     Args:
         target: name of the cluster.
@@ -53,23 +99,9 @@ class LinkMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """The families as they are now."""
         now_ms = self._clock.now_ms()
-        found = [
-            ((source, self._target, data.topic, str(data.partition)), one)
+        figures = [
+            ((source, self._target, data.topic, str(data.partition)), _Figures(one, now_ms))
             for source, link in sorted(self._progress().items())
             for data, one in sorted(link.partitions.items())
         ]
-        for name, text, value in _COUNTERS:
-            counter = CounterMetricFamily(f"stilltide_link_{name}", text, labels=_LABELS)
-            for labels, one in found:
-                counter.add_metric(labels, value(one))
-            yield counter
-        lag = GaugeMetricFamily(
-            "stilltide_link_lag_records", "Offsets that were not passed yet.", labels=_LABELS
-        )
-        lag_s = GaugeMetricFamily(
-            "stilltide_link_lag_seconds", "Age of the last copied record, in s.", labels=_LABELS
-        )
-        for labels, one in found:
-            lag.add_metric(labels, one.lag)
-            lag_s.add_metric(labels, one.lag_s(now_ms))
-        yield from (lag, lag_s)
+        return collected(TABLE, figures)

@@ -61,7 +61,7 @@ def test_a_rule_has_one_entry_on_the_page_of_its_letter():
     } == {}
 
 
-MISSING = {"docs/metrics.md"}
+MISSING: set[str] = set()
 """Pages that are linked to and not yet written; the list only shrinks."""
 
 

@@ -6,22 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import stilltide.pipeline.metrics.groups
-import stilltide.pipeline.metrics.links
-import stilltide.pipeline.metrics.worker
+from stilltide.pipeline.metrics.page import SECTIONS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
-TABLES = "".join(
-    str(module.__doc__)
-    for module in (
-        stilltide.pipeline.metrics.worker,
-        stilltide.pipeline.metrics.links,
-        stilltide.pipeline.metrics.groups,
-    )
-)
-FAMILIES = set(re.findall(r"^\| (stilltide_\w+) \|", TABLES, re.MULTILINE))
+FAMILIES = {family.name for section in SECTIONS for family in section.table}
 PORT_MAX = 32_767
 """Those above are given to outgoing connections."""
 

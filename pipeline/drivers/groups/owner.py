@@ -9,10 +9,9 @@ Refuses: markers and buckets that are none.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from heapq import nsmallest
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError
@@ -33,12 +32,14 @@ from stilltide.pipeline.core.groups.position_snapshots import (
 )
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
+from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError, UnavailableError
 from stilltide.pipeline.logging import get_logger
+from stilltide.pipeline.metrics.groups import ControllerStats
 from stilltide.schemas.errors import StilltideError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
@@ -58,9 +59,6 @@ LOOK_S = 0.5
 
 MEASURE_S = 0.5
 """Between two groups whose re-reads are counted: 10 ms of a processor where one lags far."""
-
-GROUPS_MAX = 1000
-"""Groups of a data partition whose figures are shown."""
 
 OUTAGE_RETRY_S = 0.25
 
@@ -278,7 +276,7 @@ class OwnedReplication:
         """Counts what groups would read again, one after the other; nobody waits for it."""
         while True:
             for one in self.served.values():
-                for group in shown_groups(one):
+                for group in shown_groups(one.groups):
                     with suppress(ConnectorError):
                         await one.measure(group)
                     await asyncio.sleep(MEASURE_S)
@@ -286,11 +284,6 @@ class OwnedReplication:
 
     def _is_ours(self, data: TopicPartition) -> bool:
         return system_partition(data, self._deps.partition_count) == self._partition
-
-
-def shown_groups(partition: ControlledPartition) -> list[str]:
-    """Groups whose figures are shown: a bounded number, always the same ones."""
-    return nsmallest(GROUPS_MAX, partition.groups)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -320,10 +313,12 @@ class ReplicationDriver:
         """Whether it has read its markers."""
         return self.owned is not None and self.owned.serving
 
-    @property
-    def served(self) -> Mapping[TopicPartition, ControlledPartition]:
-        """Data partitions whose groups are looked after."""
-        return self.owned.served if self.owned is not None and self.owned.serving else {}
+    def stats(self) -> dict[TopicPartition, ControllerStats]:
+        """Figures of the data partitions whose groups are looked after."""
+        if self.owned is None or not self.owned.serving:
+            return {}
+        now_ms = self._deps.clock.now_ms()
+        return {data: controller_stats(one, now_ms) for data, one in self.owned.served.items()}
 
     def requests_received(self, value: bytes | None) -> None:
         """Nobody asks anything: whatever there is to say is in the topics."""

@@ -18,10 +18,10 @@ from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, Retri
 from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
+from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, StartOverError
 from stilltide.pipeline.drivers.links.positions import PositionsView
-from stilltide.pipeline.drivers.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.sides import check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice

@@ -36,8 +36,8 @@ from stilltide.pipeline.core.links.effects import (
     StartOver,
 )
 from stilltide.pipeline.core.links.link import Link, LinkLimits
+from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.positions import PositionsView
-from stilltide.pipeline.drivers.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import DecidedSource, Payload
 from stilltide.pipeline.drivers.links.start import (

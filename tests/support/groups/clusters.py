@@ -19,7 +19,7 @@ from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps, ReplicationDriver
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
-from stilltide.pipeline.metrics.groups import SubscriptionMetrics
+from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.signals import SignalKey, SignalValue, UpdateKey
 from stilltide.schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
@@ -55,9 +55,7 @@ class Site:
         self.named: set[tuple[str, str, bool]] = set()
         self.task: asyncio.Task[None] | None = None
         self.driver: ReplicationDriver | None = None
-        self.metrics = SubscriptionMetrics(
-            name, lambda: self.driver.served if self.driver else {}, SystemClock()
-        )
+        self.metrics = GroupMetrics(name, lambda: self.driver.stats() if self.driver else {})
         for spec in system_topics(coordinators=1, partitions=1):
             self.broker.create_topic(spec)
         self.broker.create_topic(TopicSpec(DATA.topic, 1))

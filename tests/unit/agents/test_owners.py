@@ -9,7 +9,6 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
 from stilltide.connectors.memory.broker import MemoryBroker
@@ -29,7 +28,7 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
 )
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
-from stilltide.pipeline.metrics.groups import SubscriptionMetrics
+from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
@@ -140,7 +139,7 @@ async def test_controllers_carry_over_as_the_setting_says(
 ):
     """What each mode does is tested with the controllers."""
     shared = Site(broker, tmp_path, Settings.model_validate({"sync": mode.value})).shared
-    metrics = SubscriptionMetrics("a", dict, SystemClock())
+    metrics = GroupMetrics("a", dict)
     assert replication_deps(shared, metrics).mode is mode
 
 

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from stilltide.connectors.memory.clock import MemoryClock
+from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
-from stilltide.pipeline.drivers.links.progress import LinkProgress
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.pipeline.metrics.worker import WorkerMetrics

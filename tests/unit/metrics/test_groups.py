@@ -1,14 +1,12 @@
-"""Families of replicated subscriptions: documented, bounded, and what the controllers say."""
+"""Families of replicated groups: bounded, and the figures of the controllers."""
 
-import re
 from contextlib import AsyncExitStack
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-import stilltide.pipeline.metrics.groups
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.drivers.groups import owner as owned_replication
+from stilltide.pipeline.drivers.groups import stats
 from tests.support.groups.clusters import DATA, Site, replicated
 
 VALUES = [b"%d" % number for number in range(10)]
@@ -37,29 +35,6 @@ def standing(site: Site, standing: Standing) -> float | None:
     """How many groups stand so."""
     labels = {"cluster": site.name, "standing": standing.name.lower()}
     return registry(site).get_sample_value("stilltide_replicated_subscriptions", labels)
-
-
-async def test_every_family_is_documented_and_shown():
-    """Name, type and labels of each stand in the module's table, and nothing else does."""
-    rows = re.findall(
-        r"^\| (stilltide_\w+) \| (\w+) \| \w+ \| ([\w, ]*?) ?\|",
-        stilltide.pipeline.metrics.groups.__doc__ or "",
-        re.MULTILINE,
-    )
-    async with replicated("ab", "g") as sites:
-        a = sites["a"]
-        a.write(*VALUES)
-        a.commit("g", 4)
-        await sites.until(lambda: of_group(a, "read_again_records") is not None)
-        shown = {
-            (
-                family.name + ("_total" if family.type == "counter" else ""),
-                family.type,
-                ", ".join(sorted({*family.samples[0].labels} - {"cluster", "le"})),
-            )
-            for family in registry(a).collect()
-        }
-    assert shown == set(rows)
 
 
 async def test_snapshots_are_counted_and_timed():
@@ -102,7 +77,7 @@ async def test_what_was_not_carried_over_is_shown_until_it_is():
 
 async def test_only_some_replicated_groups_are_named(monkeypatch: pytest.MonkeyPatch):
     """No label without bound: the first by name; the counts by standing have all of them."""
-    monkeypatch.setattr(owned_replication, "GROUPS_MAX", 2)
+    monkeypatch.setattr(stats, "GROUPS_MAX", 2)
     async with replicated("ab", "g", "h", "i", "j") as sites:
         a = sites["a"]
         a.named = {(DATA.topic, group, group != "g") for group in "ghij"}

@@ -1,12 +1,9 @@
-"""A link's families: documented, and what its progress says."""
-
-import re
+"""Families of a link: its progress, as counters and lag."""
 
 from prometheus_client import CollectorRegistry
 
-import stilltide.pipeline.metrics.links
 from stilltide.connectors.memory.clock import MemoryClock
-from stilltide.pipeline.drivers.links.progress import LinkProgress
+from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.values import EndOffset, TopicPartition
 
@@ -49,17 +46,3 @@ def test_no_lag_is_none_however_old_the_last_record_is():
     progress.committed(DATA, EndOffset(5))
     progress.ends_seen({DATA: EndOffset(5)})
     assert progress.of(DATA).lag_s(10_000) == 0
-
-
-def test_every_family_is_documented():
-    """Name and type stand in the module's table, and nothing else does."""
-    rows = re.findall(
-        r"^\| (stilltide_\w+) \| (\w+) \|",
-        stilltide.pipeline.metrics.links.__doc__ or "",
-        re.MULTILINE,
-    )
-    shown = [
-        (family.name + ("_total" if family.type == "counter" else ""), family.type)
-        for family in registry().collect()
-    ]
-    assert sorted(rows) == sorted(shown)

@@ -1,25 +1,17 @@
-"""Metric families: documented, in base units, and counting what was written."""
-
-import re
+"""Families of a worker: what is counted as entries are written, and read from its owners."""
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-import stilltide.pipeline.metrics.worker
 from stilltide.pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.metrics.native import IndexStats
-from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.pipeline.metrics.worker import COORDINATORS, WorkerMetrics
 from stilltide.schemas.snapshots.snapshots import STAR_KEY, end_key, part_key
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.schemas.wire import STATS
 from tests.support.schemas.wire_acks import STORE_STATS
 
-ROWS = re.findall(
-    r"^\| (stilltide_\w+) \| (\w+) \| (\w+) \| ([\w, ]+) \|",
-    stilltide.pipeline.metrics.worker.__doc__ or "",
-    re.MULTILINE,
-)
 LOG = {"cluster": "a", "coordinator": "2"}
 SNAPSHOT_STATS = SnapshotStats(
     data_partitions=2,
@@ -53,29 +45,6 @@ def value(metrics: WorkerMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"stilltide_{name}", {**LOG, **labels})
 
 
-def test_every_family_is_documented(metrics: WorkerMetrics):
-    """Name, type and labels of each family stand in the module's table, and nothing else does."""
-    shown = {
-        (
-            family.name + ("_total" if family.type == "counter" else ""),
-            family.type,
-            ", ".join(sorted({*family.samples[0].labels} - {"cluster", "le"})),
-        )
-        for family in metrics.registry.collect()
-        if family.name.startswith("stilltide_")
-    }
-    assert shown == {(name, kind, labels) for name, kind, _, labels in ROWS}
-
-
-def test_names_carry_base_units():
-    """Seconds and bytes are named at the end, counters end in `_total`, and nothing is scaled."""
-    for name, kind, unit, _ in ROWS:
-        assert (kind == "counter") == name.endswith("_total"), name
-        base = name.removesuffix("_total")
-        assert (unit in {"seconds", "bytes"}) == base.endswith(("_seconds", "_bytes")), name
-        assert not re.search(r"_(ms|us|milli\w*|micro\w*|kb|mb)(_|$)", name), name
-
-
 @pytest.mark.parametrize(
     ("waited_ms", "least_s"), [(0.4, 0.0005), (1.0, 0.001), (4.0, 0.005), (9.0, 0.01), (40.0, 0.05)]
 )
@@ -86,7 +55,8 @@ def test_delays_of_milliseconds_are_told_apart(
     entry = WriteEntry(1, [b"x"], FlushTrigger.DELAY, waited_ms)
     metrics.coordinator(2).log.entry_written(entry, 1)
     name = "txn_log_oldest_record_delay_seconds_bucket"
-    buckets = [float(it) for it in stilltide.pipeline.metrics.worker.DELAY_BUCKETS_S]
+    table = {family.name: family for family in COORDINATORS}
+    buckets = table["stilltide_txn_log_oldest_record_delay_seconds"].buckets
     assert next(it for it in buckets if value(metrics, name, le=str(it))) == least_s
 
 

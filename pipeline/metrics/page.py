@@ -1,0 +1,55 @@
+"""Writes docs/metrics.md from the tables: `python -m stilltide.pipeline.metrics.page`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from stilltide.pipeline.metrics import groups, links, native, snapshots, worker
+from stilltide.pipeline.metrics.families import Family, Section
+
+PAGE = Path("docs/metrics.md")
+"""Below the folder that the program is started in: the top of a clone."""
+
+SECTIONS: tuple[Section, ...] = (
+    *worker.SECTIONS,
+    snapshots.SECTION,
+    native.SECTION,
+    groups.SECTION,
+    links.SECTION,
+)
+
+_HEAD = """\
+# Metrics
+
+This page is for operators of a running system: every metric family of Stilltide. `make metrics`
+writes the page from the tables in `pipeline/metrics`.
+[operating.md](operating.md#probes-and-metrics) describes where `/metrics` is served.
+
+A worker shows the families of all sections. The label `cluster` is the name of the worker's
+cluster. Counters begin at 0 when the process starts. The gauges of a coordinator, store or
+partition are shown only by the worker that serves it at the time of the scrape. A worker also shows
+`process_*` and `python_*` of the Prometheus client library.
+"""
+
+
+def page() -> str:
+    """The text of docs/metrics.md."""
+    return _HEAD + "".join(line for section in SECTIONS for line in _section(section))
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"\n## {section.title}\n\n{section.text}\n\n"
+    yield "| metric | type | unit | labels | meaning |\n| --- | --- | --- | --- | --- |\n"
+    for family in section.table:
+        labels = ", ".join(family.labels)
+        yield (
+            f"| `{family.name}` | {family.kind} | {family.unit} | {labels} | {_meaning(family)} |\n"
+        )
+
+
+def _meaning(family: Family[None]) -> str:
+    bounds = ", ".join(f"{one:g}" if one < 1 else f"{one:.10g}" for one in family.buckets)
+    return " ".join(filter(None, (family.text, family.note, bounds and f"Buckets: {bounds}.")))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

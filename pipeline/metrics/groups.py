@@ -1,6 +1,6 @@
 """Prometheus families of replicated groups, read from the figures of their controllers.
 
-*Source*: protocols.md I.
+*Source*: docs/protocols/i-replicated-groups.md.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """Prometheus families of links, read from the progress of each link.
 
-*Source*: protocols.md H.
+*Source*: docs/protocols/h-links.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,6 +1,6 @@
 """Prometheus families of the indexers of native transactions.
 
-*Source*: protocols.md F3.
+*Source*: docs/protocols/f-native-transactions.md, F3.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Prometheus families of the writers of snapshots.
 
-*Source*: protocols.md E.
+*Source*: docs/protocols/e-snapshots.md.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """What the controller of a data partition shows in the metrics.
 
-*Source*: protocols.md I.
+*Source*: docs/protocols/i-replicated-groups.md.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
-"""A program's own line to the owners of a service, open as long as it is needed.
+"""Connects a program to the owners of a service for the length of a block.
 
-*Source*: system.md, Topics: requests in a topic of each service, answers in `txn-responses`.
+*Source*: `schemas.topics`: each service has a topic of requests; answers are in `txn-responses`.
 """
 
 from collections.abc import AsyncIterator
@@ -26,13 +26,13 @@ A = TypeVar("A")
 async def connect_service(
     service: Service[B, R, A], connector: Connector, name: str, *, timeout_s: float
 ) -> AsyncIterator[tuple[Requests[B, R, A], int]]:
-    """A line that is open for the length of the block, and how many owners there are.
+    """The service's `Requests`, open for the length of the block, and the number of owners.
 
     Args:
-        service: who is asked.
+        service: the service to ask.
         connector: the cluster.
-        name: in client ids and logs.
-        timeout_s: how long a request may go unanswered, repeats included.
+        name: the program's name in client ids and logs.
+        timeout_s: the longest wait for an answer, repeats of the request included.
 
     Raises:
         FatalError: the system topics do not exist.

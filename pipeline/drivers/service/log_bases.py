@@ -1,7 +1,7 @@
-"""Writes the bases of one ownership of a log, and trims the log behind them.
+"""Writes the bases of one ownership of a log, and trims the log in front of them.
 
-*Source*: protocols.md C8. A large state is encoded a slice at a time, so that nobody who waits for
-an answer waits for a whole base.
+*Source*: docs/protocols C8. A large state is encoded a slice at a time, so that no answer waits for
+the encoding of a whole base.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from stilltide.schemas.values import BatchPosition, EndOffset, Offset
 log = get_logger(__name__)
 
 SLICE_S = 0.002
-"""After so long the others on the loop have their turn."""
+"""Encoding yields to the event loop's other tasks after this time."""
 
 
 class LogBases:
@@ -26,10 +26,10 @@ class LogBases:
 
     Args:
         owned: the log.
-        admin: deletes records; shared.
-        encode: bytes of a base's record.
-        lost: called when a piece will never be effective.
-        trimmed: called with an offset and whether the log begins there now.
+        admin: deletes records; shared with other owners.
+        encode: makes the bytes of a base's record.
+        lost: called when a piece of a base will never be effective.
+        trimmed: called with an offset, and whether the log begins at that offset now.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LogBases:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def write(self, as_of: EndOffset, parts: Iterable[bytes]) -> None:
-        """Appends a base; `parts`, joined, are its state, and are made while others work."""
+        """Appends a base whose state is the joined `parts`, encoded in slices of `SLICE_S`."""
         self._start(self._write(as_of, parts))
 
     def trim(self, offset: Offset) -> None:
@@ -57,7 +57,7 @@ class LogBases:
         self._start(self._trim(offset))
 
     def close(self) -> None:
-        """Ends what is under way; a trim may still happen, and does no harm."""
+        """Cancels a base and a trim under way; the broker may still trim, which does no harm."""
         for task in self._tasks:
             task.cancel()
 

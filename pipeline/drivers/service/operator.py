@@ -1,7 +1,7 @@
-"""An operator's line to the owners of one kind of log: asks one, or each of them.
+"""Asks the owners of one kind of log for an operator: one owner, or all of them.
 
-*Source*: protocols.md C1; facts, pulsar.md 7.
-*Invariants*: an owner that does not answer is named as such, never left out in silence.
+*Source*: docs/protocols C1; Pulsar's admin API of transactions.
+*Invariants*: the result names an owner that did not answer, and never leaves it out.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 LogBounds = Mapping[int, tuple[Offset, EndOffset]]
-"""Start and end offset of each log, by partition."""
+"""Start offset and end offset of each log, by partition."""
 
 
 class OwnerLine(Generic[B, R, A]):
-    """Open from entry to exit.
+    """An asynchronous context manager: the connection is open from entry to exit.
 
     Args:
-        service: who is asked.
-        log_topic: of the logs that they own; it has as many partitions as the requests.
+        service: the service to ask.
+        log_topic: topic of the owners' logs, with as many partitions as the topic of requests.
         connector: the cluster.
-        request_timeout_s: how long one answer may take.
+        request_timeout_s: the longest wait for one answer.
 
     Attributes:
-        count: how many owners there are; known after entry.
+        count: number of owners; known after entry.
 
     Raises:
         FatalError: on entry: the system topics do not exist.
@@ -93,12 +93,12 @@ class OwnerLine(Generic[B, R, A]):
         """One owner's answer.
 
         Raises:
-            RequestTimeoutError: no answer in time; what was asked for may still be carried out.
+            RequestTimeoutError: no answer in time; the owner may still carry out the request.
         """
         return await self._requests.ask(owner, body)
 
     async def each(self, ask: Callable[[int], Awaitable[T]]) -> dict[int, T | None]:
-        """What `ask` says of every owner, by number; None of one that did not answer in time."""
+        """The result of `ask` for every owner, by number; None: no answer in time."""
 
         async def answer(owner: int) -> T | None:
             try:
@@ -110,7 +110,7 @@ class OwnerLine(Generic[B, R, A]):
         return dict(enumerate(answers))
 
     async def log_bounds(self) -> LogBounds:
-        """Start and end offset of each log."""
+        """Start offset and end offset of each log."""
         logs = [TopicPartition(self._topics[0], number) for number in range(self.count)]
         starts = await self._admin.start_offsets(logs)
         ends = await self._admin.end_offsets(logs)

@@ -1,7 +1,7 @@
-"""Runs the owner of one log: what coordinators and pending-ack stores have in common.
+"""Runs the owner of one log: the common part of coordinators and pending-ack stores.
 
-*Source*: protocols.md B4, C1, C8. Requests are appended as they arrived and answered from the
-entry read back, so no request is held in memory on its way through the log.
+*Source*: docs/protocols B4, C1, C8. The owner appends the bytes of a request and answers when it
+reads the entry back, so that no table of requests in flight is needed.
 """
 
 import asyncio
@@ -35,24 +35,24 @@ from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPart
 log = get_logger(__name__)
 
 HELD_BATCHES_MAX = 1000
-"""Batches of requests kept while the log is replayed; clients repeat what is dropped."""
+"""Batches of requests kept during a replay; the oldest is dropped first, and clients repeat it."""
 
 NOBODYS = "neither a fence nor an entry of the owner at that time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerDeps:
-    """What the owners of one worker use together.
+    """Dependencies that the owners of one worker share.
 
     Attributes:
         connector: the cluster.
-        writer: appends entries.
-        replies: takes answers.
+        writer: appends entries to the logs.
+        replies: sends answers to clients.
         admin: trims the logs.
         submit: hands log entries to the buffered-writer agent.
-        foreign: counts and logs entries of the logs that are passed over (B6).
+        foreign: counts and logs the foreign entries of the logs (B6).
         clock: wall clock.
-        broker_away_s_max: how long the broker may be away before `run` gives up.
+        broker_away_s_max: longest absence of the broker before `run` raises.
     """
 
     connector: Connector
@@ -66,19 +66,19 @@ class OwnerDeps:
 
 
 class OwnerMachine(Machine[int, Any], Protocol):
-    """The machine of one ownership, as far as `OwnerDriver` knows it.
+    """The part of an ownership's machine that `OwnerDriver` calls.
 
-    Records and effects are the machine's own.
+    The types of records and effects are known to the subclass only.
     """
 
     def applied(
         self, offset: Offset, records: Sequence[Any], *, own: bool, now_ms: int
     ) -> Sequence[Any]:
-        """The records of the next effective entry."""
+        """Applies the records of the next effective entry."""
         ...
 
     def serve(self, epoch: Offset, now_ms: int) -> Sequence[Any]:
-        """Replay is over."""
+        """The replay has ended; the owner serves from now on."""
         ...
 
     def base_lost(self, as_of: EndOffset, now_ms: int) -> None:
@@ -86,7 +86,7 @@ class OwnerMachine(Machine[int, Any], Protocol):
         ...
 
     def trimmed(self, offset: Offset) -> None:
-        """The log begins at `offset` now."""
+        """The log was trimmed and begins at `offset`."""
         ...
 
     def trim_failed(self, offset: Offset, now_ms: int) -> None:
@@ -99,14 +99,14 @@ R = TypeVar("R")
 
 
 class OwnerDriver(ABC, Generic[M, R]):
-    """One owner, for as long as its partition is assigned to this worker.
+    """The owner of one log, for as long as the partition is assigned to this worker.
 
     Args:
         owned: the log.
-        codec: its fence and no-op records.
-        deps: shared with other owners.
-        limits: of the buffered writer.
-        metrics: where it counts.
+        codec: makes and reads the records of the log.
+        deps: dependencies shared with other owners.
+        limits: thresholds of the buffered writer.
+        metrics: metrics of this owner.
     """
 
     def __init__(
@@ -141,23 +141,23 @@ class OwnerDriver(ABC, Generic[M, R]):
 
     @abstractmethod
     def _take(self, received: Sequence[tuple[bytes, R]]) -> None:
-        """Requests with their bytes, only while it serves."""
+        """Takes requests and their bytes; called only while the owner serves."""
 
     @abstractmethod
     def _own(self, body: Base | Noop) -> bytes:
-        """Bytes of a record that it makes itself."""
+        """Bytes of a record that does not come from a request."""
 
     @abstractmethod
     def _carry_out(self, effect: Any) -> None:
-        """One effect of the machine."""
+        """Carries out one effect of the machine."""
 
     @property
     def serving(self) -> bool:
-        """Whether it owns its log just now; what arrives before is held, for a while."""
+        """Whether it owns its log now; until then it holds up to `HELD_BATCHES_MAX` batches."""
         return self._log is not None and self._log.epoch is not None
 
     def limits_changed(self, limits: BatchLimits) -> None:
-        """Other thresholds from now on; what is buffered leaves under the old ones (A7)."""
+        """Sets the thresholds; records in the buffer are written under the old ones (A7)."""
         if limits == self._limits:
             return
         self._limits = limits
@@ -168,15 +168,15 @@ class OwnerDriver(ABC, Generic[M, R]):
         """Owns the log until cancelled, or fenced and not assigned any more (B4).
 
         Raises:
-            UnavailableError, FatalError, DecodeError: as of `OwnedLog.run`.
+            UnavailableError, FatalError, DecodeError: see `OwnedLog.run`.
         """
         await hold(self, self._own_once, self._failed)
 
     def requests_received(self, value: bytes | None) -> None:
-        """One value of the requests topic: a framed batch of requests, or a bare one.
+        """Takes one value of the requests topic: a framed batch of requests, or a bare request.
 
         Raises:
-            DecodeError: not requests; nothing of the value was appended.
+            DecodeError: the value holds no requests; none of it was appended.
         """
         received = [(data, self._decode_request(data)) for data in decode_value(value)]
         self._metrics.requests.inc(len(received))
@@ -231,7 +231,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         self._log.append(record, appended, decoded)
 
     def _after_noop(self, call: Callable[[], None]) -> None:
-        """Calls once what was appended up to now has been read back (C1); never if it is lost."""
+        """Calls after all appends up to now were read back (C1); never if the no-op is lost."""
 
         def appended(result: BatchPosition | ConnectorError) -> None:
             if not isinstance(result, ConnectorError):

@@ -1,6 +1,6 @@
 """Figures of one ownership of a log since its fence.
 
-*Source*: facts, pulsar.md 7 (internals of both logs).
+*Source*: Pulsar's internal stats of coordinators and pending-ack stores.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from stilltide.schemas.pending_ack.acknowledgements import AckRequest, PendingAc
 
 @dataclass(slots=True)
 class Ownership:
-    """Counts of one ownership; each fence begins with new ones.
+    """Figures of one ownership; each fence makes a new object.
 
     Attributes:
-        began_s: by the loop's clock.
-        recovery_ms: from the beginning of the ownership until the owner served.
-        has_served: the owner has applied a client's request that the owner appended.
-        entries_written: entries that the owner has read back.
-        records_written: records in these entries.
+        began_s: start of the ownership, by the event loop's clock.
+        recovery_ms: time from the start until the owner served.
+        has_served: whether the owner has applied a client's request that it appended itself.
+        entries_written: entries that the owner has written and read back.
+        records_written: records in those entries.
     """
 
     began_s: float
@@ -32,7 +32,7 @@ class Ownership:
     records_written: int = 0
 
     def wrote(self, records: Sequence[TxnLogRecord] | Sequence[PendingAckRecord]) -> None:
-        """An entry of its own was read back."""
+        """The owner has read back an entry that it wrote."""
         self.entries_written += 1
         self.records_written += len(records)
         if not self.has_served:
@@ -40,7 +40,7 @@ class Ownership:
 
 
 def log_figures(owned_log: OwnedLog, limits: BatchLimits, ownership: Ownership) -> LogFigures:
-    """How the owner of a log that serves writes it, and what it has written."""
+    """The thresholds of a serving owner, and the figures of what the owner has written."""
     assert owned_log.epoch is not None, "asked of an owner that does not serve"
     return LogFigures(
         epoch=owned_log.epoch,

@@ -1,7 +1,7 @@
-"""Records that nobody can use are passed over: counted, and logged once each.
+"""Counts and logs records that are passed over because no owner can use them.
 
-*Source*: protocols.md B6 (foreign entries of logs), C10 (records that are no requests).
-*Invariants*: each place is counted once in a process, whatever is replayed or delivered again.
+*Source*: docs/protocols B6 (foreign entries of logs), C10 (records that are no requests).
+*Invariants*: a process counts each offset once, also when records are read or delivered again.
 """
 
 from collections.abc import Callable
@@ -16,28 +16,28 @@ from stilltide.schemas.values import Offset, TopicPartition
 log = get_logger(__name__)
 
 SHOWN_BYTES = 32
-"""Of a record, in its line."""
+"""Bytes of a record that its log line shows."""
 
 LINES_MAX = 100
-"""Of one partition; whoever writes more of them shall not fill the disk with lines."""
+"""Lines for one partition; further records are only counted, so that they cannot fill the disk."""
 
 
 class PassedOver:
-    """Counts and logs records of some topics; tell it of those of a partition in offset order.
+    """Counts and logs records; `add` is called in offset order for each partition.
 
     Args:
-        event: of the lines.
-        counter: of a partition.
+        event: name of the log event.
+        counter: finds the counter of a partition.
     """
 
     def __init__(self, event: str, counter: Callable[[TopicPartition], Counter]) -> None:
         self._event = event
         self._counter = counter
-        self._next: dict[TopicPartition, int] = {}  # below lies nothing that is new
+        self._next: dict[TopicPartition, int] = {}  # records below were counted
         self._lines: dict[TopicPartition, int] = {}
 
     def add(self, data: TopicPartition, offset: Offset, value: bytes | None, why: str) -> None:
-        """One record was passed over, perhaps not for the first time."""
+        """A record was passed over; a record that was added before is ignored."""
         if offset < self._next.get(data, 0):
             return
         self._next[data] = offset + 1
@@ -66,9 +66,9 @@ def hand_over(
     *,
     undecodable: PassedOver,
 ) -> None:
-    """Gives an owner a record of its requests; one that does not decode is passed over (C10).
+    """Gives an owner a record of its requests; passes over one that cannot be decoded (C10).
 
-    Whoever sent it cannot be answered, and the owner has others to serve.
+    The sender of such a record is unknown and gets no answer; the owner goes on serving others.
     """
     try:
         owner.requests_received(value)

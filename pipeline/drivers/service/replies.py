@@ -1,7 +1,7 @@
-"""Gathers answers of a worker: one record per client for all that one turn of the loop answers.
+"""Gathers a worker's answers: one record for each client in one turn of the event loop.
 
-*Source*: protocols.md A, C1b: an answer that is lost is asked for again. An answer is final once it
-is made (B3), so it leaves even if its owner is replaced within that turn.
+*Source*: docs/protocols A, C1b: the client repeats a request whose answer is lost. An answer is
+final once it is made (B3), so it is sent even if its owner is replaced within that turn.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ log = get_logger(__name__)
 
 
 class Replies:
-    """Answers on their way to txn-responses, or to who asks in this process.
+    """Answers on their way to txn-responses, or to the clients of this process.
 
     Args:
-        writer: appends them.
-        askers: in this process; they are answered without Kafka. Open already.
+        writer: appends answers.
+        askers: open clients of this process, which are answered without Kafka.
     """
 
     def __init__(self, writer: LogWriter, askers: Sequence[Requests[Any, Any, Any]] = ()) -> None:
@@ -33,13 +33,13 @@ class Replies:
         self._waiting: dict[tuple[bytes, int], list[bytes]] = {}
 
     def add(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
-        """Takes one serialised answer; it leaves in this turn of the loop, or with `send`."""
+        """Takes one serialised answer; it is sent after this turn of the loop, or by `send`."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.send)
         self._waiting.setdefault((client_id, reply_partition), []).append(answer)
 
     def send(self) -> None:
-        """Sends what is gathered."""
+        """Sends the gathered answers."""
         waiting, self._waiting = self._waiting, {}
         for (client_id, partition), answers in waiting.items():
             if asker := self._askers.get(client_id):
@@ -57,4 +57,4 @@ class Replies:
 
 
 def _ignored(_error: ConnectorError | None, _offset: int) -> None:
-    """An answer that did not arrive is asked for again (C1b)."""
+    """Nothing is to be done: a client without an answer repeats its request (C1b)."""

@@ -1,7 +1,7 @@
-"""Gathers requests to one owner into few records, while others wait for its answers.
+"""Gathers requests to one owner into few records, while earlier requests wait for answers.
 
-*Source*: protocols.md A (requests are batched by the same accumulator as log entries); measured: a
-record costs its owner as much as a dozen requests, wherever it is read, logged and answered.
+*Source*: docs/protocols A (the accumulator of log entries batches requests, too); measured: a
+record costs its owner as much as a dozen requests, over reading, logging and answering.
 """
 
 from collections import deque
@@ -18,20 +18,22 @@ from stilltide.schemas.framing import encode_batch
 log = get_logger(__name__)
 
 LIMITS = BatchLimits(delay_ms_max=25.0)
-"""Requests gather for so long at most: some answers wait for readers, and some owners are away."""
+"""Requests gather for at most this time, since some answers take long and some owners are away."""
 
 FEW = 2
-"""A record of more requests than these is in flight until it is answered; one of no more until it
-is durable, for those who are few would wait for each other where nobody else does."""
+"""A record of more requests than this is in flight until it is answered, so that later requests
+gather: a record passes once through the owner's Faust agent, log, read-back and answer, so more
+requests in a record are most of the throughput. A record of `FEW` or less is in flight only until
+it is durable: with so little load, requests would only wait for each other."""
 
 S = TypeVar("S")
 
 
 class RequestBatches(Generic[S]):
-    """Requests to one owner that are not answered.
+    """Unanswered requests to one owner.
 
     Args:
-        send: appends the bytes of one record, and reports its fate.
+        send: appends the bytes of one record, and reports whether they were delivered.
     """
 
     def __init__(self, send: Callable[[bytes, Delivered], None]) -> None:
@@ -42,31 +44,31 @@ class RequestBatches(Generic[S]):
         self._in_flight: dict[int, int] = {}  # records, by the request that is answered last
 
     def append(self, number: int, request: bytes, waits: S) -> None:
-        """Takes one serialised request under its number, and who waits for the answer."""
+        """Takes one serialised request, its number, and the value to return with its answer."""
         self._unanswered[number] = waits
         self.repeat(number, request)
 
     def repeat(self, number: int, request: bytes) -> None:
-        """Takes a request again that is not answered."""
+        """Takes an unanswered request again."""
         self._gathered.append(number)
         self._batcher.append(request)
 
     def answered(self, number: int) -> S:
-        """A request was answered or given up; returns who waits."""
-        # First: what leaves next may be a repetition of it, and waits for no answer any more.
+        """A request was answered or given up; returns the value given with it."""
+        # First: the next record may hold a repetition of it, and must not wait for its answer.
         waits = self._unanswered.pop(number)
         self._ended(number)
         return waits
 
     def close(self) -> list[S]:
-        """Hands on what is gathered; returns all who wait. Nothing is taken afterwards."""
+        """Sends the gathered requests, returns the values of all unanswered ones; call it last."""
         self._batcher.close()
         unanswered, self._unanswered = self._unanswered, {}
         return list(unanswered.values())
 
     def _write(self, entry: WriteEntry) -> None:
         numbers = [self._gathered.popleft() for _ in entry.records]
-        # What was answered while its repetition was gathered is answered no more.
+        # A request that was answered while its repetition was gathered gets no second answer.
         last = max((it for it in numbers if it in self._unanswered), default=0)
         self._in_flight[last] = self._in_flight.get(last, 0) + 1
         records = entry.records

@@ -1,8 +1,7 @@
 """Carries requests to the owners of logs and their answers back.
 
-*Source*: protocols.md A (requests are batched by the same accumulator as log entries), C1b. Who is
-asked is a `Service`: the coordinators, the owners of pending acknowledgements (G), or the snapshot
-writers (E7).
+*Source*: docs/protocols A (the accumulator of log entries batches requests, too), C1b. A `Service`
+names the owners: the coordinators, the pending-ack stores (G), or the snapshot writers (E7).
 """
 
 import asyncio
@@ -44,8 +43,8 @@ log = get_logger(__name__)
 READ_AGAIN_S = 0.1
 
 WAKES_PER_TURN = 64
-"""Callers of one batch of answers go on in groups: what the first ones ask is on its way while the
-others still work. Else client and owner would take turns, and one of two cores rest."""
+"""Callers of one batch of answers wake up in groups of this size: the first ones' next requests are
+sent while the others work. Otherwise client and owner would alternate, and one core be idle."""
 
 B = TypeVar("B")
 R = TypeVar("R", bound=Numbered)
@@ -54,14 +53,15 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Service(Generic[B, R, A]):
-    """Who answers requests: where they are sent to, and in what bytes.
+    """The owners of one kind of log: the topic and the encoding of their requests and answers.
 
     Attributes:
-        topic: of the requests; its partitions have owners, and numbers of their own.
-        owner: what an owner of a partition is called.
-        make: a request from client id, number, acknowledged number, reply partition and body.
-        encode: bytes of a request.
-        decode: request number, partition and answer.
+        topic: topic of the requests; each partition has an owner and its own request numbers.
+        owner: name of an owner in messages.
+        make: makes a request from client id, number, acknowledged number, reply partition and
+            body.
+        encode: makes the bytes of a request.
+        decode: reads an answer's bytes: request number, partition and answer.
     """
 
     topic: str
@@ -95,15 +95,15 @@ SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Ser
 
 
 class Neighbour(Protocol):
-    """An owner in this process: requests reach it, and its answers come back, without Kafka."""
+    """An owner in this process, which is asked, and answers, without Kafka."""
 
     @property
     def serving(self) -> bool:
-        """Whether it owns its log just now."""
+        """Whether it owns its log now."""
         ...
 
     def requests_received(self, value: bytes | None) -> None:
-        """One value of the requests topic; raises `DecodeError`."""
+        """Takes one value of the requests topic; raises `DecodeError`."""
         ...
 
 
@@ -111,15 +111,17 @@ class Requests(Generic[B, R, A]):
     """Asks the owners of a service; `open` first, `close` last.
 
     Args:
-        service: who is asked.
+        service: the service to ask.
         connector: the cluster.
         writer: appends requests; shared with the client's data.
         name: the client's name in ids and logs.
-        request_timeout_s: how long one request may take, repeats included.
+        request_timeout_s: the longest wait for an answer, repeats of the request included.
+        resend_s: time without an answer after which a request is repeated.
 
     Attributes:
-        neighbours: owners in this process, by partition. One that serves is asked directly: its log
-            makes the request durable and says whose it is (B), and what is lost is repeated (C1b).
+        neighbours: owners in this process, by partition. A serving one is asked directly: its log
+            makes the request durable and decides which owner's entries count (B), and a lost
+            request is repeated (C1b).
     """
 
     def __init__(
@@ -151,20 +153,20 @@ class Requests(Generic[B, R, A]):
 
     @property
     def client_id(self) -> bytes:
-        """The client that answers name; another one for each object of this class."""
+        """The id by which answers name this client; unique for each object of this class."""
         return self._client_id
 
     @property
     def home(self) -> int:
-        """The partition this client keeps to where any will do; known after `open`.
+        """The partition for requests that any owner can serve; known after `open`.
 
-        One for all of them: requests and log records of one client then share entries, while
+        All such requests of a client go to one owner, so that they share records and log entries;
         several clients spread over the coordinators.
         """
         return zlib.crc32(self._client_id[::-1]) % len(self._sessions)
 
     async def open(self, *, partition_count: int, response_partition_count: int) -> None:
-        """Listens for answers from now on."""
+        """Starts to listen for answers."""
         partition = zlib.crc32(self._client_id) % response_partition_count
         data = TopicPartition(topics.TXN_RESPONSES, partition)
         admin = self._connector.admin()
@@ -182,7 +184,7 @@ class Requests(Generic[B, R, A]):
         self._listening = asyncio.create_task(self._listen_guarded(), name="responses")
 
     async def close(self) -> None:
-        """Gives up what is not answered."""
+        """Fails every unanswered request and stops listening."""
         self._alarm.cancel()
         if self._listening is not None:
             self._listening.cancel()
@@ -191,17 +193,17 @@ class Requests(Generic[B, R, A]):
         self._fail_all(RequestTimeoutError("the client was closed before the answer came"))
 
     async def failed(self) -> NoReturn:
-        """Returns never; raises what ended the client: nobody is answered any more."""
+        """Waits until the client fails, and raises the error; no request is answered after that."""
         await self._ended.wait()
         assert self._failure is not None
         raise self._failure
 
     async def ask(self, partition: int, body: B) -> A:
-        """One request and its answer.
+        """Sends one request and returns its answer.
 
         Raises:
-            RequestTimeoutError: no answer in time; whether it took effect is unknown.
-            ClientFailedError, or another StilltideError: what ended the client.
+            RequestTimeoutError: no answer in time; whether the request took effect is unknown.
+            ClientFailedError, or another StilltideError: the error that ended the client.
         """
         future: asyncio.Future[A] = self._loop.create_future()
 
@@ -214,7 +216,7 @@ class Requests(Generic[B, R, A]):
         return await future
 
     def tell(self, partition: int, body: B, answered: Callable[[A | StilltideError], None]) -> None:
-        """One request; `answered` is called once, before any caller of `ask` is woken."""
+        """Sends one request; `answered` is called once, before any caller of `ask` wakes up."""
         if self._failure is not None:
             answered(self._failure)
             return
@@ -225,7 +227,7 @@ class Requests(Generic[B, R, A]):
         self._batches[partition].append(request.number, self._service.encode(request), answered)
 
     def answers_received(self, answers: Sequence[bytes]) -> None:
-        """Answers of neighbours; once all is failed they are passed over."""
+        """Takes answers of neighbours; ignores them after the client has failed."""
         if self._failure is not None:
             return
         try:
@@ -234,7 +236,7 @@ class Requests(Generic[B, R, A]):
             self._fail_all(error)
 
     def _wake(self) -> None:
-        """Wakes callers, some in each turn of the loop."""
+        """Wakes up to `WAKES_PER_TURN` callers in each turn of the loop."""
         waking = self._waking
         for _ in range(min(len(waking), WAKES_PER_TURN)):
             future, answer = waking.popleft()
@@ -260,7 +262,7 @@ class Requests(Generic[B, R, A]):
             self._loop.call_soon(delivered, error, -1)
 
     async def _listen_guarded(self) -> None:
-        """Listens; an error that nobody foresaw ends the client, for else its calls would hang."""
+        """Listens; an unexpected error ends the client, because its calls would hang otherwise."""
         try:
             await self._listen()
         except Exception as error:  # noqa: BLE001 - raised from every call of this client
@@ -283,7 +285,7 @@ class Requests(Generic[B, R, A]):
                     if isinstance(item, EndReached) or item.key != self._client_id:
                         continue
                     if self._failure is not None:
-                        return  # while it was read
+                        return  # the client failed while these answers were read
                     self._answered(decode_value(item.value))
 
     def _answered(self, records: Sequence[bytes]) -> None:
@@ -297,7 +299,7 @@ class Requests(Generic[B, R, A]):
 
     def _tick(self) -> None:
         if self._failure is not None:
-            return  # everybody has been told
+            return  # every caller has got the error
         try:
             now_ms = self._loop.time() * 1000
             for partition, session in enumerate(self._sessions):
@@ -326,7 +328,7 @@ class Requests(Generic[B, R, A]):
         )
 
     def _fail_all(self, error: Exception) -> None:
-        """Ends the client: all that is asked, and all that will be, is answered by the error."""
+        """Ends the client: every open and every later request is answered by the error."""
         failure = error if isinstance(error, StilltideError) else client_failed(error)
         if self._failure is None:
             self._failure = failure

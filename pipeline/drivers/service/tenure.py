@@ -1,8 +1,8 @@
 """Owns a partition, and owns it again after a failure, for as long as it is assigned.
 
-*Source*: protocols.md B4: the fence that ended an ownership may be the late one of a dead process,
-so the owner tries again after a random delay. *Invariants*: a partition that is not assigned is not
-owned again; an error that nobody has declared passing is raised.
+*Source*: docs/protocols B4: the fence that ended an ownership may be a dead process's, written
+late, so the owner tries again after a random delay. *Invariants*: a partition that is not assigned
+is not owned again; an error that the driver does not retry is raised.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class Assignable(Protocol):
     """The driver of one partition.
 
     Attributes:
-        assigned: whether the partition is this worker's.
+        assigned: whether the partition is assigned to this worker.
     """
 
     assigned: bool
@@ -29,8 +29,8 @@ class Retry(NamedTuple):
     """How a tenure goes on after a failure.
 
     Attributes:
-        delay_s: from the failure to the next ownership.
-        needs_assignment: whether the tenure ends where the partition is not assigned any more.
+        delay_s: time from the failure to the next ownership.
+        needs_assignment: whether the tenure ends if the partition is not assigned any more.
     """
 
     delay_s: float
@@ -38,7 +38,7 @@ class Retry(NamedTuple):
 
 
 def retry_soon() -> Retry:
-    """After a random delay, so that two owners do not fence each other in step (B4)."""
+    """A retry after a random delay, so that two owners do not fence each other in step (B4)."""
     return Retry(random.uniform(0, RESTART_DELAY_S_MAX))  # noqa: S311 - no secret
 
 
@@ -50,12 +50,12 @@ async def hold(
     """Owns until cancelled, or until an ownership ends and the partition is not assigned.
 
     Args:
-        driver: says whether the partition is assigned.
-        own: one ownership, from its fence to its end; the next one follows a return at once.
-        failed: counts and logs what an ownership failed with; None: the tenure fails with it.
+        driver: the driver of the partition.
+        own: runs one ownership from its fence to its end; after a return the next begins at once.
+        failed: counts and logs the error of an ownership; None: `hold` raises the error.
 
     Raises:
-        StilltideError: that `failed` answered with None.
+        StilltideError: an error for which `failed` returned None.
     """
     while True:
         retry = Retry(0)

@@ -1,9 +1,9 @@
 """Finds the entries of a log that hold batches, which a program without batching cannot read.
 
-*Source*: protocols.md A (bare and framed entries are told apart by their first byte), B3, B6.
+*Source*: docs/protocols A (the first byte distinguishes bare and framed entries), B3, B6.
 *Invariants*: every entry from the log start to the end as of the call was looked at; a batch of one
-record is a batch, and so is one that nobody counts (B6): the program that is asked about unpacks an
-entry before it judges it. An entry that a trim took during the scan is not reported.
+record counts, and so does a batch that is a foreign entry (B6), since a program unpacks an entry
+before it checks the stamp. An entry that was trimmed during the scan is not reported.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,20 @@ from stilltide.schemas.framing import is_framed
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 RANGES_MAX = 1000
-"""Ranges kept of one log; batches are counted beyond."""
+"""Ranges kept for one log; batches after them are only counted."""
 
 
 @dataclass(slots=True)
 class BatchScan:
-    """What one log holds in `[start_offset, end_offset)`.
+    """The batches of one log in `[start_offset, end_offset)`.
 
     Attributes:
-        batch_count: entries that hold batches.
-        ranges: their offsets as ranges `[first, end)`, the first `RANGES_MAX` of them.
+        log: the partition of the log.
+        start_offset: offset of the first entry to look at.
+        end_offset: end offset of the scan.
+        batch_count: number of entries that hold batches.
+        ranges: offsets of those entries as ranges `[first, end)`, up to `RANGES_MAX` ranges.
+        next_offset: offset of the next entry to look at.
     """
 
     log: TopicPartition
@@ -44,11 +48,11 @@ class BatchScan:
 
     @property
     def done(self) -> bool:
-        """Every entry was looked at."""
+        """Whether every entry was looked at."""
         return self.next_offset >= self.end_offset
 
     def entry_read(self, offset: int, value: bytes | None) -> None:
-        """The next entry; one without a value is nobody's, and passed over (B6)."""
+        """Takes the next entry; one without a value is foreign and passed over (B6)."""
         if self.done:
             return
         self.next_offset = offset + 1
@@ -112,7 +116,7 @@ async def _read(reader: LogReader, scans: Mapping[TopicPartition, BatchScan]) ->
 
 
 async def _begin_again(admin: LogAdmin, scans: dict[TopicPartition, BatchScan]) -> bool:
-    """Begins anew, at its start, with each log that a trim overtook; whether there was one."""
+    """Restarts the scan of each log that was trimmed past its position; whether there was one."""
     left = [log for log, scan in scans.items() if not scan.done]
     starts = await admin.start_offsets(left)
     overtaken = [log for log in left if starts[log] > scans[log].next_offset]

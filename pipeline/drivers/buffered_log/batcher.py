@@ -1,6 +1,6 @@
-"""Runs an accumulator on the asyncio loop: one timer, entries handed on in order.
+"""Runs an accumulator on the asyncio loop: one timer, entries written in order.
 
-*Source*: protocols.md A3. The timer is armed only when the buffer turns from empty to not, so a
+*Source*: docs/protocols A3. The timer is armed only by the first record of an empty buffer, so a
 record that joins a batch costs one list append.
 """
 
@@ -12,10 +12,10 @@ from stilltide.pipeline.drivers.shared.alarm import Alarm
 
 
 class Batcher:
-    """`append` records, get entries through `write`; say `write_ended` for each.
+    """Takes records by `append` and passes entries to `write`; call `write_ended` for each entry.
 
     Args:
-        limits: thresholds.
+        limits: thresholds of the accumulator.
         write: called with each entry, on the loop, in order; must not block.
     """
 
@@ -49,11 +49,11 @@ class Batcher:
         self._run(self._accumulator.write_ended(self._loop.time() * 1000))
 
     def limits_changed(self, limits: BatchLimits) -> None:
-        """Other thresholds from now on."""
+        """Sets the thresholds for later entries."""
         self._run(self._accumulator.limits_changed(limits, self._loop.time() * 1000))
 
     def close(self) -> None:
-        """Hands on what is buffered; no append afterwards (A6)."""
+        """Writes the buffered records; no append is allowed afterwards (A6)."""
         self._alarm.cancel()
         self._run(self._accumulator.close(self._loop.time() * 1000))
 

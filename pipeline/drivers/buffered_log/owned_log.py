@@ -1,6 +1,6 @@
 """Owns one log partition: fence, replay, append, read back.
 
-*Source*: protocols.md A, B. An append is reported as written only after its entry was read back
+*Source*: docs/protocols A, B. An append is reported as written only after its entry was read back
 effective (B3); what a zombie appends is never reported. Foreign entries (B6) and the control
 records of native transactions (B7) are passed over.
 """
@@ -51,18 +51,18 @@ log = get_logger(__name__)
 OUTAGE_RETRY_S = 0.25
 
 Appended = Callable[[BatchPosition | ConnectorError], None]
-"""Called once per append: where the record lies, or why it does not."""
+"""Called once for each append, with the record's position or with the reason of its loss."""
 
 
 @dataclass(frozen=True)
 class LogCodec:
-    """What an owner must be able to say in its log.
+    """Makes and reads the records of a log.
 
     Attributes:
-        fence: bytes of a fence record with this nonce.
-        noop: bytes of a no-op record.
-        decode: a record from its bytes; raises `DecodeError`.
-        nonce_of: the nonce of a fence record's bytes; raises `DecodeError` for any other.
+        fence: makes the bytes of a fence record with this nonce.
+        noop: makes the bytes of a no-op record.
+        decode: reads a record from its bytes; raises `DecodeError`.
+        nonce_of: reads the nonce of a fence record; raises `DecodeError` for any other record.
     """
 
     fence: Callable[[bytes], bytes]
@@ -74,11 +74,11 @@ class LogCodec:
 def log_codec(
     encode: Callable[[Fence | Noop, int], bytes], decode: Callable[[bytes], Any]
 ) -> LogCodec:
-    """The codec of a log whose records are made and read so.
+    """The codec of a log, from the functions for its records.
 
     Args:
-        encode: bytes of a record, from its body and when it was made.
-        decode: a record, whose `body` is `Fence` when it is one.
+        encode: makes the bytes of a record from its body and its time in milliseconds.
+        decode: reads a record; the `body` of a fence record is a `Fence`.
     """
 
     def nonce_of(record: bytes) -> bytes:
@@ -90,7 +90,7 @@ def log_codec(
             )
         return body.nonce
 
-    # Nobody's time-out hangs on when a fence or no-op was appended, so they carry no time.
+    # No time-out depends on the time of a fence or no-op, so they carry no time.
     return LogCodec(
         fence=lambda nonce: encode(Fence(nonce), 0),
         noop=lambda: encode(Noop(), 0),
@@ -101,7 +101,7 @@ def log_codec(
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """An entry of this owner that it has not read back yet: its records, as bytes and decoded."""
+    """An entry that this owner has written and not yet read back: its records, raw and decoded."""
 
     records: Sequence[bytes]
     decoded: Sequence[Any]
@@ -114,19 +114,19 @@ class OwnedLog:
     Args:
         connector: the cluster.
         partition: the log.
-        codec: fence and no-op records.
-        limits: of the buffered writer.
-        writer: appends entries; shared with others.
+        codec: makes and reads the records of the log.
+        limits: thresholds of the buffered writer.
+        writer: appends entries; shared with other owners.
         submit: hands an entry to the buffered-writer agent, which awaits `write_entry`; entries
             must arrive there in order.
-        replaying: called with the log start before a replay, and again when a trim has overtaken
-            it and it begins anew.
-        applied: called with offset and records of each effective entry in log order, and whether
-            this owner wrote them; during replay too. Records are as the codec decodes them.
-        serving: called once, when replay is over.
-        wrote: called with each entry put on its way, and the size of its value in bytes.
-        foreign: called with each entry that is passed over (B6), again in each replay.
-        patience_s: how long the broker may be away, each time, before `run` gives up.
+        replaying: called with the log start before a replay, and again if the log is trimmed past
+            the replay's position, which makes the replay restart.
+        applied: called with offset and decoded records of each effective entry in log order, and
+            whether this owner wrote them; also during a replay.
+        serving: called once, at the end of the replay.
+        wrote: called with each entry given to the producer, and the size of its value in bytes.
+        foreign: called with each foreign entry (B6), again in each replay.
+        patience_s: longest absence of the broker before `run` raises.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class OwnedLog:
 
     @property
     def in_flight(self) -> int:
-        """Records appended that are neither read back nor lost."""
+        """Appended records that are neither read back nor lost."""
         return len(self._open) + sum(len(it.appended) for it in self._unread.values())
 
     @property
@@ -180,13 +180,13 @@ class OwnedLog:
         return self._batcher.buffered, self._batcher.buffered_bytes
 
     async def run(self) -> None:
-        """Fences, replays, then serves until it cannot; always ends with an exception.
+        """Fences, replays, then serves until an error ends it; always raises.
 
         Raises:
-            FencedError: another owner took over, or a trim overtook this one (B3, B4).
+            FencedError: another owner took over, or trimmed the log past this one (B3, B4).
             UnavailableError: the broker was away for longer than `patience_s`.
             FatalError: the log cannot be read.
-            DecodeError: an effective entry cannot be understood; names topic, partition and offset.
+            DecodeError: an effective entry cannot be decoded; names topic, partition and offset.
         """
         reader = self._connector.reader(f"log-{self.partition.partition}", committed=False)
         admin = self._connector.admin()
@@ -209,13 +209,13 @@ class OwnedLog:
         """Takes one serialised record; only between `serving` and the end of `run`.
 
         Args:
-            record: its bytes.
-            appended: called once, with the position of the record or with why it was lost.
-            decoded: what the codec decodes of `record`, from callers that know; `applied` is given
-                it when the entry is read back, instead of decoding the same bytes again.
+            record: bytes of the record.
+            appended: called once, with the position of the record or the reason of its loss.
+            decoded: the decoded record, from a caller that has it; `applied` gets this object
+                when the entry is read back, so that the bytes are not decoded again.
 
         Raises:
-            FencedError: this owner serves no longer.
+            FencedError: this owner does not serve any more.
         """
         if self._ended is not None:
             raise self._ended
@@ -224,11 +224,11 @@ class OwnedLog:
         self._batcher.append(record)
 
     def limits_changed(self, limits: BatchLimits) -> None:
-        """Other thresholds from now on."""
+        """Sets the thresholds for later entries."""
         self._batcher.limits_changed(limits)
 
     async def write_entry(self, entry: WriteEntry) -> None:
-        """Puts one entry on its way; waits only while the producer's queue is full."""
+        """Gives one entry to the producer; waits only while the producer's queue is full."""
         owner = self._owner
         if self._ended is not None or owner is None or owner.state is not OwnerState.SERVING:
             return  # its records have been failed already
@@ -259,10 +259,10 @@ class OwnedLog:
     async def _replay_and_follow(
         self, reader: LogReader, admin: LogAdmin, outages: OutageGuard
     ) -> None:
-        """Follows the log from its start; a replay that a trim overtakes begins anew (B3)."""
+        """Follows the log from its start; restarts a replay whose position was trimmed (B3)."""
         start = await outages.call(lambda: self._start_offset(admin))
         await reader.assign({self.partition: start})
-        # A fence whose report was lost may lie in the log, or come late; the next is another's.
+        # A repeated try has a new nonce: a fence whose delivery report was lost may be in the log.
         nonce, fence_offset = await outages.call(self._append_fence)
 
         async def read() -> Sequence[Record | EndReached]:
@@ -279,7 +279,7 @@ class OwnedLog:
             except (LogGapError, OffsetOutOfRangeError) as error:
                 overtaken_at = start
                 start = await log_start()
-                # Beyond its own fence a replay would wait for ever: another owner trimmed there.
+                # Another owner has trimmed past this fence: a replay would never find the fence.
                 replaying = self._owner.state is OwnerState.REPLAYING
                 if not replaying or not overtaken_at < start <= fence_offset:
                     raise
@@ -298,7 +298,7 @@ class OwnedLog:
         return starts[self.partition]
 
     async def _append_fence(self) -> tuple[bytes, int]:
-        """Writes a fence; its nonce, and its offset or -1."""
+        """Writes a fence; returns its nonce, and its offset or -1."""
         nonce = secrets.token_bytes(16)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -320,7 +320,7 @@ class OwnedLog:
         log_start: Callable[[], Awaitable[Offset]],
     ) -> None:
         while True:
-            asked: Offset | None = None  # one answer is later than every gap among what was read
+            asked: Offset | None = None  # asked after the read, so one answer is for all its gaps
             with placed_each(await read()) as each:
                 for item in each:
                     if not isinstance(item, Record):
@@ -371,13 +371,15 @@ class OwnedLog:
                     self._ended = self._fenced(f"a fence at offset {offset}")
 
     def _decoded(self, records: Sequence[bytes], serial: int | None) -> Sequence[Any]:
-        """The records of an entry; with a `serial` of this owner's they were decoded before."""
+        """The records of an entry; those of an entry with a `serial` were decoded at `append`."""
         if serial is None:
             return [self._codec.decode(record) for record in records]
         written = self._unread[serial]
         if records != written.records:
+            # Another program wrote under this owner's stamp. The records decoded at `append` are
+            # applied for equal bytes only, and any other bytes end the ownership.
             raise DecodeError(
-                "an entry of this owner's epoch that it did not write so",
+                "an entry with this owner's epoch and serial, and other records than it wrote",
                 hint="something else writes to this topic",
             )
         return written.decoded
@@ -418,7 +420,7 @@ class OwnedLog:
         )
 
     def _fail_all(self) -> None:
-        """Everything that was not read back fails, once; no append afterwards (A1, B4)."""
+        """Fails every record that was not read back, once; later appends raise (A1, B4)."""
         if self._ended is None:
             self._ended = self._fenced("this ownership has ended")
         if self._owner is not None:
@@ -432,7 +434,7 @@ class OwnedLog:
 
 
 def _records_of(entry: Record) -> tuple[list[bytes], DecodeError | None]:
-    """The records of an entry, or none and why."""
+    """The records of an entry, or no records and the reason."""
     try:
         return decode_value(entry.value), None
     except DecodeError as error:

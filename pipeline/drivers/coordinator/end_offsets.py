@@ -1,7 +1,7 @@
-"""Reads end offsets for many askers with one call at a time.
+"""Reads end offsets for many transactions, with one call at a time.
 
-*Source*: protocols.md C3: an end offset counts only when read after the question was asked, so a
-question that arrives while a call is under way is answered by the next call.
+*Source*: docs/protocols C3: an end offset counts only if it was read after the question, so a
+question that arrives during a call is answered by the next call.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ EndsRead = Callable[[dict[TopicPartition, EndOffset] | None], None]
 
 
 class EndOffsets:
-    """End offsets on request; `run` makes the calls."""
+    """Collects questions for end offsets; `run` makes the calls."""
 
     def __init__(self, admin: LogAdmin) -> None:
         self._admin = admin
@@ -27,12 +27,12 @@ class EndOffsets:
         self._wake = asyncio.Event()
 
     def read(self, partitions: Sequence[TopicPartition], done: EndsRead) -> None:
-        """Asks for the end offsets these partitions have from now on."""
+        """Asks for the partitions' end offsets, as of now or later."""
         self._asked.append((partitions, done))
         self._wake.set()
 
     async def run(self) -> None:
-        """Serves until cancelled."""
+        """Answers questions until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -1,7 +1,7 @@
-"""Asks the coordinators of a cluster, as an operator does: one, or each of them.
+"""Asks the coordinators of a cluster for an operator: one coordinator, or all of them.
 
-*Source*: protocols.md C1; facts, pulsar.md 7.
-*Invariants*: a coordinator that does not answer is named as such, never left out in silence.
+*Source*: docs/protocols C1; Pulsar's admin API of transactions.
+*Invariants*: the result names a coordinator that did not answer, and never leaves it out.
 """
 
 from stilltide.connectors.ports.connector import Connector
@@ -19,11 +19,11 @@ from stilltide.schemas.topics import TXN_LOG
 
 
 class Coordinators(OwnerLine[RequestBody, Request, Answer]):
-    """Asks from entry to exit; see `OwnerLine`.
+    """An asynchronous context manager that asks coordinators; see `OwnerLine`.
 
     Args:
         connector: the cluster.
-        request_timeout_s: how long one answer may take.
+        request_timeout_s: the longest wait for one answer.
     """
 
     def __init__(self, connector: Connector, *, request_timeout_s: float) -> None:
@@ -36,8 +36,8 @@ class Coordinators(OwnerLine[RequestBody, Request, Answer]):
 
         Raises:
             RefusedError: there is no such coordinator, or it refused; nothing was changed.
-            RequestTimeoutError: no answer in time; it may still be carried out.
-            OutcomeUnknownError: it may have been carried out.
+            RequestTimeoutError: no answer in time; the request may still be carried out.
+            OutcomeUnknownError: the request may have been carried out.
         """
         if not 0 <= owner < self.count:
             raise RefusedError(
@@ -55,5 +55,5 @@ class Coordinators(OwnerLine[RequestBody, Request, Answer]):
         return answer
 
     async def ask_each(self, body: RequestBody) -> dict[int, Answer | None]:
-        """Every coordinator's answer, by number; None of one that did not answer in time."""
+        """Every coordinator's answer, by number; None: no answer in time."""
         return await self.each(lambda coordinator: self.ask(coordinator, body))

@@ -1,6 +1,6 @@
-"""Runs one coordinator: requests in, log, markers and answers out.
+"""Runs one coordinator: takes requests, and writes log entries, markers and answers.
 
-*Source*: protocols.md C, E1.
+*Source*: docs/protocols C, E1.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,15 +57,15 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     """One coordinator, for as long as its partition is assigned to this worker.
 
     Args:
-        coordinator: partition of txn-log and txn-requests.
-        deps: shared with other owners.
+        coordinator: number of the coordinator: its partition of txn-log and txn-requests.
+        deps: dependencies shared with other owners.
         marker_writer: appends markers; shared with other coordinators.
         ends: reads end offsets; shared with other coordinators.
-        acks: asks the owners of pending acknowledgements; shared with other coordinators.
-        limits: of the buffered writer.
-        partition_count: partitions of txn-markers and ack-requests.
-        metrics: where it counts.
-        txn_timeout_ms_max: longest time-out a client may ask for.
+        acks: asks the pending-ack stores; shared with other coordinators.
+        limits: thresholds of the buffered writer.
+        partition_count: number of partitions of txn-markers and ack-requests.
+        metrics: metrics of this coordinator.
+        txn_timeout_ms_max: longest time-out that a client may ask for.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         self._markers_pending = 0
 
     def stats(self, *, live_entries: bool = False) -> CoordinatorStats:
-        """Its figures, only while it serves; entries with live records cost a walk over them."""
+        """The coordinator's figures, only while it serves; `live_entries` adds a walk over them."""
         assert self._log is not None
         figures = coordinator_stats(
             self._machine.state, self._log, self._limits, self._ownership, self._markers_pending
@@ -137,9 +137,9 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         self._after_noop(lambda: self._reply(request, answer()))
 
     def _barrier_asked(self, request: Request, asked: WriteBarrier) -> None:
-        """Writes a barrier behind every marker of what has ended, and says when it is durable (E1).
+        """Writes a barrier after all markers of ended transactions; answers once durable (E1).
 
-        One that is lost on the way is asked for again.
+        The snapshot writer asks again for a barrier that is lost.
         """
         count = self._partition_count
         if asked.marker_partition >= count:
@@ -159,7 +159,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         self._after_noop(write)
 
     def _announce(self, partitions: Sequence[TopicPartition]) -> None:
-        """Writes a barrier that nobody has asked for wherever these partitions' markers go."""
+        """Writes a barrier without a probe to each marker partition of these data partitions."""
         count = self._partition_count
         key = barriers.encode_key(self.coordinator)
         for marker_partition in {system_partition(data, count) for data in partitions}:
@@ -209,10 +209,10 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         return ends_read
 
     def _end_participants(self, effect: EndParticipants) -> None:
-        """Writes the markers and settles the subscriptions (C4).
+        """Writes the markers and settles the pending acknowledgements (C4).
 
-        Ended is proposed once all of them are acknowledged. The answers of the same entry leave
-        before: clients work on while the markers of a hundred transactions are made.
+        The end of the transaction is proposed once all of them are acknowledged. The answers of the
+        same entry are sent first: clients work on while a hundred transactions' markers are made.
         """
         self._deps.replies.send()
         machine, sequence = self._machine, effect.sequence
@@ -255,7 +255,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         data = TopicPartition(topics.TXN_MARKERS, partition)
         try:
             self._marker_writer.append(data, value, delivered, key=key)
-        except RetriableError as error:  # queue full: whoever waits for it asks for it again
+        except RetriableError as error:  # the queue is full: the step or the probe is repeated
             delivered(error, -1)
 
     def _settle(
@@ -268,7 +268,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         self._acks.tell(partition, AckQuestion(subscription, body), answered)
 
     def _lost(self, sequence: int, step: str) -> None:
-        """A step towards a transaction's end failed; the machine takes it again."""
+        """A step towards a transaction's end failed; the machine repeats it later."""
         log.warning("step_failed", coordinator=self.coordinator, sequence=sequence, step=step)
         self._machine.lost(sequence, self._deps.clock.now_ms())
         self._arm()
@@ -279,7 +279,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
 
 def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:
-    """A snapshot writer that does not hear of a partition now does so with its first outcome."""
+    """A snapshot writer that misses this barrier learns of the partition by its first outcome."""
 
 
 CODEC = log_codec(txn_log.encode_own, txn_log.decode)

@@ -1,6 +1,6 @@
-"""Keeps a client's stock of transactions opened ahead: refills it, releases what is not used.
+"""Keeps a client's pool of transactions opened ahead: refills it, releases unused transactions.
 
-*Source*: protocols.md C9.
+*Source*: docs/protocols C9.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 
 class PoolDriver:
-    """The stock of one client at the coordinator it keeps to.
+    """The pool of one client at its home coordinator (`Requests.home`).
 
     Args:
-        requests: opened before the first call.
-        register: registers a partition from an end offset known by now (C2).
+        requests: the client's requests to coordinators, open before the first call.
+        register: makes the registration of a partition, from an end offset that is known (C2).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PoolDriver:
         self._alarm = Alarm(self._tick)
 
     def take(self, timeout_ms: int, used: Used) -> Pooled | None:
-        """A transaction registered with `used` and with its whole time-out before it, or None."""
+        """A transaction that is registered with `used` and has its whole time-out left, or None."""
         return self._pool.take(timeout_ms, used, self._now_ms())
 
     def ending(
@@ -56,15 +56,16 @@ class PoolDriver:
         partitions: Iterable[TopicPartition],
         subscriptions: Iterable[SubscriptionId],
     ) -> None:
-        """To be called before a transaction's end is sent: its successor travels with it.
+        """Refills the pool; call it before the end of a transaction is sent.
 
-        The transactions that end in one turn of the loop share a request for their successors.
+        The request for the successor is sent together with the end, and transactions that end in
+        one turn of the event loop share a request for their successors.
         """
         self._pool.ending(timeout_ms, partitions, subscriptions, self._now_ms())
         self._arm()
 
     def close(self) -> None:
-        """Releases what is in stock, before `Requests.close`."""
+        """Releases the unused transactions; call it before `Requests.close`."""
         self._alarm.cancel()
         self._run(self._pool.close())
 
@@ -99,8 +100,10 @@ class PoolDriver:
 
         timeout_ms = refill.timeout_ms + POOLED_MS_MAX
         body = Open(timeout_ms, refill.count, partitions, refill.subscriptions)
+        # `tell` calls `answered` before any caller wakes up: a caller whose commit was answered
+        # finds the successor that the same batch of answers holds behind it.
         self._requests.tell(self._requests.home, body, answered)
 
 
 def _ignored(_answer: Answer | StilltideError) -> None:
-    """What was not released ends by its time-out."""
+    """Nothing is to be done: a transaction that was not released ends by its time-out."""

@@ -1,6 +1,6 @@
-"""Figures of a coordinator's owner, for clients that ask and for the metrics.
+"""The figures of a coordinator, for operators and for metrics.
 
-*Source*: facts, pulsar.md 7 (stats and internals of a coordinator); protocols.md C1b, C7.
+*Source*: Pulsar's stats and internal stats of a coordinator; docs/protocols C1b, C7.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from stilltide.pipeline.drivers.service.ownership import Ownership, log_figures
 from stilltide.schemas.coordinator.transactions import CoordinatorStats, LiveEntry, LogLiveness
 
 LIVE_ENTRIES_MAX = 1000
-"""Entries with live records that an answer names; all of them are counted."""
+"""Entries with live records that an answer names; entries after them are only counted."""
 
 
 def coordinator_stats(
@@ -24,7 +24,7 @@ def coordinator_stats(
     ownership: Ownership,
     markers_pending: int,
 ) -> CoordinatorStats:
-    """The figures of an owner that serves; costs a walk over open transactions and clients."""
+    """The figures of a serving coordinator; costs a walk over open transactions and clients."""
     count = Counter(txn.state for txn in state.transactions.values())
     return CoordinatorStats(
         log=log_figures(owned_log, limits, ownership),
@@ -42,7 +42,7 @@ def coordinator_stats(
 
 
 def log_liveness(liveness: Liveness, *, entries: bool) -> LogLiveness:
-    """Which part of the log is still needed; the first entries with live records if asked for."""
+    """The part of the log that is still needed; with `entries` also entries with live records."""
     found = islice(liveness.live_entries().items(), LIVE_ENTRIES_MAX) if entries else ()
     return LogLiveness(
         first_live_offset=liveness.first_live_offset,

@@ -1,6 +1,6 @@
 """Asks for snapshots of data partitions.
 
-*Source*: protocols.md E7, D2: a reader that stands at an undecided record, an audit, an operator.
+*Source*: docs/protocols E7, D2: readers at an undecided record, audits and operators ask.
 """
 
 from collections.abc import AsyncIterator
@@ -17,16 +17,16 @@ from stilltide.schemas.values import TopicPartition
 
 
 class SnapshotLine:
-    """Asks the snapshot writers; made by `connect_snapshots`."""
+    """A client of the snapshot writers; made by `connect_snapshots`."""
 
     def __init__(self, requests: SnapshotRequests, partition_count: int) -> None:
         self._requests = requests
         self._partition_count = partition_count
 
     async def take(self, data: TopicPartition) -> SnapshotSummary:
-        """Has a snapshot taken that says what is true from now on; returns once it is durable.
+        """Requests a snapshot as of now or later; returns once the snapshot is durable.
 
-        Whoever asks for one data partition at the same time shares it. Safe to call again.
+        Concurrent requests for one data partition share a snapshot. Safe to call again.
 
         Raises:
             RefusedError: there is no such data partition.
@@ -48,7 +48,7 @@ class SnapshotLine:
 async def connect_snapshots(
     connector: Connector, name: str, *, timeout_s: float
 ) -> AsyncIterator[SnapshotLine]:
-    """A line that is open for the length of the block; see `connect_service`."""
+    """A `SnapshotLine` that is open for the length of the block; see `connect_service`."""
     line = connect_service(SNAPSHOT_SERVICE, connector, name, timeout_s=timeout_s)
     async with line as (requests, partition_count):
         yield SnapshotLine(requests, partition_count)

@@ -1,7 +1,7 @@
-"""What a probe of a snapshot writer reads of data partitions and of the coordinators' logs.
+"""Reads the offsets of data partitions and coordinators' logs for a snapshot writer's probe.
 
-*Source*: protocols.md E1 (1) and (2), E8.
-*Invariants*: all offsets of a data partition belong to the topic id that they are reported with.
+*Source*: docs/protocols E1 (1) and (2), E8.
+*Invariants*: all offsets of a data partition belong to the topic id that is returned with them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 async def data_positions(
     admin: LogAdmin, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, DataPosition]:
-    """Where data partitions stand; one that the cluster does not have is left out.
+    """Log start, last stable offset and end of data partitions; a missing one is left out.
 
     Raises:
         RetriableError: the broker is away, or a topic was created or deleted meanwhile.
@@ -50,7 +50,7 @@ async def data_positions(
 
 
 async def coordinator_log_ends(admin: LogAdmin) -> Mapping[int, EndOffset]:
-    """The end of every coordinator's log, of all there are now; raises `RetriableError`."""
+    """The end offset of every coordinator's log, by coordinator; raises `RetriableError`."""
     found = (await admin.describe_topics([TXN_LOG])).get(TXN_LOG)
     if found is None:
         raise missing_topic(TXN_LOG)

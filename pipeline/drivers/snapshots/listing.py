@@ -1,7 +1,7 @@
-"""What snapshots there are, as they lie in the topic.
+"""Lists the snapshots of a cluster as they are in txn-snapshots.
 
-*Source*: protocols.md E2, E8.
-*Invariants*: a snapshot that cannot be used is listed too, and says why.
+*Source*: docs/protocols E2, E8.
+*Invariants*: a snapshot that cannot be used is listed, too, with the reason.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 
 
 class ListedPart(NamedTuple):
-    """A sealed part that an end names.
+    """A sealed part that a snapshot's end names.
 
     Attributes:
-        number: its number.
-        checksum: as the end names it.
-        bytes: its size, key and value; None: it is missing, or another one is in its place.
+        number: number of the part.
+        checksum: checksum of the part, from the end.
+        bytes: size of the part's key and value; None: the part is missing or has another checksum.
     """
 
     number: int
@@ -32,18 +32,18 @@ class ListedPart(NamedTuple):
 
 
 class ListedSnapshot(NamedTuple):
-    """A snapshot.
+    """A snapshot, and whether it can be used.
 
     Attributes:
         data: the data partition.
-        partition: of txn-snapshots, where it lies.
-        end: its end.
-        record: the end's record.
-        parts: its sealed parts in order.
-        aborted_count: how many ids it holds; None: a part is missing.
-        star_covered_to: K* of its partition.
+        partition: partition of txn-snapshots that holds the snapshot.
+        end: the snapshot's end.
+        record: place and size of the end's record.
+        parts: sealed parts of the snapshot, in order.
+        aborted_count: number of ids in the aborted set; None: a part is missing.
+        star_covered_to: K* of the partition of txn-snapshots.
         end_offset: high watermark of the data partition; None: it does not exist.
-        problem: why it cannot be used; None: nothing speaks against it.
+        problem: why the snapshot cannot be used; None: no problem was found.
     """
 
     data: TopicPartition
@@ -58,12 +58,12 @@ class ListedSnapshot(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The size of end and parts."""
+        """The size of the end and all parts."""
         return self.record.bytes + sum(part.bytes or 0 for part in self.parts)
 
     @property
     def behind(self) -> int | None:
-        """How many offsets lie between M and the end of the data partition."""
+        """The number of offsets from M to the end of the data partition."""
         if self.end_offset is None:
             return None
         return max(0, self.end_offset - self.end.max_read_position)
@@ -74,7 +74,7 @@ async def list_snapshots(connector: Connector) -> list[ListedSnapshot]:
 
     Raises:
         FatalError: the system topic does not exist.
-        DecodeError: a record is none of it, or of a later version; names its place.
+        DecodeError: a record is no snapshot's, or of a later version; names its place.
         RetriableError: the broker is away.
     """
     admin = connector.admin()

@@ -1,10 +1,10 @@
-"""Partitions of txn-snapshots as batch jobs and operators read them.
+"""Reads partitions of txn-snapshots for batch jobs and operators.
 
-*Source*: protocols.md D4, E4.
-*Invariants*: what was read is committed, in topic order, up to a last stable offset; reading on
-goes on from there, so that a part which compaction has replaced meanwhile is found.
+*Source*: docs/protocols D4, E4.
+*Invariants*: the tables hold committed records in topic order, up to a last stable offset; the next
+read continues there, so that it finds a part which compaction has replaced meanwhile.
 
-Refuses: a topic without the compaction that snapshots are written for.
+Refuses: a topic without the compaction that snapshots need.
 """
 
 from collections.abc import Collection, Iterable
@@ -25,9 +25,9 @@ class EndRecord(NamedTuple):
     """The record of a snapshot's end.
 
     Attributes:
-        offset: its offset.
-        timestamp_ms: when it was written, milliseconds since 1970.
-        bytes: its size, key and value.
+        offset: offset of the record.
+        timestamp_ms: time of the write, milliseconds since 1970.
+        bytes: size of the record's key and value.
     """
 
     offset: Offset
@@ -36,17 +36,17 @@ class EndRecord(NamedTuple):
 
 
 class SnapshotLogs:
-    """Read by `read_on`, as often as the caller likes.
+    """The records of some partitions of txn-snapshots; each call of `read_on` reads further.
 
     Args:
         connector: the cluster.
-        admin: of the same cluster; the caller's to close.
-        partitions: of txn-snapshots.
+        admin: admin client of the same cluster; the caller closes it.
+        partitions: partitions of txn-snapshots to read.
         only: data partitions of interest; None: all.
 
     Attributes:
-        tables: what each partition says.
-        ends: the end of each snapshot, as it lies in the topic.
+        tables: snapshots of each partition that was read.
+        ends: record of the end of each snapshot.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SnapshotLogs:
         """Reads up to the last stable offsets as of now; whether there was anything new.
 
         Raises:
-            DecodeError: a record is none of this topic, or of a later version; names its place.
+            DecodeError: a record is no snapshot's, or of a later version; names its place.
             FatalError: the topic does not exist.
             RetriableError: the broker is away.
         """
@@ -98,10 +98,10 @@ class SnapshotLogs:
 
 
 async def check_policy(admin: LogAdmin, partition_count: int) -> None:
-    """Passes when txn-snapshots, which exists, is configured as its writers and readers need it.
+    """Checks that txn-snapshots, which exists, has the configuration that snapshots need.
 
     Raises:
-        FatalError: it is not; names what was found and wanted.
+        FatalError: it has another configuration; names the value found and the value wanted.
     """
     wanted = system_topics(coordinators=1, partitions=partition_count)
     await admin.ensure_topics([spec for spec in wanted if spec.name == TXN_SNAPSHOTS])

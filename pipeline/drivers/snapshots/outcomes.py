@@ -1,15 +1,15 @@
-"""What is known of the outcomes on topics, gathered for a batch job in the one order that is sound.
+"""Gathers the known outcomes on topics for a batch job, in the one order of reads that is sound.
 
-*Source*: protocols.md D2, D4, E4, E8, C6.
+*Source*: docs/protocols D2, D4, E4, E8, C6.
 *Invariants*:
-- Snapshots are read before the data's bounds: what lies below an end's F has left the log by then.
+- Snapshots are read before the data's bounds: records below an end's F have left the log by then.
 - The markers' ends are read after the data's ends. A marker is written after the last record of its
-  transaction, so whatever outcome was known when the data ended is among them.
-- Markers begin where the snapshots end, or earlier: no outcome lies in between. Where a snapshot
-  was written and markers were trimmed meanwhile, both are read again.
+  transaction, so every outcome that was known at the data's end is among these markers.
+- The markers begin where the snapshots end, or earlier, so that no outcome is missing in between.
+  If a snapshot was written and markers were trimmed meanwhile, both are read again.
 
-Refuses: topics that do not exist, a gap that remains when nothing newer is left to read, records
-that are not what their topic holds, snapshots of another topic, a log that was cut off.
+Refuses: topics that do not exist, a gap that remains when nothing newer is left to read, foreign
+records in a system topic, snapshots of another topic, a log that lost its end.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,23 +31,23 @@ from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 ATTEMPTS_MAX = 10
-"""Each needs a newer snapshot than the last one had; a writer takes seconds between two."""
+"""An attempt needs a newer snapshot than the one before; a writer writes one in some seconds."""
 
 Progress = Callable[[str], None]
-"""Called with one line each time something begins that takes time."""
+"""Called with one line at the beginning of each slow step."""
 
 
 @dataclass(frozen=True)
 class TopicOutcomes:
-    """The partitions of some topics, and all that decides their records.
+    """The partitions of some topics, with the markers and snapshots that decide their records.
 
     Attributes:
         data: each partition, `[log start, last stable offset)`, ordered by topic and partition.
         topic_ids: Kafka's 16-byte id of each topic.
-        markers: the latest marker of every (partition, transaction) that is still there.
-        marker_offsets: where each of them lies.
-        absorbed_to: by partition: its snapshot, or K*, stands for every marker below.
-        snapshots: by partition; one that has none is not in it.
+        markers: the latest marker in the log of every (partition, transaction).
+        marker_offsets: offset of each of the `markers`.
+        absorbed_to: by partition, the end offset of the markers that a snapshot or K* replaces.
+        snapshots: snapshots by partition; a partition without a snapshot is absent.
     """
 
     data: tuple[OffsetRange, ...]
@@ -58,7 +58,7 @@ class TopicOutcomes:
     snapshots: Mapping[TopicPartition, Snapshot]
 
     def undecided_tail(self, read: OffsetRange) -> OffsetRange:
-        """The part of a partition in which a record may be undecided: at and above M."""
+        """The part of a partition from M on, in which a record may be undecided."""
         snapshot = self.snapshots.get(read.data)
         decided = snapshot.end.max_read_position if snapshot else 0
         return read._replace(start=Offset(max(read.start, decided)))
@@ -76,17 +76,17 @@ async def gather_evidence(
     Args:
         connector: the cluster.
         topics: at least one.
-        progress: told what begins.
-        outcomes_required: else a cluster without txn-markers, where no worker ever ran, is one
-            without outcomes.
+        progress: called at the beginning of each slow step.
+        outcomes_required: whether txn-markers must exist; if not, a cluster without txn-markers,
+            where no worker ever ran, has no outcomes.
 
     Raises:
         FatalError: a topic, or txn-markers, does not exist; txn-snapshots has another policy.
-        SnapshotPartError: a part is missing; MarkersTrimmedError: markers are, that no snapshot
-            stands for.
-        TopicRecreatedError: a snapshot is of a former topic of that name; SnapshotError: it says
+        SnapshotPartError: a part is missing; MarkersTrimmedError: markers are missing that no
+            snapshot replaces.
+        TopicRecreatedError: a snapshot is of a former topic of that name; SnapshotError: it covers
             more than the log holds.
-        DecodeError: a record of a system topic is none of it, or of a later version.
+        DecodeError: a record of a system topic is foreign, or of a later version.
         RetriableError: the broker is away.
     """
     admin = connector.admin()
@@ -119,14 +119,14 @@ class _Gathering:
         self._admin = admin
         self._partitions = partitions
         self._topic_ids = {data.topic: described[data.topic].topic_id for data in partitions}
-        self._serving: dict[TopicPartition, int] = {}  # of no partition where no worker ever ran
+        self._serving: dict[TopicPartition, int] = {}  # empty if no worker ever ran
         if TXN_MARKERS in described:
             count = described[TXN_MARKERS].partition_count
             self._serving = {data: system_partition(data, count) for data in partitions}
         numbers = sorted(set(self._serving.values()))
         self._marker_logs = [TopicPartition(TXN_MARKERS, number) for number in numbers]
         self._reader = connector.reader("outcomes", fetching=Fetching.SCANNING)
-        there = TXN_SNAPSHOTS in described  # not on a cluster whose workers wrote none
+        there = TXN_SNAPSHOTS in described  # missing if the workers wrote no snapshots
         self._logs = SnapshotLogs(connector, admin, numbers if there else (), only=partitions)
 
     async def close(self) -> None:
@@ -208,7 +208,7 @@ async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDe
         if topic not in described:
             raise FatalError(
                 "the topic does not exist",
-                hint="check the name, and that this is the cluster it lives on",
+                hint="check the topic's name and the cluster's address",
                 topic=topic,
             )
     if TXN_MARKERS in described and TXN_SNAPSHOTS in described:
@@ -226,7 +226,7 @@ async def _ranges(admin: LogAdmin, places: Sequence[TopicPartition]) -> tuple[Of
     for place in places:
         if place not in starts or place not in ends:
             raise FatalError(
-                "the partition vanished while it was looked at",
+                "the partition disappeared while its offsets were read",
                 hint="try again once the topic is no longer being deleted or created",
                 topic=place.topic,
                 partition=place.partition,
@@ -241,8 +241,8 @@ def _check_reach(data: TopicPartition, absorbed_to: EndOffset, log: OffsetRange)
     raise MarkersTrimmedError(
         f"markers of {data} are missing that no snapshot has absorbed",
         detail=f"the log holds [{log.start}, {log.end}), absorbed are those below {absorbed_to}",
-        hint="were records of txn-markers or txn-snapshots deleted by hand, or one of the topics"
-        " created anew? the outcome of some transactions is lost",
+        hint="were records of txn-markers or txn-snapshots deleted by hand, or was one of the"
+        " topics created again? the outcome of some transactions is lost",
         topic=TXN_MARKERS,
         partition=log.data.partition,
         offset=log.start,
@@ -250,15 +250,15 @@ def _check_reach(data: TopicPartition, absorbed_to: EndOffset, log: OffsetRange)
 
 
 def _check_within(snapshot: Snapshot, read: OffsetRange) -> None:
-    """A log holds what its snapshot speaks of, unless it was cut off or read out of turn (D4)."""
+    """The log holds every record that its snapshot covers, unless the log lost its end (D4)."""
     end = snapshot.end
     if end.max_read_position > read.end or end.floors_valid_from > read.start:
         raise SnapshotError(
-            "the snapshot says more than the log holds",
-            detail=f"it decides all below {end.max_read_position}, and that nothing lies below"
+            "the snapshot covers more than the log holds",
+            detail=f"it decides all records below {end.max_read_position}, and expects none below"
             f" {end.floors_valid_from}; the log holds [{read.start}, {read.end})",
             hint="did the topic lose records in an unclean leader election? then old positions"
-            " mean nothing: create it anew",
+            " are invalid: create the topic again",
             topic=read.data.topic,
             partition=read.data.partition,
         )

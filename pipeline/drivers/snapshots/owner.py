@@ -1,8 +1,8 @@
-"""Runs the snapshot writer of one marker partition: requests in, snapshots and answers out.
+"""Runs the snapshot writer of one marker partition: takes requests, writes snapshots, answers.
 
-*Source*: protocols.md E, B4 (begins again after a random delay).
-*Invariants*: a request is held until a durable snapshot answers it, whichever ownership writes
-that; one that comes again meanwhile is the same.
+*Source*: docs/protocols E, B4 (a new ownership begins after a random delay).
+*Invariants*: a request is held until a durable snapshot answers it, also a snapshot of a later
+ownership; a repetition of a held request is ignored.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from stilltide.schemas.values import TopicPartition
 log = get_logger(__name__)
 
 REQUESTS_HELD_MAX = 10_000
-"""Requests that wait for their snapshot; clients repeat what is dropped."""
+"""Requests that wait for their snapshot; further ones are dropped, and clients repeat them."""
 
 
 class SnapshotDriver:
     """One snapshot writer, for as long as its partition is assigned to this worker.
 
     Args:
-        partition: of txn-markers, txn-snapshots and snapshot-requests.
-        deps: shared with other writers.
-        metrics: where it counts.
+        partition: number of the partition of txn-markers, txn-snapshots and snapshot-requests.
+        deps: dependencies shared with other snapshot writers.
+        metrics: metrics of this snapshot writer.
     """
 
     def __init__(self, partition: int, deps: SnapshotDeps, *, metrics: SnapshotMetrics) -> None:
@@ -52,7 +52,7 @@ class SnapshotDriver:
 
     @property
     def serving(self) -> bool:
-        """Whether it writes snapshots just now; what is asked for before is held."""
+        """Whether it writes snapshots now; until then it holds requests."""
         return self._owned is not None and self._owned.machine is not None
 
     async def run(self) -> None:
@@ -60,7 +60,8 @@ class SnapshotDriver:
 
         Raises:
             UnavailableError: the broker stayed away.
-            MarkersTrimmedError, SnapshotPartError: what is known has a gap; nothing is written.
+            MarkersTrimmedError, SnapshotPartError: the known outcomes have a gap; nothing is
+                written.
             MarkerConflictError, DecodeError: a record that no coordinator or snapshot writer
                 writes; names its place.
             FatalError: a topic cannot be read or written.
@@ -68,10 +69,10 @@ class SnapshotDriver:
         await hold(self, self._own, self._failed)
 
     def requests_received(self, value: bytes | None) -> None:
-        """One value of snapshot-requests: a framed batch of requests, or a bare one.
+        """Takes one value of snapshot-requests: a framed batch of requests, or a bare request.
 
         Raises:
-            DecodeError: not requests; nothing of the value was taken.
+            DecodeError: the value holds no requests; none of it was taken.
         """
         received = [snapshot_requests.decode_request(data) for data in decode_value(value)]
         self._metrics.requests.inc(len(received))
@@ -79,7 +80,7 @@ class SnapshotDriver:
             self._request_received(request)
 
     def stats(self) -> SnapshotStats:
-        """Its figures, only while it serves; about 1 us for each data partition."""
+        """The writer's figures, only while it serves; takes 1 us for each data partition."""
         owned = self._owned
         assert owned is not None
         machine = owned.machine
@@ -122,7 +123,7 @@ class SnapshotDriver:
         if system_partition(request.data, count) != self.partition:
             self._answer(request, Refused(f"another of {count} snapshot writers serves it"))
             return
-        if not is_topic_name(request.data.topic):  # brokers fail a whole probe for it
+        if not is_topic_name(request.data.topic):  # a broker would refuse the whole probe's query
             self._answer(request, Refused("no topic can have this name"))
             return
         if request in self._numbers:

@@ -1,8 +1,8 @@
 """One ownership of one partition of txn-snapshots: fence, recover, tail the markers, write.
 
-*Source*: protocols.md E1-E5.
-*Invariants*: what is written follows from what this ownership has read since its fence; a write
-that failed, or of which nobody knows, ends it, since its machine counts it as durable.
+*Source*: docs/protocols E1-E5.
+*Invariants*: a snapshot holds only what this ownership has read since its fence; a write that
+failed or has an unknown result ends the ownership, since the machine counts it as durable.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ from stilltide.schemas.values import Offset, TopicPartition
 log = get_logger(__name__)
 
 LOOK_MS = 1000
-"""Deadlines are looked at so often at least: the wall clock may jump."""
+"""Longest time between two looks at the deadlines, since the wall clock may jump."""
 
 OUTAGE_RETRY_S = 0.25
 
@@ -63,18 +63,18 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotDeps:
-    """What the snapshot writers of one worker use together.
+    """Dependencies that the snapshot writers of one worker share.
 
     Attributes:
         connector: the cluster.
         admin: reads positions, and trims txn-markers.
-        replies: takes answers.
-        coordinators: asks for barriers.
+        replies: sends answers to clients.
+        coordinators: asks coordinators for barriers.
         clock: wall clock.
-        limits: when snapshots are taken, and how large a part becomes.
-        coordinator_count: how many coordinators there are.
-        partition_count: partitions of txn-markers and txn-snapshots.
-        broker_away_s_max: how long the broker may be away before `run` gives up.
+        limits: times of snapshots and sizes of parts.
+        coordinator_count: number of coordinators.
+        partition_count: number of partitions of txn-markers and of txn-snapshots.
+        broker_away_s_max: longest absence of the broker before `run` raises.
     """
 
     connector: Connector
@@ -89,14 +89,19 @@ class SnapshotDeps:
 
 
 class OwnedSnapshots:
-    """From the fence to the end of an ownership.
+    """One ownership, from its fence to its end.
 
     Args:
-        partition: of txn-markers and txn-snapshots.
-        deps: shared with other writers.
-        metrics: where it counts.
-        serving: called once it has recovered.
-        taken: called with the requests that durable snapshots answer.
+        partition: number of the partition of txn-markers and txn-snapshots.
+        deps: dependencies shared with other snapshot writers.
+        metrics: metrics of this snapshot writer.
+        serving: called once, after the recovery.
+        taken: called with the numbers of requests that durable snapshots answer.
+
+    Attributes:
+        machine: machine of the snapshot writer; None before the recovery and after the end.
+        trimmed_to: offset below which markers were trimmed.
+        found: positions of data partitions as of the last probe.
     """
 
     def __init__(
@@ -124,15 +129,15 @@ class OwnedSnapshots:
         self._alarm = Alarm(self._due)
 
     async def run(self) -> None:
-        """Fences, recovers, then serves until it cannot; always ends with an exception.
+        """Fences, recovers, then serves until an error ends it; always raises.
 
         Raises:
             FencedError: another writer has taken over.
-            RetriableError: a write failed, or nobody knows whether it did.
+            RetriableError: a write failed, or its result is unknown.
             UnavailableError: the broker was away for longer than `broker_away_s_max`.
-            MarkersTrimmedError, SnapshotPartError: what is known has a gap (E4).
+            MarkersTrimmedError, SnapshotPartError: the known outcomes have a gap (E4).
             MarkerConflictError: two outcomes of one transaction; names the later marker's place.
-            DecodeError: a record cannot be understood; names its place.
+            DecodeError: a record cannot be decoded; names its place.
             FatalError: a topic cannot be read or written.
         """
         deps = self._deps
@@ -149,7 +154,7 @@ class OwnedSnapshots:
             await self._writer.close()
 
     def lag(self) -> int:
-        """The largest distance from a max read position to the end, as of the last probe."""
+        """The largest distance of an M to its partition's end, as of the last probe."""
         machine = self.machine
         if machine is None:
             return 0
@@ -161,7 +166,7 @@ class OwnedSnapshots:
         return max(lags)
 
     def requested(self, request: int, data: TopicPartition) -> None:
-        """Somebody wants a snapshot; forgotten before `serving` and when `run` ends."""
+        """Requests a snapshot; ignored before `serving` is called and after `run` ends."""
         if self.machine is not None:
             self._carry_out(self.machine.requested(request, data, self._deps.clock.now_ms()))
 
@@ -198,16 +203,16 @@ class OwnedSnapshots:
         try:
             while True:
                 self._read(machine, await read())
-                await asyncio.sleep(0)  # others of this worker have their turn in a long replay
+                await asyncio.sleep(0)  # the worker's other tasks run during a long replay
         except OffsetOutOfRangeError as error:
-            raise FencedError(  # the next recovery tells whether snapshots have absorbed them
+            raise FencedError(  # the next recovery finds out whether snapshots have absorbed them
                 "the markers to be read next were trimmed", detail=str(error)
             ) from error
         finally:
             self.machine = None
 
     def _read(self, machine: SnapshotWriter, items: Sequence[Record | EndReached]) -> None:
-        """Takes what was read; about 9 us for each marker, 2 of them in the machine."""
+        """Takes the records that were read; 9 us for each marker, 2 of them in the machine."""
         batch: list[tuple[Offset, Marker | Barrier | None]] = []
         now_ms = self._deps.clock.now_ms()
         with placed_each(items) as each:
@@ -255,9 +260,9 @@ class OwnedSnapshots:
         self._arm(machine)
 
     def _start(self, key: object, work: Callable[[*Ts], Awaitable[None]], *given: *Ts) -> None:
-        """Does it beside, unless that is being done already: a step is taken again if it is slow.
+        """Starts a task for a step, unless one runs already: the machine repeats a slow step.
 
-        A step that the broker's absence prevents is left; its machine takes it again (E1).
+        A step that fails because the broker is away is dropped; the machine repeats it (E1).
         """
         if key in self._busy:
             return
@@ -326,7 +331,7 @@ class OwnedSnapshots:
     async def _trim(self, before: Offset) -> None:
         try:
             await self._deps.admin.delete_records({self._markers: before})
-        except RetriableError as error:  # the next one goes further
+        except RetriableError as error:  # the next trim includes this one
             self._left("trimming the markers", error)
         else:
             self.trimmed_to = max(self.trimmed_to, before)

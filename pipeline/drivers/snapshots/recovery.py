@@ -1,8 +1,8 @@
-"""The state that a snapshot writer begins with, read after it has fenced the writer before it.
+"""Recovers the state of a snapshot writer, after it has fenced the writer before it.
 
-*Source*: protocols.md E4.
-*Invariants*: txn-snapshots is read to the last stable offset it has after the fence, the start of
-the markers after that; a gap is an error only when no other writer has written meanwhile.
+*Source*: docs/protocols E4.
+*Invariants*: txn-snapshots is read to its last stable offset after the fence, and the markers' log
+start is read after that; a gap is an error only if no other writer has written meanwhile.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 async def marker_bounds(admin: LogAdmin, markers: TopicPartition) -> tuple[Offset, EndOffset]:
-    """Start and end of a marker partition; raises `RetriableError`, `FatalError`."""
+    """Start and end offset of a marker partition; raises `RetriableError`, `FatalError`."""
     starts = await admin.start_offsets([markers])
     ends = await admin.end_offsets([markers])
     if markers not in starts or markers not in ends:
@@ -41,12 +41,12 @@ async def recovered_writer(
     limits: SnapshotLimits,
     now_ms: Callable[[], int],
 ) -> SnapshotWriter:
-    """The machine of a writer that holds the transactional id; markers come from its `position`.
+    """The machine of a writer that has fenced others; it needs the markers from its `position`.
 
     Raises:
         FencedError: another writer has written meanwhile.
-        SnapshotError: a part is missing, or markers that no snapshot has absorbed.
-        DecodeError: a record cannot be understood; names its place.
+        SnapshotError: a part is missing, or markers are missing that no snapshot has absorbed.
+        DecodeError: a record cannot be decoded; names its place.
         UnavailableError: the broker stayed away.
     """
     snapshots = TopicPartition(TXN_SNAPSHOTS, partition)
@@ -66,7 +66,7 @@ async def recovered_writer(
         )
         _check_reach(machine, partition, marker_end)
     except SnapshotError as error:
-        # Another writer may have dropped parts and trimmed markers since: it has fenced this one.
+        # A writer that has fenced this one may have dropped parts and trimmed markers meanwhile.
         if await outages.call(lambda: _stable_end(admin, snapshots)) > end:
             raise FencedError("another snapshot writer has taken over", detail=str(error)) from None
         raise
@@ -74,12 +74,12 @@ async def recovered_writer(
 
 
 def _check_reach(machine: SnapshotWriter, partition: int, marker_end: EndOffset) -> None:
-    """The markers reach as far as the snapshots say that they have absorbed."""
+    """The log of markers reaches at least to the end of the markers that snapshots absorbed."""
     if machine.position > marker_end:
         raise MarkersTrimmedError(
-            "the marker topic ends before what snapshots have absorbed",
+            "the marker topic ends before the last marker that snapshots have absorbed",
             detail=f"it ends at {marker_end}, absorbed are markers below {machine.position}",
-            hint="was txn-markers deleted and created anew? delete txn-snapshots likewise only"
+            hint="was txn-markers deleted and created again? delete txn-snapshots, too, only"
             " if no outcome of a transaction matters any more",
             topic=TXN_MARKERS,
             partition=partition,

@@ -1,10 +1,10 @@
-"""Verifies snapshots against the data and the markers that are still there.
+"""Verifies snapshots against the data and the markers that are still in the logs.
 
-*Source*: protocols.md D4, E4. Plain Python: it reads headers at the rate of the client library and
-keeps nothing of a record, so that an operator need not wait for a JVM.
+*Source*: docs/protocols D4, E4. No Spark is needed: the headers are read at the rate of the client
+library and no record is kept, so that an operator need not wait for a JVM.
 
-*Invariants*: as `SnapshotCheck`; a snapshot that cannot be used is a difference, and the other
-topics are verified all the same.
+*Invariants*: those of `SnapshotCheck`; a snapshot that cannot be used is reported as a difference,
+and the other topics are still verified.
 """
 
 from typing import NamedTuple
@@ -23,16 +23,16 @@ PROGRESS_RECORDS = 500_000
 
 
 class CheckedSnapshot(NamedTuple):
-    """What was compared of one snapshot.
+    """The figures of the verification of one snapshot.
 
     Attributes:
         data: the data partition.
-        max_read_position: M; records below it were compared.
-        markers: markers compared with the aborted set.
-        records_checked: coordinated records below M whose outcome a marker tells.
-        records_unchecked: those whose marker is not there any more.
-        ids_unchecked: ids of the aborted set whose marker is not there any more.
-        difference_count: how many differences were found.
+        max_read_position: M; records below M were compared.
+        markers: number of markers compared with the aborted set.
+        records_checked: number of coordinated records below M that have a marker.
+        records_unchecked: number of coordinated records below M whose marker was trimmed.
+        ids_unchecked: number of ids of the aborted set whose marker was trimmed.
+        difference_count: number of differences found.
     """
 
     data: TopicPartition
@@ -45,7 +45,7 @@ class CheckedSnapshot(NamedTuple):
 
 
 class VerifiedTopic(NamedTuple):
-    """What was compared of a topic's snapshots, and the first differences of each kind."""
+    """The figures of a topic's snapshots, and the first differences of each kind."""
 
     checked: list[CheckedSnapshot]
     differences: list[Difference]
@@ -58,7 +58,7 @@ async def verify_topic(
 
     Raises:
         FatalError: the topic does not exist, or records were deleted during the read.
-        DecodeError: a record of a system topic is none of it, or of a later version.
+        DecodeError: a record of a system topic is foreign, or of a later version.
         RetriableError: the broker is away.
     """
     try:
@@ -98,7 +98,7 @@ async def _read_data(
             for record in records:
                 try:
                     txn = txn_header(record.headers)
-                except MalformedHeaderError:  # withheld by every reader, whatever snapshots say
+                except MalformedHeaderError:  # every reader withholds it, with any snapshot
                     continue
                 if txn is not None:
                     place = TopicPartition(record.topic, record.partition)

@@ -1,9 +1,9 @@
-"""Visible records between the machines and the application.
+"""Buffers visible records between the machines and the application.
 
-*Source*: protocols.md D7: decided records that are not yet taken are bounded too.
+*Source*: docs/protocols D7: the number of visible records that wait for the application is bounded.
 
-*Invariants*: order per partition is kept; partitions take turns; a dropped partition leaves nothing
-behind, also not in a queue that is being emptied.
+*Invariants*: order per partition is kept; partitions take turns; a dropped partition leaves no
+record behind, even in a queue that the application is emptying.
 """
 
 from collections import deque
@@ -16,9 +16,9 @@ _NOTHING: deque[Record] = deque(maxlen=0)
 
 
 class DeliveredBuffer:
-    """Records that may be taken, by partition; the owner keeps `count` within its limit.
+    """Records that the application may take, by partition; the caller keeps `count` in its limit.
 
-    Queues are handed out to be emptied from the left, which costs less than a call for each record.
+    The application empties a queue from the left, which costs less than a call for each record.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class DeliveredBuffer:
 
     @property
     def count(self) -> int:
-        """Records that were not taken yet."""
+        """The number of records that were not taken yet."""
         return sum(len(queue) for queue in self._queues.values())
 
     def open(self, data: TopicPartition, position: EndOffset) -> None:
-        """Begins a partition at the position its reader begins at."""
+        """Begins a partition at the position where its reader begins."""
         self._queues[data] = deque()
         self._positions[data] = position
         self._turns.append(data)
@@ -44,12 +44,12 @@ class DeliveredBuffer:
         self._turns.remove(data)
 
     def put(self, data: TopicPartition, records: Iterable[Record], position: EndOffset) -> None:
-        """Adds records in offset order; `position` becomes the partition's once they are taken."""
+        """Adds records in offset order; `position` is the partition's, once they are taken."""
         self._queues[data].extend(records)
         self._positions[data] = position
 
     def next_queue(self) -> deque[Record]:
-        """The records of the partition whose turn it is; empty when there are none at all."""
+        """The records of the partition whose turn it is; empty if no partition has records."""
         for _ in range(len(self._turns)):
             queue = self._queues[self._turns[0]]
             self._turns.rotate(-1)
@@ -62,7 +62,7 @@ class DeliveredBuffer:
         return self._queues.get(data, _NOTHING)
 
     def position(self, data: TopicPartition) -> EndOffset | None:
-        """Everything below it was taken or is withheld for good; None: not open."""
+        """The end offset of what was taken or is withheld for good; None: not open."""
         queue = self._queues.get(data)
         return EndOffset(queue[0].offset) if queue else self._positions.get(data)
 

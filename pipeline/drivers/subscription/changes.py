@@ -5,7 +5,7 @@ from contextlib import suppress
 
 
 class Changes:
-    """Shared by everything that runs for one subscription; the first failure counts."""
+    """Shared by all tasks of one subscription; keeps the first failure."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -17,7 +17,7 @@ class Changes:
             raise self._failure
 
     def wake(self) -> None:
-        """Ends the wait of the application's call, which looks again."""
+        """Ends the wait of the application's call, which then checks for records again."""
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
@@ -27,7 +27,7 @@ class Changes:
         self._changed.set()
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Returns when `wake` or `fail` was called since the last wait, or after the time."""
+        """Returns once `wake` or `fail` was called since the last wait, or after the time-out."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()

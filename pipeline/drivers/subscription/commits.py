@@ -14,13 +14,13 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class GroupCommits:
-    """Commits with the group's reader.
+    """Commits positions through the group's reader.
 
     Args:
-        reader: the member.
-        outages: how long the cluster may be away.
-        deliveries: whose positions are committed.
-        rebalance_count: how often partitions have come or gone.
+        reader: the member of the group.
+        outages: repeats a commit while the cluster is away.
+        deliveries: the records that the application takes; their positions are committed.
+        rebalance_count: returns how often partitions were assigned or revoked.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GroupCommits:
         count = self._rebalance_count()
 
         async def attempt() -> None:
-            if count != self._rebalance_count():  # another member may have come further since
+            if count != self._rebalance_count():  # another member may have committed more since
                 raise FencedError("a rebalance came before the commit", hint="commit again")
             await self._reader.commit(cursors, self._deliveries.metadata(cursors, metadata))
 

@@ -1,9 +1,9 @@
-"""Visible records on their way to the application: skipped, held back, or ready to be taken.
+"""Passes visible records on to the application: skips them, holds them back, or buffers them.
 
-*Source*: protocols.md D7, I11 (rules in `elsewhere`).
+*Source*: docs/protocols D7, I11 (rules in `elsewhere`).
 
-*Invariants*: nothing of a partition is handed out after `drop`; a record that is not taken yet is
-never part of a position.
+*Invariants*: no record of a partition is handed out after `drop`; a position never passes a record
+that was not taken.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,14 +22,15 @@ _log = get_logger(__name__)
 
 
 class Deliveries:
-    """Takes what the machines deliver.
+    """Takes the records that the machines deliver.
 
     Args:
-        changes: woken when there is more to take.
+        changes: wakes the application's call when there are more records to take.
 
     Attributes:
         buffer: the records that are ready to be taken.
-        elsewhere: what the group has read on other clusters; None: no group is replicated.
+        elsewhere: skips records that the group has read on other clusters; None: no group is
+            replicated.
     """
 
     def __init__(self, changes: Changes) -> None:
@@ -46,8 +47,8 @@ class Deliveries:
         """Begins these partitions; `learn` is to be called with the result.
 
         Args:
-            positions: where reading begins.
-            committed: what the group has committed for the same partitions.
+            positions: positions at which reading begins.
+            committed: the group's commits for the same partitions.
         """
         for data, position in positions.items():
             self.buffer.open(data, EndOffset(position))
@@ -61,15 +62,15 @@ class Deliveries:
             self.elsewhere.drop(data)
 
     async def learn(self, opened: Opened) -> None:
-        """Reads what the group has read elsewhere; safe to call again. Raises as `ElsewhereFilter`.
+        """Finds out which records the group has read elsewhere; raises as `ElsewhereFilter.learn`.
 
-        `release` hands on the records that were held back meanwhile.
+        Safe to call again. `release` passes on the records that were held back meanwhile.
         """
         if self.elsewhere is not None:
             await self.elsewhere.learn(opened)
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hands on what was held back until `learn` had returned."""
+        """Passes on the records that were held back until `learn` had returned."""
         if self.elsewhere is None:
             return
         for data in partitions:
@@ -99,7 +100,7 @@ class Deliveries:
 
     @property
     def holding(self) -> set[TopicPartition]:
-        """Partitions of which something is held back."""
+        """The partitions with records that are held back."""
         return set() if self.elsewhere is None else self.elsewhere.holding
 
     def metadata(
@@ -109,7 +110,7 @@ class Deliveries:
         return metadata if self.elsewhere is None else self.elsewhere.metadata(cursors, metadata)
 
     def statistics(self, data: TopicPartition, read: Statistics) -> Statistics:
-        """The counts of an open partition as the application sees them."""
+        """The counts of an open partition; `delivered` counts what the application has taken."""
         position = self.buffer.position(data)
         assert position is not None
         skipped, held = self.elsewhere.counts(data) if self.elsewhere else (0, 0)

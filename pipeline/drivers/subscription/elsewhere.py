@@ -1,8 +1,8 @@
 """Holds delivered records back until it is known which of them the group has read elsewhere.
 
-*Source*: protocols.md I11.
-*Invariants*: order is kept; nothing of a partition passes before its claims were read; a record
-that is skipped counts as taken, so that the group's offset passes it.
+*Source*: docs/protocols I11.
+*Invariants*: order is kept; no record of a partition passes before the claims were read; a skipped
+record counts as taken, so that the group's offset passes it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ class _Partition:
     skipped: int = 0
 
     def passed(self, found: Deliver[Record]) -> Deliver[Record]:
-        """What the group has not read."""
+        """The records that the group has not read anywhere."""
         assert self.elsewhere is not None
         records = self.elsewhere.unread(found.payloads)
         self.skipped += len(found.payloads) - len(records)
@@ -39,13 +39,13 @@ Opened = Mapping[TopicPartition, _Partition]
 
 
 class ElsewhereFilter:
-    """Of one member of a group.
+    """Skips, for one member of a group, the records that the group has read on other clusters.
 
     Args:
         connector: the cluster.
-        admin: of the same cluster; the caller's to close.
-        group: consumer group.
-        topic_ids: of the topics that the group reads.
+        admin: admin client of the same cluster; the caller closes it.
+        group: name of the consumer group.
+        topic_ids: Kafka's ids of the topics that the group reads, by name.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class ElsewhereFilter:
         self._partitions.pop(data, None)
 
     async def learn(self, opened: Opened) -> None:
-        """Reads what the group has read elsewhere; safe to call again.
+        """Finds out which records the group has read elsewhere; safe to call again.
 
         Raises:
-            DecodeError: a marker, or the group's commit, that cannot be understood.
-            ConnectorError: of reading.
+            DecodeError: a signal, or the metadata of the group's commit, cannot be decoded.
+            ConnectorError: the signals cannot be read.
         """
         markers = await read_group_markers(self._connector, self._admin, opened, self._group)
         for data, one in opened.items():
             one.elsewhere = markers[data].for_member(one.committed, self._topic_ids[data.topic])
 
     def passed(self, data: TopicPartition, found: Deliver[Record]) -> Deliver[Record] | None:
-        """What goes on to the application; None: nothing yet."""
+        """The records to pass on to the application; None: they are held back."""
         one = self._partitions[data]
         if one.elsewhere is None or one.held:
             one.held.append(found)
@@ -87,7 +87,7 @@ class ElsewhereFilter:
         return one.passed(found)
 
     def release(self, data: TopicPartition) -> list[Deliver[Record]]:
-        """What was held back of a partition, once `learn` has returned."""
+        """The records of a partition that were held back, once `learn` has returned."""
         one = self._partitions.get(data)
         if one is None or one.elsewhere is None:
             return []
@@ -96,7 +96,7 @@ class ElsewhereFilter:
 
     @property
     def holding(self) -> set[TopicPartition]:
-        """Partitions of which something is held back."""
+        """The partitions with records that are held back."""
         return {data for data, one in self._partitions.items() if one.held}
 
     def counts(self, data: TopicPartition) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class ElsewhereFilter:
     def metadata(
         self, cursors: Iterable[TopicPartition], metadata: Mapping[TopicPartition, str]
     ) -> Mapping[TopicPartition, str]:
-        """Metadata of a commit that names the generation, where the group is replicated."""
+        """Metadata of a commit, with the group's generation where the group is replicated."""
         found = dict(metadata)
         for data in cursors:
             one = self._partitions.get(data)

@@ -1,6 +1,6 @@
-"""Reads the partitions of one member of a group, while there is room for what becomes visible.
+"""Reads the partitions of one member of a group, while the buffer has room for visible records.
 
-*Source*: protocols.md D7.
+*Source*: docs/protocols D7.
 
 *Invariants*: fetching pauses for a partition that waits for an outcome, and for all partitions
 while the buffer is full.
@@ -28,24 +28,24 @@ _AHEAD_RECORDS = 100
 """Visible records buffered while the application keeps up: few, so that they are still in the
 processor's cache, and young to the garbage collector, when they are taken."""
 _FETCHES_MAX = 20
-"""Made for an application that has taken all, before everything else on the loop has its turn."""
+"""Fetches in a row for an application that has taken all; then the loop's other tasks run."""
 _PATIENCE_S = 0.1
-"""How long nothing is read for want of room; then the buffer fills up until fetching pauses."""
+"""Longest stop of reading while the buffer has no room; then it fills until fetching pauses."""
 
 
 class Intake:
-    """Reads in `run`; the caller keeps `decided` to the assigned partitions.
+    """Reads in `run`; the caller adds assigned partitions to `decided`, and removes revoked ones.
 
     Args:
-        reader: the member; `close` closes it.
-        deps: for reading markers and snapshots.
-        options: of the subscription.
-        deliveries: for the visible records.
-        changes: of the subscription.
+        reader: the member of the group; `close` closes it.
+        deps: dependencies for reading markers and snapshots.
+        options: options of the subscription.
+        deliveries: takes the visible records.
+        changes: wakes the application's call and keeps the failure.
 
     Attributes:
-        reader: the member.
-        decided: the assigned partitions.
+        reader: the member of the group.
+        decided: decides the records of the assigned partitions.
     """
 
     def __init__(
@@ -78,10 +78,11 @@ class Intake:
         self._closed = False
 
     async def run(self) -> None:
-        """Reads until cancelled; raises what reading raises."""
+        """Reads until cancelled; raises the errors of reading."""
         while True:
             if self._deliveries.buffer.count >= _AHEAD_RECORDS:
-                # A pause throws away what the client has fetched ahead: first a short while.
+                # A pause drops the records that the client has fetched ahead, so reading first
+                # stops for a short time.
                 self._room.clear()
                 self._rests, self._fetches = True, 0
                 with suppress(TimeoutError):
@@ -96,9 +97,9 @@ class Intake:
         await self.reader.close()
 
     def fetch(self) -> bool:
-        """Reads in place of the task that rests: two turns of the loop are saved.
+        """Reads in place of `run`, which rests: that saves two turns of the event loop.
 
-        True: there may be more to take now. Raises what went wrong.
+        True: there may be more to take now. Raises the failure of the subscription.
         """
         if not self._rests or self._fetches == _FETCHES_MAX or self._closed:
             return False
@@ -106,14 +107,14 @@ class Intake:
         try:
             self._items_read(self.reader.read_now())
         except RetriableError:
-            return False  # `run` meets the error, too, and has the patience for it
+            return False  # `run` meets the error, too, and repeats the read
         except Exception as error:
             self._changes.fail(error)
             raise
         return True
 
     def look(self) -> None:
-        """Raises what went wrong, and fetches on when there is room."""
+        """Raises the failure, if there is one; resumes reading when there is room."""
         self._changes.check()
         if not self._room.is_set() and self._deliveries.buffer.count < _AHEAD_RECORDS:
             self._room.set()
@@ -122,17 +123,17 @@ class Intake:
             self._apply_pauses()
 
     def withhold(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetches these no further, until called with others; what is buffered stays."""
+        """Stops fetching exactly these partitions; buffered records stay."""
         self._withheld = partitions
         self._apply_pauses()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Takes note that these were revoked."""
+        """Forgets these partitions, which were revoked."""
         self.decided.remove(partitions)
         self._pauses.forget(partitions)
 
     async def learn(self, opened: Opened) -> None:
-        """Hands on what waited until it is known what the group has read elsewhere (I11)."""
+        """Finds out what the group has read elsewhere, then passes on records held back (I11)."""
         await self._outages.call(partial(self._deliveries.learn, opened))
         self._deliveries.release(opened)
         self._more_decided()
@@ -151,7 +152,7 @@ class Intake:
         self._changes.wake()
 
     def _apply_pauses(self) -> None:
-        """Pauses what stands still, and everything while the buffer is full."""
+        """Pauses the partitions that cannot deliver, and all of them while the buffer is full."""
         if self._closed:
             return
         if self._deliveries.buffer.count >= self._records_max:

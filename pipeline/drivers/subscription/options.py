@@ -10,19 +10,20 @@ from stilltide.schemas.values import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """What a subscription reads and how far it goes.
+    """The topics of a subscription, its group and its limits.
 
     Attributes:
-        topics: read as one group, at least one.
-        group: consumer group.
+        topics: topics to read, at least one.
+        group: name of the consumer group.
         client_id: prefix of the clients' names at the brokers.
-        from_start: where a group without committed position begins: the log start, or its end.
+        from_start: whether a group without a committed position begins at the log start; if not,
+            the group begins at the log end.
         buffer_records_max: visible records not yet taken before all fetching pauses, >= 1.
         undecided_records_max: records of a partition held behind an undecided one before its
             fetching pauses, >= 1.
-        unavailable_timeout_s: how long an outage may last before the subscription fails.
-        retry_delay_s: between two looks whether the cluster is back.
-        ask_after_s: how long a record is undecided before a snapshot is asked for (D2).
+        unavailable_timeout_s: longest outage before the subscription fails.
+        retry_delay_s: time between two checks whether the cluster is back.
+        ask_after_s: time that a record is undecided before a snapshot is requested (D2).
     """
 
     topics: Sequence[str]
@@ -37,12 +38,12 @@ class SubscriptionOptions:
 
 
 class AssignmentListener(Protocol):
-    """Called when partitions come and go, after the driver has taken note of the change."""
+    """Called after the driver has processed an assignment or a revocation."""
 
     def assigned(self, committed: Mapping[TopicPartition, Committed]) -> None:
-        """These are read from now on, from what the group has committed, or a fresh start."""
+        """These partitions are read from now on, from the group's commits or a first position."""
         ...
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are not read any more."""
+        """These partitions are not read any more."""
         ...

@@ -1,10 +1,10 @@
-"""Runs a read-committed subscription: data, markers and snapshots in, visible records out.
+"""Runs a read-committed subscription: reads data, markers and snapshots, returns visible records.
 
-*Source*: protocols.md D1-D5, D7 (rules in `core.read_committed`), C4 (repeated markers).
+*Source*: docs/protocols D1-D5, D7 (rules in `core.read_committed`), C4 (repeated markers).
 
 *Invariants*:
-- Nothing of a partition is handed out after `revoked`.
-- What the application has not taken is never part of a committed position.
+- No record of a partition is handed out after `revoked`.
+- A committed position never passes a record that the application has not taken.
 - Any failure stops the whole subscription and is raised from the next call.
 """
 
@@ -34,26 +34,26 @@ from stilltide.schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 TURN_RECORDS = 256
-"""Records taken from a queue before it is another partition's turn."""
+"""Records taken from one partition's queue before the next partition's turn."""
 
 _SYSTEM_TOPICS = (TXN_MARKERS, TXN_SNAPSHOTS)
 
 
 class _Joined(NamedTuple):
-    """What exists once the topics are known."""
+    """The objects that are made once the topics are known."""
 
     intake: Intake
     commits: GroupCommits
 
 
 class SubscriptionDriver:
-    """Reads as a member of the group from `start` to `close`; one taker at a time.
+    """Reads as a member of the group from `start` to `close`; one task at a time takes records.
 
     Attributes:
         changes: wakes the application's call, and ends the subscription.
-        listener: called when partitions come and go.
-        rebalanced_at: loop time at which partitions last came or went.
-        rebalance_count: how often partitions have come or gone.
+        listener: called when partitions are assigned or revoked.
+        rebalanced_at: loop time at which partitions were last assigned or revoked.
+        rebalance_count: number of times that partitions were assigned or revoked.
     """
 
     def __init__(self, connector: Connector, options: SubscriptionOptions) -> None:
@@ -113,16 +113,17 @@ class SubscriptionDriver:
         """
         self.changes.fail(FatalError("the subscription is closed"))
         if self._joined is not None:
-            await self._joined.intake.close()  # first: until then a rebalance begins another task
+            await self._joined.intake.close()  # first, since a rebalance would start another task
         await self._tasks.close()
         await self._admin.close()
 
     def next_queue(self) -> deque[Record]:
         """Visible records of the partition whose turn it is, to be taken from the left.
 
-        Empty when there are none yet. The queue may grow, and is emptied when the partition is
-        revoked, whenever the caller lets the loop run. Ask again after at most `TURN_RECORDS`, so
-        that fetching goes on and other partitions have their turn. Raises what went wrong.
+        Empty if there are none yet. Whenever the caller lets the event loop run, the queue may
+        grow, and it is emptied if the partition is revoked. Call again after at most
+        `TURN_RECORDS`, so that fetching goes on and other partitions have their turn. Raises the
+        failure of the subscription.
         """
         self.look()
         queue = self._deliveries.buffer.next_queue()
@@ -131,29 +132,29 @@ class SubscriptionDriver:
         return queue
 
     def queue(self, data: TopicPartition) -> deque[Record]:
-        """Visible records of one partition; otherwise as `next_queue`."""
+        """Visible records of one partition, under the rules of `next_queue`."""
         self.look()
         return self.buffered(data)
 
     def buffered(self, data: TopicPartition) -> deque[Record]:
-        """As `queue`, for a caller that has just called `look`."""
+        """Visible records of one partition, for a caller that has just called `look`."""
         return self._deliveries.buffer.queue(data)
 
     def look(self) -> None:
-        """Raises what went wrong, and fetches on when there is room."""
+        """Raises the failure, if there is one; resumes reading when there is room."""
         self._here.intake.look()
 
     def fetch(self) -> bool:
-        """Reads in place of the resting task; True: there may be more. Raises as `next_queue`."""
+        """Reads in place of the resting reader; True: there may be more. Raises as `next_queue`."""
         return self._here.intake.fetch()
 
     async def changed(self, timeout_s: float | None = None) -> None:
-        """Returns when something may have changed since the last look, or after the time."""
+        """Returns once something may have changed since the last call, or after the time-out."""
         self.look()
         await self.changes.wait(timeout_s)
 
     async def commit(self) -> None:
-        """Commits, for each assigned partition, the position of what was taken.
+        """Commits, for each assigned partition, the position after the records taken.
 
         Raises:
             FencedError: the group has moved a partition to another member.
@@ -172,15 +173,15 @@ class SubscriptionDriver:
         await self._here.commits.commit_cursors(cursors, metadata)
 
     def withhold(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetches these no further, until called with others; what is buffered stays."""
+        """Stops fetching exactly these partitions; buffered records stay."""
         self._here.intake.withhold(partitions)
 
     def position(self, data: TopicPartition) -> EndOffset | None:
-        """Everything below it was taken or withheld for good; None: not assigned."""
+        """The end offset of what was taken or is withheld for good; None: not assigned."""
         return self._deliveries.buffer.position(data)
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
-        """Counts of each assigned partition since its assignment, as the taker sees them."""
+        """Counts of each assigned partition since its assignment; see `Deliveries.statistics`."""
         read = self._here.intake.decided.statistics()
         return {data: self._deliveries.statistics(data, one) for data, one in read.items()}
 
@@ -239,7 +240,7 @@ class SubscriptionDriver:
             self.listener.revoked(partitions)
 
     def _rebalanced(self) -> None:
-        """Reads other evidence from now on; the old readers close on their own time."""
+        """Restarts the reading of markers and snapshots; does not wait for the old readers' end."""
         self.rebalanced_at = asyncio.get_running_loop().time()
         self.rebalance_count += 1
         if self._tailing is not None:
@@ -249,7 +250,7 @@ class SubscriptionDriver:
 
 
 def _require(topics: Sequence[str], found: Mapping[str, TopicDescription]) -> None:
-    """Passes when the topics exist, and what decides their records."""
+    """Checks that the topics, and the system topics that decide their records, exist."""
     for name in topics:
         if name not in found:
             raise FatalError(

@@ -1,1 +1,1 @@
-"""Gathers what decides records: markers, snapshots, decided logs (D)."""
+"""Reads markers and snapshots, which decide records, and tails decided logs (D)."""

@@ -1,13 +1,13 @@
-"""Decides the records of data partitions: the one host of the read-committed machine.
+"""Decides the records of data partitions: the one driver of the read-committed machine.
 
-*Source*: protocols.md D1-D5, D7 (rules in `core.read_committed`).
+*Source*: docs/protocols D1-D5, D7 (rules in `core.read_committed`).
 
 *Invariants*:
 - Markers and snapshots of a data partition are read from their start after the partition was added,
-  whatever its position (D5).
-- After `remove`, nothing more of a partition is delivered or reported.
+  at any position of the partition (D5).
+- After `remove`, no record of a partition is delivered or reported.
 
-Every call costs once for each run of records, never for each record.
+A call handles a run of records, so that the cost of a call does not come with every record.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ P = TypeVar("P")
 
 @dataclass(slots=True)
 class _Partition(Generic[P]):
-    """One data partition from `add` to `remove`, and since when it is blocked."""
+    """One data partition from `add` to `remove`, and the time since when it is blocked."""
 
     machine: PartitionFilter[P]
     undecided: Undecided | None = None
@@ -48,7 +48,7 @@ class DecidedPartitions(Generic[P]):
     """Feeds a machine for each data partition with records, and in `run` with their outcomes.
 
     Args:
-        deps: for reading markers and snapshots.
+        deps: dependencies for reading markers and snapshots.
         waiting_max: records of a partition held behind an undecided one before the partition
             joins `full`, >= 1.
         delivered: called with the visible records, in offset order for each partition.
@@ -92,7 +92,7 @@ class DecidedPartitions(Generic[P]):
         self._evidence.remove(partitions)
 
     async def run(self) -> None:
-        """Reads markers and snapshots until cancelled; raises what `OutcomeTail.run` raises."""
+        """Reads markers and snapshots until cancelled; raises as `OutcomeTail.run`."""
         await self._evidence.run()
 
     def records_read(
@@ -121,7 +121,7 @@ class DecidedPartitions(Generic[P]):
 
     @property
     def full(self) -> AbstractSet[TopicPartition]:
-        """The partitions whose fetching is to pause (D7)."""
+        """The partitions whose fetching must pause (D7)."""
         return self._full
 
     def machine(self, data: TopicPartition) -> PartitionFilter[P] | None:

@@ -1,11 +1,11 @@
-"""How far data partitions are decided, and which of their records are visible.
+"""Finds the decided ends of data partitions, and the visible records below them.
 
-*Source*: protocols.md H (decided end), D; I7 (what a controller reads of the log).
-*Invariants*: every answer lies below the last stable offset and below the first undecided record;
-records of a stretch are returned only while the whole stretch is in the log.
+*Source*: docs/protocols H (decided end), D; I7 (a controller reads the log).
+*Invariants*: every answer is below the last stable offset and not above the first undecided record;
+records of a range are returned only if the whole range is in the log.
 
-Tails each partition, from where everything below is decided, and keeps what was read last: about
-2 us for each record.
+Tails each partition from an offset below which everything is decided, and keeps the records read
+last; takes 2 us for each record.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartit
 T = TypeVar("T")
 
 WAITING_MAX = 10_000
-"""Records of a partition held behind an undecided one before its reading pauses."""
+"""Records of a partition held behind an undecided one before fetching it pauses."""
 
 KEPT_MAX = 20_000
-"""Visible records of a partition that are kept, in two halves."""
+"""Visible records kept for a partition; with more, the oldest ones are dropped down to half."""
 
 
 @dataclass(slots=True)
 class _Tail:
-    """One partition."""
+    """The tail of one partition, and the visible records from `kept_from` on."""
 
     machine: PartitionFilter[VisibleRecord]  # as in `DecidedPartitions`
     read_to: Offset
@@ -62,17 +62,18 @@ class _Tail:
 
 
 class DecidedLog:
-    """Feeds on data, markers and snapshots in `run`.
+    """Reads data, markers and snapshots in `run`, and answers questions about decided records.
 
     Args:
         connector: the cluster.
-        admin: of the same cluster; the caller's to close.
-        outages: how long the cluster may be away.
+        admin: admin client of the same cluster; the caller closes it.
+        outages: repeats calls while the cluster is away.
         client_id: prefix of the clients' names at the brokers.
-        marker_partitions: of txn-markers.
-        snapshot_partitions: of txn-snapshots.
-        first: where the tail of a partition may begin: everything below is decided.
-        moved: called when more of a partition is decided.
+        marker_partitions: number of partitions of txn-markers.
+        snapshot_partitions: number of partitions of txn-snapshots.
+        first: finds an offset of a partition below which everything is decided; the tail begins
+            there.
+        moved: called when the decided end of a partition has moved.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class DecidedLog:
         )
 
     async def add(self, data: TopicPartition) -> None:
-        """Reads an existing partition from now on. Raises what `first` raises."""
+        """Starts to read an existing partition; raises the errors of `first`."""
         if data in self._tails:
             return
         first = await self._first(data)
@@ -125,8 +126,8 @@ class DecidedLog:
 
         Raises:
             UnavailableError: the cluster stayed away.
-            FatalError: a topic is gone; OffsetOutOfRangeError: retention has overtaken the tail.
-            What reading markers and snapshots raises.
+            FatalError: a topic is gone; OffsetOutOfRangeError: the log start has passed the tail.
+            Errors of `OutcomeTail.run`.
         """
         while True:
             self._added.clear()
@@ -149,7 +150,7 @@ class DecidedLog:
         await self._scanner.close()
 
     def decided_end(self, data: TopicPartition) -> EndOffset:
-        """Everything below it is decided; may lag."""
+        """The decided end as of the last read."""
         return self._tails[data].machine.position
 
     async def decided_end_now(self, data: TopicPartition) -> EndOffset:
@@ -162,7 +163,7 @@ class DecidedLog:
         stable = await self._end(data, committed=True)
         markers, snapshots = self._decided.sources(data)
         markers_end = await self._end(markers, committed=False)
-        # A marker that was trimmed before it was read is told by a snapshot only.
+        # The outcome of a marker that was trimmed before it was read is in a snapshot only.
         snapshots_end = await self._end(snapshots, committed=True)
         while tail.read_to < stable or not self._decided.was_read(data, markers_end, snapshots_end):
             self._batch.clear()
@@ -170,9 +171,9 @@ class DecidedLog:
         return tail.machine.position
 
     async def visible(self, data: TopicPartition, wanted: ReadLog) -> LogRead:
-        """The visible records of a stretch, as far as they are decided.
+        """The visible records of a range, up to the decided end.
 
-        Nothing when part of the stretch has left the log.
+        None of them if a part of the range has left the log.
         """
         tail = self._tails[data]
         nothing = LogRead([], EndOffset(wanted.first))
@@ -221,14 +222,14 @@ class DecidedLog:
                     self._items_read(data, items)
                 self._pauses.apply(self._decided.full)
                 self._batch.set()
-                await asyncio.sleep(0)  # others have their turn in a long backlog
+                await asyncio.sleep(0)  # other tasks run during a long backlog
         finally:
             self._pauses = None
             await reader.close()
 
     def _evidence_read(self) -> None:
         if self._pauses is not None:
-            self._pauses.apply(self._decided.full)  # a reader may wait with everything paused
+            self._pauses.apply(self._decided.full)  # the reader may wait with all paused
         self._batch.set()
 
     def _items_read(self, data: TopicPartition, items: Sequence[Record | EndReached]) -> None:
@@ -252,7 +253,7 @@ class DecidedLog:
 async def answered(
     reading: Generator[ReadLog, LogRead, T], read: Callable[[ReadLog], Awaitable[LogRead]]
 ) -> T:
-    """Carries out the reads of a computation, and returns its result; raises what `read` raises."""
+    """Carries out the reads of a computation, returns its result; raises the errors of `read`."""
     try:
         wanted = next(reading)
         while True:

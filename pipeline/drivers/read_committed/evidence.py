@@ -1,10 +1,10 @@
-"""Reads markers and snapshots side by side, and feeds the machines that they decide.
+"""Reads markers and snapshots at the same time, and feeds them to the machines.
 
-*Source*: protocols.md D2, D4, D5.
+*Source*: docs/protocols D2, D4, D5.
 
-*Invariants*: both are read from their beginning after a data partition was added, in any order; a
-record is given up as lost only once every marker that was there when the snapshot was read has
-been read too.
+*Invariants*: both are read from their start after a data partition was added, in any order; a
+record is given up as lost only after every marker that existed when the snapshot was read has been
+read, too.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ Decided = Callable[[TopicPartition, list[Effect[Any]]], None]
 
 @dataclass(frozen=True, slots=True)
 class EvidenceDeps:
-    """Where markers and snapshots are, and how they are read.
+    """Dependencies for reading markers and snapshots.
 
     Attributes:
         connector: the cluster.
-        admin: of the same cluster; closed by its owner.
-        outages: how long the cluster may be away.
+        admin: admin client of the same cluster; its maker closes it.
+        outages: repeats calls while the cluster is away.
         client_id: prefix of the clients' names at the brokers.
-        marker_partitions: of txn-markers.
-        snapshot_partitions: of txn-snapshots.
+        marker_partitions: number of partitions of txn-markers.
+        snapshot_partitions: number of partitions of txn-snapshots.
     """
 
     connector: Connector
@@ -53,9 +53,9 @@ class OutcomeTail:
     """Feeds machines in `run`; after `add` and `remove`, cancel `run` and call it again.
 
     Args:
-        deps: for reading.
-        machine_of: the machine of a data partition; None: not assigned any more.
-        decided: called with what a machine answers.
+        deps: dependencies for reading.
+        machine_of: finds the machine of a data partition; None: not assigned any more.
+        decided: called with the effects of a machine.
         batch_read: called after each batch of markers or snapshots.
     """
 
@@ -94,13 +94,13 @@ class OutcomeTail:
         )
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads markers and snapshots of these data partitions from their beginning."""
+        """Reads markers and snapshots of these data partitions from their start."""
         partitions = list(partitions)
         self._markers.add(partitions)
         self._snapshots.add(partitions)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads nothing more for these data partitions."""
+        """Stops reading for these data partitions."""
         partitions = list(partitions)
         self._markers.remove(partitions)
         self._snapshots.remove(partitions)
@@ -126,7 +126,7 @@ class OutcomeTail:
         return markers >= markers_end and snapshots >= snapshots_end
 
     async def run(self) -> None:
-        """Reads until cancelled; raises what the two tails raise."""
+        """Reads until cancelled; raises as `MarkerTail.run` and `SnapshotTail.run`."""
         tails = [asyncio.create_task(it.run()) for it in (self._markers, self._snapshots)]
         try:
             await asyncio.gather(*tails)
@@ -155,7 +155,7 @@ class OutcomeTail:
         self._batch_read()
 
     def _last(self, data: TopicPartition, end: SnapshotEnd) -> Snapshot | None:
-        """The snapshot in use, if the next one takes its place at once: it takes over its ids."""
+        """The snapshot in use, if the new one replaces it at once and can share its ids."""
         machine = self._machine_of(data)
         if machine is None or end.floors_valid_from > machine.position:
             return None
@@ -178,7 +178,7 @@ class OutcomeTail:
             self._give_up(data)
 
     def _give_up(self, data: TopicPartition) -> None:
-        """Has records that left the log undecided reported, once the markers were read (D4)."""
+        """Reports records that left the log undecided, once the markers were read (D4)."""
         position, machine = self._markers.position(data), self._machine_of(data)
         if machine is not None and position is not None and position >= self._marker_ends[data]:
             del self._marker_ends[data]

@@ -1,11 +1,13 @@
 """Tails the marker partitions that serve the assigned data partitions.
 
-*Source*: protocols.md D5 and C4; system.md: an undecodable record of a system topic stops its
-reader.
+*Source*: docs/protocols D5, C4.
 
-*Invariants*: a data partition's markers are read from their log start after it was added; repeats
-that this causes for others are harmless (C4), and so are markers that were trimmed before they were
-read: a snapshot has absorbed them, or the reader waits for one (D5).
+*Invariants*: a data partition's markers are read from their log start after the partition was
+added. Other data partitions then get the same markers again, which is harmless (C4). Markers that
+were trimmed before they were read do no harm either: a snapshot has absorbed them, or the reader
+waits for one (D5).
+
+Refuses: to read past a record that is no marker.
 """
 
 import asyncio
@@ -25,10 +27,15 @@ from stilltide.schemas.values import Offset, TopicPartition
 
 
 class MarkerTail:
-    """Reads markers in `run`, which is to be cancelled and called anew after `add` and `remove`.
+    """Reads markers in `run`; after `add` and `remove`, cancel `run` and call it again.
 
     Args:
-        marker_read: called with each marker; what it raises stops the reading.
+        connector: the cluster.
+        admin: admin client of the same cluster.
+        outages: repeats calls while the cluster is away.
+        client_id: name of the reader at the brokers.
+        partition_count: number of partitions of txn-markers.
+        marker_read: called with each marker; its errors stop the reading.
         batch_read: called after each batch of markers.
     """
 
@@ -55,14 +62,14 @@ class MarkerTail:
         self._caught_up_at: dict[TopicPartition, float] = {}
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Has the markers of these data partitions read from their log start."""
+        """Adds data partitions, whose markers are read from their log start."""
         for data in partitions:
             source = self._served_by[data] = self.source(data)
             self._positions.pop(source, None)
             self._caught_up_at.pop(source, None)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads no more markers for these data partitions."""
+        """Stops reading markers for these data partitions."""
         for data in partitions:
             self._served_by.pop(data, None)
         needed = set(self._served_by.values())
@@ -76,11 +83,11 @@ class MarkerTail:
         return TopicPartition(TXN_MARKERS, system_partition(data, self._partition_count))
 
     def position(self, data: TopicPartition) -> Offset | None:
-        """Every marker of a data partition below it was read or trimmed; None: not begun."""
+        """The end offset of the data partition's markers read or trimmed; None: not begun."""
         return self._positions.get(self.source(data))
 
     def caught_up_at(self, data: TopicPartition) -> float | None:
-        """Loop time at which all markers of a data partition had been read once, None: not yet."""
+        """Loop time at which all markers of a data partition had been read once; None: not yet."""
         source = self._served_by.get(data)
         return None if source is None else self._caught_up_at.get(source)
 
@@ -111,7 +118,7 @@ class MarkerTail:
     async def _read(
         self, reader: LogReader, sources: Collection[TopicPartition]
     ) -> Sequence[Record | EndReached]:
-        """The next items; begins again at the log starts when they have passed a position."""
+        """The next items; continues at a log start that has passed the position."""
         while True:
             try:
                 return await self._outages.call(reader.read, may_rest=True)

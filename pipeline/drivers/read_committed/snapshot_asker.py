@@ -1,10 +1,10 @@
-"""Asks for a snapshot where a subscription stands at an undecided record.
+"""Requests a snapshot of a data partition whose reader waits at an undecided record.
 
-*Source*: protocols.md D2, E7: a record that belongs to no registered transaction is decided only by
-a snapshot whose M passes it.
+*Source*: docs/protocols D2, E7: a record of a transaction that was never registered is decided only
+by a snapshot whose M is above the record.
 
-*Invariants*: at most one question for each data partition at a time; the same record is asked about
-less and less often; what goes wrong with a question never disturbs the reading.
+*Invariants*: at most one request for each data partition at a time; requests for the same record
+become rarer; a failed request never disturbs the reading.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, TopicPartition, TxnId
 
 _AGAIN_TIMES_MAX = 12
-"""The longest time between two questions about one record, in units of the first."""
+"""Longest time between two requests for one record, in units of the first such time."""
 
 _log = get_logger(__name__)
 
 
 class Blocked(NamedTuple):
-    """An undecided record that a partition stands at (D2).
+    """An undecided record at which the reader of a partition waits (D2).
 
-    `waited_s` counts from when all markers and snapshots written before were read; 0 until then.
+    `waited_s` counts from the time when all earlier markers and snapshots were read; 0 until then.
     """
 
     data: TopicPartition
@@ -44,13 +44,14 @@ class _Asked:
 
 
 class SnapshotAsker:
-    """Looks again and again at what is blocked, in `run`, which is to be cancelled.
+    """Checks the blocked partitions regularly in `run`, until cancelled.
 
     Args:
-        client_id: of the line to the snapshot writers, open only while there is a question.
-        after_s: how long a record is undecided before the first question, > 0; also what is waited
-            for an answer, and the first delay before the next question about the same record.
-        blocked: where the subscription stands.
+        connector: the cluster.
+        client_id: name of the client that asks the snapshot writers; open only during a request.
+        after_s: time that a record is undecided before the first request, > 0; also the longest
+            wait for an answer, and the first delay before the next request for the same record.
+        blocked: returns the blocked partitions and their undecided records.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class SnapshotAsker:
         self._asked: dict[TopicPartition, _Asked] = {}
 
     async def run(self) -> None:
-        """Asks until cancelled."""
+        """Requests snapshots until cancelled."""
         while True:
             await asyncio.sleep(self._after_s / 4)
             due = self.due(asyncio.get_running_loop().time())
@@ -83,7 +84,7 @@ class SnapshotAsker:
                 self._report(due, error)
 
     def due(self, now_s: float) -> list[TopicPartition]:
-        """What is to be asked at this loop time; counts as asked then."""
+        """The partitions whose request is due at this loop time; the request counts as sent."""
         blocked = self._blocked()
         for data in self._asked.keys() - blocked.keys():
             del self._asked[data]

@@ -1,11 +1,11 @@
 """Tails the partitions of txn-snapshots that serve the assigned data partitions.
 
-*Source*: protocols.md D4, D5, E4, E8.
+*Source*: docs/protocols D4, D5, E4, E8.
 
-*Invariants*: a snapshot is handed on only when it is whole, as of a last stable offset; its topic
-is the one that was there after the data partition was assigned.
+*Invariants*: a snapshot is passed on only if it is complete as of a last stable offset, and if it
+belongs to the topic that existed after the data partition was assigned.
 
-Refuses: a snapshot with a gap that reading on does not fill, and one of a former topic.
+Refuses: a snapshot with a gap that further reading does not fill, and one of a former topic.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class _Source:
-    """A partition of txn-snapshots, and which data partitions it is read for."""
+    """A partition of txn-snapshots, and the data partitions for which it is read."""
 
     def __init__(self, place: TopicPartition, served: set[TopicPartition]) -> None:
         self.place = place
@@ -34,18 +34,23 @@ class _Source:
         self.told: dict[TopicPartition, SnapshotEnd | None] = {}
 
     def unread(self) -> list[TopicPartition]:
-        """Whose end has changed since it was told."""
+        """The data partitions whose snapshot has changed since it was last passed on."""
         ends = self.table.ends
         return [data for data in self.served if ends.get(data) is not self.told.get(data)]
 
 
 class SnapshotTail:
-    """Reads snapshots in `run`, which is to be cancelled and called anew after `add` and `remove`.
+    """Reads snapshots in `run`; after `add` and `remove`, cancel `run` and call it again.
 
     Args:
-        last: the snapshot of a data partition that a new one may take its ids over from.
-        snapshot_read: called with each new one, once more after each run begins; what it raises
-            stops the reading.
+        connector: the cluster.
+        admin: admin client of the same cluster.
+        outages: repeats calls while the cluster is away.
+        client_id: name of the reader at the brokers.
+        partition_count: number of partitions of txn-snapshots.
+        last: finds the snapshot in use, whose ids a new snapshot of the data partition may share.
+        snapshot_read: called with each new snapshot, and again after a new `run`; its errors stop
+            the reading.
         batch_read: called after each batch of records.
     """
 
@@ -74,11 +79,11 @@ class SnapshotTail:
         self._read_to: dict[TopicPartition, EndOffset] = {}
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Has the snapshots of these data partitions read."""
+        """Adds data partitions, whose snapshots are read."""
         self._assigned.update(partitions)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads no more snapshots of these data partitions."""
+        """Stops reading snapshots of these data partitions."""
         self._assigned.difference_update(partitions)
 
     def caught_up_at(self, data: TopicPartition) -> float | None:
@@ -90,15 +95,15 @@ class SnapshotTail:
         return TopicPartition(TXN_SNAPSHOTS, system_partition(data, self._partition_count))
 
     def position(self, data: TopicPartition) -> EndOffset | None:
-        """What was there below it has been taken up; None: not in this run."""
+        """The end offset of the snapshots passed on in this run; None: none yet."""
         return self._read_to.get(self.source(data))
 
     async def run(self) -> None:
         """Reads until cancelled.
 
         Raises:
-            DecodeError: a record is not of a snapshot; names its topic, partition and offset.
-            SnapshotPartError: a part is missing, or not the one that is named.
+            DecodeError: a record is no snapshot's; names its topic, partition and offset.
+            SnapshotPartError: a part is missing, or has another checksum than the end names.
             TopicRecreatedError: a snapshot is of a former topic of that name.
             UnavailableError: the cluster stayed away.
         """
@@ -143,7 +148,7 @@ class SnapshotTail:
     async def _take(
         self, source: _Source, data: TopicPartition, ids: dict[str, bytes], reached: EndReached
     ) -> bool:
-        """Hands a snapshot on; False: there is more to read before it is whole (E4)."""
+        """Passes a snapshot on; False: it is complete only after further reading (E4)."""
         end = source.table.ends.get(data)
         if end is not None and data.topic in ids:
             try:
@@ -159,6 +164,6 @@ class SnapshotTail:
         return True
 
     async def _grown(self, place: TopicPartition, reached: EndReached) -> bool:
-        """Whether there is a newer last stable offset: compaction runs ahead of no more than it."""
+        """Whether the last stable offset has grown: below it compaction may have removed parts."""
         ends = await self._outages.call(lambda: self._admin.end_offsets([place], committed=True))
         return ends.get(place, reached.end_offset) > reached.end_offset

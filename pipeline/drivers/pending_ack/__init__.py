@@ -1,1 +1,1 @@
-"""Runs the stores of pending acknowledgements, and a member's side of them (G)."""
+"""Runs pending-ack stores, and the members that acknowledge messages to them (G)."""

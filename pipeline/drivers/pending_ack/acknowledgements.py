@@ -1,9 +1,9 @@
-"""Delivers records that are acknowledged one by one, and commits how far acknowledging has come.
+"""Delivers records that are acknowledged one by one, and commits the cursors.
 
-*Source*: protocols.md G (rules in `core.pending_ack`); pulsar.md 5.
+*Source*: docs/protocols G (rules in `core.pending_ack`); Pulsar's consumer.
 
 *Invariants*:
-- What belongs to an assignment ends with the assignment: a later one has a member id of its own.
+- All state of an assignment ends with the assignment: a later assignment has another member id.
 - Those of `delivery`, `cursors` and `core.pending_ack.tracker`.
 """
 
@@ -37,12 +37,13 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AckOptions:
-    """How records are acknowledged.
+    """Limits and delays of acknowledging.
 
     Attributes:
-        unacknowledged_records_max: handed out and not acknowledged, over all partitions.
-        redelivery_delay_s: from a negative acknowledgement to the next delivery.
-        commit_interval_s: between two commits of cursors that move.
+        unacknowledged_records_max: most records delivered and not acknowledged, over all
+            partitions.
+        redelivery_delay_s: time from a negative acknowledgement to the next delivery.
+        commit_interval_s: time between two commits of cursors that move.
     """
 
     unacknowledged_records_max: int = 10_000
@@ -51,7 +52,7 @@ class AckOptions:
 
 
 class AcknowledgingDriver:
-    """Stands between a `SubscriptionDriver` and the application, with the same calls."""
+    """Adds acknowledgements to a `SubscriptionDriver`, with the same calls for taking records."""
 
     def __init__(
         self, driver: SubscriptionDriver, store: AckStore, group: str, options: AckOptions
@@ -71,14 +72,14 @@ class AcknowledgingDriver:
         driver.listener = self
 
     def start(self) -> None:
-        """Commits cursors from now on; the driver is started by its owner."""
+        """Starts to commit cursors; the caller starts the `SubscriptionDriver`."""
         self._tasks.start(self._cursors.run(self._options.commit_interval_s))
 
     async def close(self) -> None:
-        """Commits the cursors a last time; a failure to do so is logged. Closes no driver.
+        """Commits the cursors a last time, or logs the failure; does not close the driver.
 
-        The store does not learn of this commit: the next member brings the cursor. Nothing is begun
-        any more, though partitions may come and go.
+        The store does not learn of this commit: the next member brings the cursor. No task is
+        started any more, though partitions may still be assigned and revoked.
         """
         self._redelivery.close()
         await self._tasks.close()
@@ -88,9 +89,9 @@ class AcknowledgingDriver:
         except (StilltideError, TimeoutError) as error:
             _log.warning("the cursor was not committed; messages come again", why=str(error))
         for partition in self._partitions.values():
-            partition.revoke()  # transactions that end later find nothing to do here
+            partition.revoke()  # so that the later end of a transaction changes nothing here
 
-    # Calls of iterating: as of SubscriptionDriver.
+    # Calls for taking records: those of SubscriptionDriver.
 
     def next_queue(self) -> deque[Record]:
         """Records of the partition whose turn it is; see `SubscriptionDriver.next_queue`."""
@@ -101,38 +102,38 @@ class AcknowledgingDriver:
         return self._delivery.queue(data)
 
     def position(self, data: TopicPartition) -> EndOffset | None:
-        """Everything below it was returned or is withheld for good; None: not assigned."""
+        """The end offset of what was returned or is withheld for good; None: not assigned."""
         return self._delivery.position(data)
 
     async def commit(self) -> None:
-        """Commits the cursor of every partition where it has moved; see `SubscriptionDriver`."""
+        """Commits every cursor that has moved; raises as `SubscriptionDriver.commit`."""
         await self._cursors.commit()
 
-    # What the application says of messages.
+    # Calls of the application about messages.
 
     def acknowledge(self, message: Record) -> None:
-        """Takes a message as done; raises `AcknowledgementError`."""
+        """Acknowledges a message; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
         tracker.acknowledge(message.offset)
         partition.unprepare(message.offset, cumulative=False)
         self._delivery.freed()
 
     def acknowledge_cumulative(self, message: Record) -> None:
-        """Takes a message, and all before it in its partition, as done."""
+        """Acknowledges a message and all before it in its partition."""
         partition, tracker = self._delivered(message)
         tracker.acknowledge_cumulative(message.offset, partition.unreturned(message.offset))
         partition.unprepare(message.offset, cumulative=True)
         self._delivery.freed()
 
     def negative_acknowledge(self, message: Record) -> None:
-        """Has a message delivered again after the delay; raises `AcknowledgementError`."""
+        """Redelivers a message after the delay; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
         tracker.negative_acknowledge(message.offset, self._redelivery.now_ms())
         partition.unprepare(message.offset, cumulative=False)
         self._redelivery.arm()
 
     def claim(self, txn: Hashable, message: Record, *, cumulative: bool) -> AssignedPartition:
-        """Takes a message as acknowledged in a transaction; raises `AcknowledgementError`."""
+        """Reserves a message for a transaction's acknowledgement; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
         if cumulative:
             tracker.claim_cumulative(txn, message.offset, partition.unreturned(message.offset))
@@ -150,7 +151,7 @@ class AcknowledgingDriver:
         offsets: Sequence[Offset],
         cumulative_offset: Offset | None,
     ) -> None:
-        """Has the store acknowledge messages in a transaction.
+        """Makes the store acknowledge messages in a transaction.
 
         Raises:
             AcknowledgementError, RefusedError: refused, with nothing changed.
@@ -162,7 +163,7 @@ class AcknowledgingDriver:
             self._attach_soon(partition)
 
     def ended(self, partition: AssignedPartition, txn: Hashable, *, committed: bool) -> None:
-        """Takes the end of a transaction that claimed messages: surely committed, or not."""
+        """A transaction that claimed messages has ended: committed, or aborted or unknown."""
         tracker = partition.tracker
         if partition.revoked or tracker is None:
             return
@@ -215,7 +216,7 @@ class AcknowledgingDriver:
         self._delivery.freed()
 
     def _attach_soon(self, partition: AssignedPartition) -> None:
-        """Takes the subscription over, if it has none or was replaced."""
+        """Attaches to the store, if the member is not attached or was replaced."""
         if not partition.attached and not partition.revoked and partition not in self._attaching:
             self._attaching.add(partition)
             self._tasks.start(self._attach(partition))

@@ -1,9 +1,9 @@
-"""One partition of a member that acknowledges, and what the member and its store tell each other.
+"""One assigned partition of a member that acknowledges, and its requests to the pending-ack store.
 
-*Source*: protocols.md G.
+*Source*: docs/protocols G.
 
-*Invariants*: an assignment has a member id of its own, and another one each time it was replaced;
-the store hears of a cursor only once the group's commit holds it.
+*Invariants*: each assignment has a new member id, and another one each time it was replaced;
+the store learns of a cursor only after the group's commit holds the cursor.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ _REFUSALS = {
 
 
 class AckStore(Protocol):
-    """The owners of the pending-ack logs, wherever they are."""
+    """Asks the pending-ack stores, local or remote."""
 
     async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
-        """One request and its answer; repeated until then. Raises `RequestTimeoutError`."""
+        """Repeats a request until it is answered; raises `RequestTimeoutError`."""
         ...
 
 
@@ -58,12 +58,13 @@ class AssignedPartition:
     """One partition from its assignment to its revocation.
 
     Attributes:
-        subscription: the partition, and the group.
-        committed: what the group's commit holds, and its `metadata` as text.
-        tracker: None until the store has answered the first attachment.
-        ready: records about to be returned, in offset order.
+        subscription: the data partition and the group.
+        committed: the cursor that the group's commit holds.
+        metadata: the metadata of the group's commit, as text.
+        tracker: tracks acknowledgements; None until the store has answered the first attachment.
+        ready: records to be returned next, in offset order.
         attached: whether this is the store's member, as far as known.
-        revoked: nothing of it is wanted any more.
+        revoked: whether the assignment has ended.
     """
 
     def __init__(
@@ -94,10 +95,10 @@ class AssignedPartition:
         return self.subscription.data
 
     async def attach(self) -> None:
-        """Takes the subscription over; again under a new name if another did so meanwhile.
+        """Becomes the store's member; repeats with a new member id if another was attached since.
 
         Raises:
-            RefusedError: the store has no room; RequestTimeoutError: it has no owner.
+            RefusedError: the store has no room; RequestTimeoutError: the store has no owner.
         """
         while not self.revoked:
             member = secrets.token_bytes(MEMBER_BYTES)
@@ -115,7 +116,7 @@ class AssignedPartition:
     async def acknowledge(
         self, txn: TxnId, offsets: Sequence[Offset], cumulative_offset: Offset | None
     ) -> None:
-        """Has the store acknowledge messages in a transaction.
+        """Makes the store acknowledge messages in a transaction.
 
         Raises:
             AcknowledgementError, RefusedError: refused, with nothing changed.
@@ -128,7 +129,7 @@ class AssignedPartition:
             raise self._refusal(answer)
 
     async def tell_cursor(self) -> None:
-        """Lets the store forget what the group's commit holds now, if it holds anything."""
+        """Sends the committed cursor, so that the store forgets the acknowledgements below."""
         if self._telling:
             return
         self._telling = True
@@ -144,7 +145,7 @@ class AssignedPartition:
         self._telling = False
 
     async def describe(self, ask: Ask, now_ms: Callable[[], float]) -> None:
-        """Asks what has become of messages in transactions."""
+        """Asks the store for the outcomes of messages in transactions."""
         answer = await self._ask(DescribeAcks())
         if self.tracker is not None:
             acks = answer if isinstance(answer, Acks) else None
@@ -155,29 +156,29 @@ class AssignedPartition:
         self._stored_to = max(self._stored_to, end)
 
     def prepare(self, records: Iterable[Record]) -> None:
-        """These are to be returned again."""
+        """Adds records to be returned again."""
         ready = sorted([*records, *self.ready], key=lambda it: it.offset)
         self.ready.clear()
         self.ready.extend(ready)
 
     def unreturned(self, offset: int) -> Sequence[int]:
-        """What is about to be returned, up to an offset."""
+        """The offsets of records to be returned next, up to an offset."""
         ready = self.ready
-        if not ready or ready[0].offset > offset:  # as ever, but after a redelivery
+        if not ready or ready[0].offset > offset:  # always so, except after a redelivery
             return ()
         return [it.offset for it in ready if it.offset <= offset]
 
     def unprepare(self, offset: int, *, cumulative: bool) -> None:
-        """Takes back what was about to be returned again: it is spoken for by now."""
+        """Drops records to be returned again that were acknowledged meanwhile."""
         ready = self.ready
-        if not ready or ready[0].offset > offset:  # as ever, but after a redelivery
+        if not ready or ready[0].offset > offset:  # always so, except after a redelivery
             return
         kept = [it for it in ready if it.offset > offset or not (cumulative or it.offset == offset)]
         ready.clear()
         ready.extend(kept)
 
     def revoke(self) -> None:
-        """Another member has it from now on, or this one in another assignment."""
+        """The assignment has ended; another member, or a later assignment, has the partition."""
         self.revoked = True
         self.ready.clear()
 
@@ -210,8 +211,8 @@ def lost(data: TopicPartition, offset: int | None = None) -> NotDeliveredError:
     """The error for a message whose partition this member does not have."""
     return NotDeliveredError(
         "the partition of the message is not assigned to this member",
-        detail="it never was, or another member has it since a rebalance",
-        hint="whoever has the partition is given the message again",
+        detail="it never was, or a rebalance has moved it to another member",
+        hint="the message is delivered again to the member that has the partition",
         topic=data.topic,
         partition=data.partition,
         offset=offset,

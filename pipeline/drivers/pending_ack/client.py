@@ -1,6 +1,7 @@
-"""A subscription's own line to the owners of the pending-ack logs.
+"""Connects a subscription to the pending-ack stores.
 
-*Source*: protocols.md G; system.md, Topics: `ack-requests`, answers in `txn-responses`.
+*Source*: docs/protocols G; `schemas.topics`: requests in `ack-requests`, answers in
+`txn-responses`.
 """
 
 from collections.abc import AsyncIterator
@@ -31,7 +32,7 @@ class RemoteAckStore:
 async def connect_ack_store(
     connector: Connector, name: str, *, timeout_s: float
 ) -> AsyncIterator[RemoteAckStore]:
-    """A line that is open for the length of the block; see `connect_service`."""
+    """A `RemoteAckStore` that is open for the length of the block; see `connect_service`."""
     line = connect_service(PENDING_ACK_SERVICE, connector, f"{name}-acks", timeout_s=timeout_s)
     async with line as (requests, partition_count):
         yield RemoteAckStore(requests, partition_count)

@@ -1,6 +1,6 @@
-"""Commits how far acknowledging has come, for all partitions of one member.
+"""Commits the cursors of all partitions of one member.
 
-*Source*: protocols.md G.
+*Source*: docs/protocols G.
 
 *Invariants*: the store learns of a cursor only after the group has committed the cursor.
 """
@@ -24,9 +24,9 @@ class CursorCommits:
 
     Args:
         driver: the member of the group.
-        partitions: the assigned ones, kept by the caller.
-        tasks: in which the store learns of committed cursors.
-        told: called with each partition whose store was asked to take note of a cursor.
+        partitions: the assigned partitions, which the caller keeps up to date.
+        tasks: runs the requests that send committed cursors to the store.
+        told: called with each partition after its cursor was sent to the store.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class CursorCommits:
                 _log.info("a rebalance came before the commit", why=error.primary)
 
     async def commit(self) -> None:
-        """Commits the cursor of every partition where it has moved; see `SubscriptionDriver`."""
+        """Commits every cursor that has moved; raises as `SubscriptionDriver.commit`."""
         async with self._committing:
             moved: dict[AssignedPartition, tuple[Offset, str]] = {}
             for data, partition in self._partitions.items():

@@ -1,11 +1,11 @@
-"""Hands out records that are acknowledged one by one, as far as the limits go.
+"""Delivers records that are acknowledged one by one, within the limits.
 
-*Source*: protocols.md G (rules in `core.pending_ack`).
+*Source*: docs/protocols G (rules in `core.pending_ack`).
 
 *Invariants*:
-- Nothing of a partition is handed out before its tracker exists: the store has answered by then.
-- Records handed out and not acknowledged are bounded; delivery waits beyond.
-- A partition that cannot be delivered is not fetched: its records would fill everybody's buffer.
+- No record of a partition is delivered before its tracker exists, after the store's first answer.
+- The number of records delivered and not acknowledged is bounded; at the limit delivery waits.
+- A partition that cannot be delivered is not fetched: its records would fill the shared buffer.
 """
 
 from collections import deque
@@ -27,9 +27,10 @@ class AckDelivery:
 
     Args:
         driver: reads the records.
-        partitions: the assigned ones, kept by the caller.
-        unacknowledged_records_max: handed out and not acknowledged, over all partitions.
-        held_back: called when a tracker holds a record back: the store is to be asked.
+        partitions: the assigned partitions, which the caller keeps up to date.
+        unacknowledged_records_max: most records delivered and not acknowledged, over all
+            partitions.
+        held_back: called when a tracker holds a record back, about which the store must be asked.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class AckDelivery:
         self._starved = False
 
     def open(self, data: TopicPartition) -> None:
-        """Begins a partition; nothing is delivered until `attached`. `withhold` follows."""
+        """Begins a partition, which delivers after `attached`; the caller calls `withhold` next."""
         self._turns.append(data)
         self._stuck.add(data)
 
@@ -67,7 +68,7 @@ class AckDelivery:
         self._driver.changes.wake()
 
     def freed(self) -> None:
-        """Something was acknowledged: records that wait for room are looked at again."""
+        """A message was acknowledged: there may be room for the records that wait."""
         if self._starved or self._stuck:
             self._driver.changes.wake()
 
@@ -85,7 +86,7 @@ class AckDelivery:
         return self._ready(data)
 
     def position(self, data: TopicPartition) -> EndOffset | None:
-        """Everything below it was returned or is withheld for good; None: not assigned."""
+        """The end offset of what was returned or is withheld for good; None: not assigned."""
         partition, position = self._partitions.get(data), self._driver.position(data)
         if partition is None or position is None:
             return None
@@ -110,7 +111,7 @@ class AckDelivery:
         return partition.ready
 
     def _refill(self, partition: AssignedPartition, source: deque[Record]) -> None:
-        """Takes over what may be delivered, as far as the limits go."""
+        """Takes the next records that the tracker admits, within the limits."""
         tracker = partition.tracker
         if tracker is None:
             return

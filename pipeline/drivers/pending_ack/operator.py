@@ -1,7 +1,7 @@
-"""Asks the pending-ack stores of a cluster for their figures, as an operator does.
+"""Asks the pending-ack stores of a cluster for their figures, for an operator.
 
-*Source*: protocols.md G, C1; PIP-160 (seed 003), API changes.
-*Invariants*: a store that does not answer is named as such, never left out in silence.
+*Source*: docs/protocols G, C1; PIP-160, API changes.
+*Invariants*: the result names a store that did not answer, and never leaves it out.
 """
 
 from stilltide.connectors.ports.connector import Connector
@@ -18,11 +18,11 @@ from stilltide.schemas.topics import PENDING_ACK_LOG
 
 
 class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
-    """Asks from entry to exit; see `OwnerLine`.
+    """An asynchronous context manager that asks pending-ack stores; see `OwnerLine`.
 
     Args:
         connector: the cluster.
-        request_timeout_s: how long one answer may take.
+        request_timeout_s: the longest wait for one answer.
     """
 
     def __init__(self, connector: Connector, *, request_timeout_s: float) -> None:
@@ -31,11 +31,11 @@ class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
         )
 
     async def stats(self, *, topic: str = "", group: str = "") -> dict[int, StoreStats | None]:
-        """Every store's figures, by partition; None of one that did not answer in time.
+        """Every store's figures, by partition; None: no answer in time.
 
         Args:
-            topic: subscriptions of this topic only; "" for any.
-            group: subscriptions of this consumer group only; "" for any.
+            topic: topic whose acknowledgements are described; "" for any topic.
+            group: consumer group whose acknowledgements are described; "" for any group.
         """
         question = AckQuestion(None, DescribeStore(topic, group))
 

@@ -1,6 +1,6 @@
-"""Runs one pending-ack store: requests in, log and answers out.
+"""Runs one pending-ack store: takes requests, and writes log entries and answers.
 
-*Source*: protocols.md G.
+*Source*: docs/protocols G.
 """
 
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
     """One pending-ack store, for as long as its partition is assigned to this worker.
 
     Args:
-        partition: of pending-ack-log and ack-requests.
-        deps: shared with other owners.
-        limits: of the buffered writer.
-        metrics: where it counts.
+        partition: number of the partition of pending-ack-log and ack-requests.
+        deps: dependencies shared with other owners.
+        limits: thresholds of the buffered writer.
+        metrics: metrics of this store.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
 
     def stats(self) -> StoreStats:
-        """Its figures without those of subscriptions, only while it serves."""
+        """The store's figures without those of single subscriptions, only while it serves."""
         assert self._log is not None
         return store_stats(self._machine, self._log, self._limits, self._ownership)
 

@@ -1,6 +1,6 @@
-"""Delivers records again when they are due, and asks the store about records that are held back.
+"""Redelivers records when they are due, and asks the store about records that are held back.
 
-*Source*: protocols.md G (rules in `core.pending_ack.tracker`).
+*Source*: docs/protocols G (rules in `core.pending_ack.tracker`).
 """
 
 import asyncio
@@ -17,9 +17,9 @@ class Redelivery:
     """One timer for the trackers of all assigned partitions.
 
     Args:
-        partitions: the assigned ones, kept by the caller.
-        tasks: in which the store is asked.
-        changed: called when there may be more to deliver.
+        partitions: the assigned partitions, which the caller keeps up to date.
+        tasks: runs the questions to the store.
+        changed: called when there may be more records to deliver.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Redelivery:
         self._closed = False
 
     def now_ms(self) -> float:
-        """The time of the trackers."""
+        """The time by the trackers' clock."""
         return self._loop.time() * 1000
 
     def arm(self) -> None:
-        """Looks again at the earliest deadline; to be called when a deadline may have changed."""
+        """Arms the alarm for every deadline; call it when a deadline may have changed."""
         if self._closed:
             return
         now_ms = self.now_ms()
@@ -49,7 +49,7 @@ class Redelivery:
                 self._alarm.arm(partition.tracker.deadline_ms, now_ms)
 
     def close(self) -> None:
-        """Nothing is due any more."""
+        """Stops the timer for good."""
         self._closed = True
         self._alarm.cancel()
 

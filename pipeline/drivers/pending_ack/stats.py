@@ -1,6 +1,6 @@
-"""Figures of a pending-ack log's owner, for clients that ask and for the metrics.
+"""The figures of a pending-ack store, for operators and for metrics.
 
-*Source*: PIP-160 (seed 003), API changes; facts, pulsar.md 7 (stats and internals of a store).
+*Source*: PIP-160, API changes; Pulsar's stats and internal stats of a pending-ack store.
 """
 
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
@@ -16,15 +16,15 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 from stilltide.schemas.values import SubscriptionId
 
 SUBSCRIPTIONS_SHOWN_MAX = 1000
-"""Subscriptions that an answer describes; how many it leaves out is said."""
+"""Subscriptions that an answer describes; `subscriptions_omitted` counts the others."""
 
 
 def store_stats(
     machine: PendingAckStore, owned_log: OwnedLog, limits: BatchLimits, ownership: Ownership
 ) -> StoreStats:
-    """The figures of an owner that serves.
+    """The figures of a serving store.
 
-    Costs a walk over subscriptions and what is pending: 3 ms at 10 000 of both.
+    Costs a walk over subscriptions and pending acknowledgements: 3 ms at 10 000 of both.
     """
     held = machine.state.subscriptions.values()
     liveness = machine.bases.liveness
@@ -47,9 +47,9 @@ def store_stats(
 def with_subscriptions(
     figures: StoreStats, machine: PendingAckStore, asked: DescribeStore
 ) -> StoreStats:
-    """The figures with those of the subscriptions asked for.
+    """The figures, and those of the subscriptions that `asked` names.
 
-    Costs a walk over all of them: 10 ms at 10 000, with the answer's bytes.
+    Costs a walk over all subscriptions: 10 ms at 10 000, with the answer's bytes.
     """
     matching = [
         (subscription, held)

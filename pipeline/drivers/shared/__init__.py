@@ -1,1 +1,1 @@
-"""Parts that drivers of several nouns use."""
+"""Parts that several folders of drivers use."""

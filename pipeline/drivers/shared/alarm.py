@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 
 class Alarm:
-    """Calls a function when a deadline has come; made, and used, on a running loop.
+    """Calls a function at a deadline; made, and used, on a running event loop.
 
     Args:
-        due: called without arguments; it ticks the machine and arms the next deadline.
+        due: called at a deadline; ticks the machine and arms the next deadline.
     """
 
     def __init__(self, due: Callable[[], None]) -> None:
@@ -23,14 +23,14 @@ class Alarm:
         self._timer_ms = 0.0
 
     def arm(self, deadline_ms: float | None, now_ms: float) -> None:
-        """Has `due` called at `deadline_ms`, unless an earlier call is armed already.
+        """Schedules a call of `due` at `deadline_ms`, unless an earlier call is scheduled already.
 
         A deadline that has passed is due after the other calls of this turn of the loop. None
-        disarms nothing: a tick that comes too early does no harm.
+        cancels no scheduled call, since a tick that comes too early does no harm.
 
         Args:
-            deadline_ms: of a machine, by any clock.
-            now_ms: the time of the same clock.
+            deadline_ms: deadline of a machine, by any clock; None: no deadline.
+            now_ms: the present time by the same clock.
         """
         if deadline_ms is None:
             return
@@ -44,7 +44,7 @@ class Alarm:
             self._timer = self._loop.call_later((deadline_ms - now_ms) / 1000, self._timer_due)
 
     def cancel(self) -> None:
-        """Disarms everything; safe to call twice."""
+        """Cancels every scheduled call; safe to call twice."""
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()

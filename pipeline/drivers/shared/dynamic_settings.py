@@ -1,9 +1,9 @@
 """Settings that change while workers run: the settings topic, read from its start and then tailed.
 
-*Source*: system.md, Topics: `settings`; protocols.md A7.
-*Invariants*: the last value of a name counts, wherever compaction stands; nothing is applied before
-the topic has been read to its end. A name this program does not know is passed over with a
-warning, since a newer one may have written it; a value it cannot understand is not.
+*Source*: `schemas.settings`; docs/protocols A7.
+*Invariants*: the last value of a name counts, compacted or not; no value is applied before the
+topic has been read to its end. An unknown name is passed over with a warning, since a newer version
+may have written it; a value that cannot be decoded is an error.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class DynamicSettings:
 
     Args:
         connector: the cluster.
-        changed: called with this after every change that `run` finds.
-        patience_s: how long the broker may be away, each time, before `open` or `run` gives up.
+        changed: called with this object after every change that `run` finds.
+        patience_s: longest absence of the broker before `open` or `run` raises.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class DynamicSettings:
         self._unread: dict[bytes | None, Record] = {}
 
     def flag(self, name: str) -> bool | None:
-        """A switch; None where it was never set, or was reset: the static setting is in force."""
+        """The value of a switch; None: never set, or reset, so that the static setting counts."""
         value = self._values.get(name)
         assert value is None or isinstance(value, bool), f"{name} is no switch"
         return value
 
     def subscriptions(self) -> list[tuple[str, str, bool]]:
-        """Topics and groups that an operator named, and whether they are replicated."""
+        """Topics and groups that an operator has set, and whether the group is replicated."""
         named = ((settings.subscription_of(name), on) for name, on in self._values.items())
         return [(*of, bool(on)) for of, on in named if of is not None]
 
@@ -66,9 +66,9 @@ class DynamicSettings:
         """Reads the topic to its end, as of some moment after the call.
 
         Raises:
-            FatalError: there is no such topic.
+            FatalError: the settings topic does not exist.
             UnavailableError: the broker was away for longer than `patience_s`.
-            DecodeError: the last value of a setting cannot be understood; names its place.
+            DecodeError: the last value of a setting cannot be decoded; names its place.
         """
         starts = await self._outages.call(lambda: self._admin.start_offsets([PARTITION]))
         if PARTITION not in starts:
@@ -91,7 +91,7 @@ class DynamicSettings:
         await self._admin.close()
 
     async def _read(self) -> bool:
-        """Takes up what comes next; whether the end was met."""
+        """Takes the next records; whether the end of the topic was reached."""
         ended = False
         for item in await self._outages.call(self._reader.read, may_rest=True):
             if isinstance(item, EndReached):
@@ -101,7 +101,9 @@ class DynamicSettings:
         return ended
 
     def _apply(self) -> bool:
-        """Puts what was read in force; whether there was anything."""
+        """Applies the values that were read; whether there were any."""
+        # A value that cannot be decoded stops the workers. Setting the name again repairs that,
+        # because only the last value of each name is decoded.
         unread, self._unread = self._unread, {}
         for record in unread.values():
             with placed(record):
@@ -129,11 +131,11 @@ class DynamicSettings:
 async def write_setting(
     connector: Connector, name: str, value: settings.SettingValue | None, *, at_ms: int
 ) -> None:
-    """Sets `name` for the whole cluster; None restores what each worker was started with.
+    """Sets `name` for the whole cluster; None restores each worker's static setting.
 
     Raises:
-        FatalError: there is no such topic.
-        RetriableError: the broker is away; whether it was set is unknown.
+        FatalError: the settings topic does not exist.
+        RetriableError: the broker is away; whether the setting was written is unknown.
     """
     assert settings.kind_of(name), f"{name} is no dynamic setting"
     key, data = settings.encode(name, value, at_ms=at_ms)

@@ -1,10 +1,10 @@
 """Reads ranges of logs once, from their starts to their ends.
 
 *Source*: connectors.ports, `LogReader`.
-*Invariants*: every readable record of a range is returned, each once, in offset order within its
-partition; nothing past a range's end is.
+*Invariants*: every readable record of a range is returned once, in offset order within its
+partition; no record past a range's end is returned.
 
-Refuses: to go on where a trim has overtaken it; the caller knows what that means.
+Refuses: to go on after a trim of records that were not read yet; the caller handles that.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -15,11 +15,12 @@ from stilltide.schemas.values import OffsetRange, TopicPartition
 
 
 async def scan(reader: LogReader, ranges: Sequence[OffsetRange]) -> AsyncIterator[list[Record]]:
-    """The records of these ranges, as they come.
+    """The records of these ranges, in batches as they arrive.
 
     Args:
-        reader: assigned anew; with `committed`, no end may lie above the last stable offset.
-        ranges: each partition once.
+        reader: reader that gets a new assignment; if it reads committed records only, no end may be
+            above the last stable offset.
+        ranges: ranges to read, at most one for each partition.
 
     Raises:
         OffsetOutOfRangeError: records of a range were deleted before they were read.

@@ -1,4 +1,4 @@
-"""The partitions that somebody names."""
+"""Finds the partitions that a user names."""
 
 from collections.abc import Iterable
 
@@ -11,11 +11,11 @@ from stilltide.schemas.values import TopicPartition
 async def named_partitions(
     admin: LogAdmin, topic: str, partitions: Iterable[int] = ()
 ) -> list[TopicPartition]:
-    """The partitions of a topic with these numbers, each once and ascending; without any, all.
+    """The partitions of a topic with these numbers, each once and ascending; no number: all.
 
     Raises:
-        FatalError: there is no such topic.
-        RefusedError: there is no such partition.
+        FatalError: the topic does not exist.
+        RefusedError: a partition does not exist.
     """
     described = (await admin.describe_topics([topic])).get(topic)
     if described is None:

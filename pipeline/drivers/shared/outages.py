@@ -1,6 +1,6 @@
-"""Riding out an outage of the cluster, for so long and no longer.
+"""Repeats calls during an outage of the cluster, up to a time limit.
 
-*Source*: connectors.errors: a `RetriableError` may succeed when tried again.
+*Source*: connectors.errors: a call that raised `RetriableError` may succeed when it is repeated.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ T = TypeVar("T")
 class OutageGuard:
     """Repeats calls while the cluster is away, at most `timeout_s` for each outage.
 
-    Whether it is back is asked with the admin, because a read of a quiet topic does not tell.
+    The admin client checks whether the cluster is back, because a read of a topic without new
+    records does not show that.
     """
 
     def __init__(self, admin: LogAdmin, *, timeout_s: float, retry_delay_s: float) -> None:
@@ -27,11 +28,12 @@ class OutageGuard:
         self._retry_delay_s = retry_delay_s
 
     async def call(self, attempt: Callable[[], Awaitable[T]], *, may_rest: bool = False) -> T:
-        """The result of `attempt`, made again after each `RetriableError`.
+        """The result of `attempt`, which is repeated after each `RetriableError`.
 
         Args:
-            attempt: the call.
-            may_rest: it may wait in peace, as a read does: how long it took to fail tells nothing.
+            attempt: makes the call.
+            may_rest: whether the call may wait while the cluster is there, as a read does, so that
+                the time until its failure does not count as an outage.
 
         Raises:
             UnavailableError: the cluster stayed away, or the call kept failing, for too long.

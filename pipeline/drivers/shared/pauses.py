@@ -1,6 +1,6 @@
-"""Which partitions a reader does not fetch at the moment.
+"""Keeps the set of partitions that a reader has paused.
 
-*Invariants*: the reader is asked only for what changes.
+*Invariants*: the reader is called only for partitions whose state changes.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Pausing(Protocol):
 
 
 class Pauses:
-    """The paused partitions of one reader; none at first."""
+    """The paused partitions of one reader; at first none is paused."""
 
     def __init__(self, reader: Pausing) -> None:
         self._reader = reader
@@ -40,9 +40,9 @@ class Pauses:
         self._paused = set(wanted)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Takes note that the reader does not read these partitions any more."""
+        """Forgets partitions that the reader does not read any more."""
         self._paused.difference_update(partitions)
 
     def forget_all(self) -> None:
-        """Takes note that the reader has got another assignment, with nothing paused."""
+        """Forgets all partitions, after a new assignment of the reader, which has no pause."""
         self._paused.clear()

@@ -1,4 +1,4 @@
-"""What is said where a system topic is missing."""
+"""Checks that system topics exist, and makes the error for a missing one."""
 
 from collections.abc import Iterable, Mapping
 

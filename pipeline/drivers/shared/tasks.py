@@ -18,7 +18,7 @@ class Tasks:
         self._closed = False
 
     def __len__(self) -> int:
-        """How many tasks are running, or were cancelled and have not ended yet."""
+        """The number of tasks that have not ended yet, cancelled ones included."""
         return len(self._running)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:

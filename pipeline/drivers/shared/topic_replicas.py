@@ -1,6 +1,6 @@
-"""Creates topics with the replicas that the settings want, and warns of those that have fewer.
+"""Creates topics with the replicas that the settings want, and warns of topics that have fewer.
 
-*Invariants*: a topic that exists is served with the replicas it has; nothing is changed on it.
+*Invariants*: an existing topic is used with its replicas and is never changed.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ _log = get_logger(__name__)
 async def ensure_replicated(
     admin: LogAdmin, specs: Sequence[TopicSpec], wanted: WantedReplicas
 ) -> None:
-    """Creates what is missing and verifies the rest, as `LogAdmin.ensure_topics`.
+    """Creates missing topics and verifies the others, as `LogAdmin.ensure_topics`.
 
     Raises:
-        ConfigError: fewer replicas than must be in sync.
-        ConnectorError: as `LogAdmin.ensure_topics`.
+        ConfigError: fewer replicas are possible than must be in sync.
+        ConnectorError: see `LogAdmin.ensure_topics`.
     """
     replicas = wanted.on(await admin.broker_figures())
     await admin.ensure_topics([replace(spec, replicas=replicas) for spec in specs])

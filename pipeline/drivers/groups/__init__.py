@@ -1,1 +1,1 @@
-"""Runs the controllers of replicated consumer groups, and reports on groups (I)."""
+"""Runs the controllers of replicated groups, and reports on groups (I)."""

@@ -1,9 +1,9 @@
-"""What a group has read on other clusters, so that its members here need not read it again.
+"""Finds the records that a group has read on other clusters, so that its members here skip them.
 
-*Source*: protocols.md I11.
-*Invariants*: a record is skipped only if a marker of this cluster claims it, and the group's commit
-bears the generation of those claims, or there is none. Markers that are not stable yet are not
-waited for: without them less is skipped.
+*Source*: docs/protocols I11.
+*Invariants*: a record is skipped only if a signal on this cluster claims it, and if the group's
+commit names the generation of those claims, or there is no commit. A reader does not wait for
+signals above the last stable offset: without them fewer records are skipped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,12 +37,13 @@ _UNNAMED = ClusterName("")
 
 @dataclass(frozen=True)
 class ReadElsewhere:
-    """What is known of a group on one data partition.
+    """The records of one data partition that a group has read on any cluster.
 
     Attributes:
-        claimed: what it has read; empty: nothing is skipped.
-        generation: that its commits bear; None: they bear none.
-        here: the topic on this cluster, among `claimed` or without a name.
+        claimed: claims of the group; empty: no record is skipped.
+        generation: generation to name in the group's commits; None: no generation.
+        here: incarnation of the topic on this cluster; without a cluster's name if `claimed` does
+            not contain it.
     """
 
     claimed: Claims
@@ -50,18 +51,18 @@ class ReadElsewhere:
     here: Incarnation
 
     def unread(self, records: list[Record]) -> list[Record]:
-        """Those that the group has not read anywhere; some 1.5 us for each if there are claims."""
+        """The records that the group has not read anywhere; 1.5 us for each if there are claims."""
         if not self.claimed:
             return records
         return [record for record in records if not claims.holds(self.claimed, self._of(record))]
 
     def _of(self, record: Record) -> Origin:
-        """Where it was written first; what its header says is not claimed if it is no copy."""
+        """The place of the first write: the `origin`, which is in no claim if no link wrote it."""
         return origin_of(record.headers) or Origin(self.here, record.offset)
 
 
 class GroupMarkers:
-    """The newest markers of one group on one data partition; fed in log order."""
+    """The newest signals of one group on one data partition; fed in log order."""
 
     def __init__(self) -> None:
         self.updates: dict[ClusterName, Update] = {}
@@ -70,7 +71,7 @@ class GroupMarkers:
     def read(
         self, key: replication_markers.SignalKey, value: replication_markers.SignalValue | None
     ) -> None:
-        """A marker of the group."""
+        """Takes a signal of the group."""
         if isinstance(key, UpdateKey):
             self.updates.pop(key.source, None)
             if isinstance(value, Update):
@@ -82,21 +83,21 @@ class GroupMarkers:
 
     @property
     def generation(self) -> int:
-        """The highest that is told of (I10)."""
+        """The highest generation in the signals (I10)."""
         told = [*self.updates.values(), *self.applied.values()]
         return max((one.generation for one in told), default=0)
 
     @property
     def claimed(self) -> Claims:
-        """J."""
+        """Union of all clusters' claims in the current generation (J in rule I7)."""
         of = self.generation
         return claims.join(*(it.claims for it in self.updates.values() if it.generation == of))
 
     def for_member(self, committed: Committed | None, topic_id: bytes) -> ReadElsewhere:
-        """What a member skips that begins where the group has committed.
+        """The records that a member skips which begins at the group's commit.
 
         Raises:
-            DecodeError: the commit's metadata is ours, and cannot be understood.
+            DecodeError: the commit's metadata has Stilltide's tag and cannot be decoded.
         """
         topic = topic_incarnation(topic_id)
         known = bool(self.updates or self.applied)
@@ -111,11 +112,11 @@ class GroupMarkers:
 async def read_group_markers(
     connector: Connector, admin: LogAdmin, partitions: Iterable[TopicPartition], group: str
 ) -> Mapping[TopicPartition, GroupMarkers]:
-    """The markers of a group on some data partitions, up to the last stable offset as of now.
+    """The signals of a group on some data partitions, up to the last stable offset as of now.
 
     Raises:
-        DecodeError: a record that is no marker, or of a later version; names its place.
-        ConnectorError: of reading.
+        DecodeError: a record is no signal, or of a later version; names its place.
+        ConnectorError: the signals cannot be read.
     """
     found = {data: GroupMarkers() for data in partitions}
     topics = await admin.describe_topics([REPLICATION_MARKERS])

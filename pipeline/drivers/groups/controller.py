@@ -1,10 +1,10 @@
-"""Drives snapshots and replicated groups of one data partition.
+"""Drives the position snapshots and the replicated groups of one data partition.
 
-*Source*: protocols.md I. Rules are in `core.replication`.
-*Invariants*: effects of a machine are carried out in their order, each before the next; a group is
-moved only when it is seen to be what the machine believes, right before, and right afterwards.
+*Source*: docs/protocols I (rules in `core.groups`).
+*Invariants*: effects of a machine are carried out one after the other, in order; a group is moved
+only if its commit and its topic are what the machine expects, and the commit is checked afterwards.
 
-Any failure ends the ownership: another one begins by reading the markers.
+Any failure ends the ownership; the next ownership begins by reading the signals.
 """
 
 import asyncio
@@ -48,28 +48,28 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 log = get_logger(__name__)
 
 ABSENT_S = 1.0
-"""Between two looks at a topic that is not there, or was created anew meanwhile."""
+"""Seconds between two looks at a topic that is missing, or was created again meanwhile."""
 
 REST_MS = 10
-"""From a tick that had no effect to the next one."""
+"""Milliseconds from a tick without effects to the next tick."""
 
 Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerDeps:
-    """What the controllers of one ownership use together.
+    """Dependencies that the controllers of one ownership share.
 
     Attributes:
-        admin: of the cluster.
-        groups: of the same cluster.
-        writer: writes markers.
+        admin: admin client of the cluster.
+        groups: admin client of the same cluster for groups.
+        writer: writes signals.
         clock: wall clock.
-        markers: the partition of replication-markers.
-        decided: how far data partitions are decided.
-        polls: looks at groups.
-        replicated: groups of a topic that are replicated, of those that are known by name.
-        snapshot_taken: called with how long each snapshot took, in s.
+        markers: the ownership's partition of replication-markers.
+        decided: finds decided ends and visible records.
+        polls: looks at groups and logs.
+        replicated: selects the replicated groups of a topic among the known ones.
+        snapshot_taken: called with the duration of each position snapshot, in s.
     """
 
     admin: LogAdmin
@@ -84,13 +84,13 @@ class ControllerDeps:
 
 
 class ControlledPartition:
-    """Both machines of one data partition; they are fed from the start of an ownership on.
+    """Both machines of one data partition, fed from the start of an ownership.
 
     Attributes:
-        builder: of snapshots.
-        machine: of groups.
-        read_again: records that come again if its consumers begin here now, at most; by group, as
-            of the last `measure`.
+        builder: machine of position snapshots.
+        machine: machine of groups.
+        read_again: by group, the most records that its consumers would read again if they began
+            here now, as of the last `measure`.
     """
 
     def __init__(
@@ -107,20 +107,20 @@ class ControlledPartition:
         self._deps = deps
         self._snapshots = _Lane(builder, deps.clock, self._carry_out)
         self._groups = _Lane(machine, deps.clock, self._carry_out)
-        self._topic = b""  # that the last look was at
+        self._topic = b""  # incarnation of the topic at the last look
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is a group, or a request of another cluster, to look after."""
+        """Whether there is a group to replicate, or another cluster's request to answer."""
         return bool(self.machine.groups) or self.builder.is_asked
 
     @property
     def groups(self) -> Collection[str]:
-        """Those that are replicated."""
+        """The groups that are replicated."""
         return self._deps.replicated(self._data.topic, self.machine.groups)
 
     def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
-        """A marker of this cluster, in log order."""
+        """Takes a signal of this cluster, in log order."""
         self.machine.signal_read(key, value)
         if value is not None:
             self._snapshot_signal_read(key, value)
@@ -134,18 +134,18 @@ class ControlledPartition:
             self._deps.snapshot_taken((now_ms - since_ms) / 1000)
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
-        """A record of the positions partition, in log order."""
+        """Takes a record of the positions partition, in log order."""
         self.machine.bucket_read(key, bucket)
 
     def positions_read(self, stable_offset: EndOffset) -> None:
-        """Every bucket below this last stable offset was reported."""
+        """Every bucket below this last stable offset was passed to `bucket_read`."""
         self._groups.add(self.machine.positions_read(stable_offset, self._now_ms()))
 
     async def run(self) -> None:
-        """Serves until it fails; all markers that were there at the start have been read.
+        """Serves until it fails; call it after the signals that existed at the start were read.
 
         Raises:
-            ConnectorError: a question, or the write of a marker, failed.
+            ConnectorError: a question, or the write of a signal, failed.
         """
         self._snapshots.add(self.builder.caught_up(self._now_ms()))
         self._groups.add(self.machine.caught_up(self._now_ms()))
@@ -154,10 +154,10 @@ class ControlledPartition:
             tasks.create_task(self._groups.run())
 
     async def measure(self, group: str) -> None:
-        """Counts what a group would read again here; reads a bounded stretch of the log.
+        """Counts the records that a group would read again here; reads a bounded part of the log.
 
         Raises:
-            ConnectorError: of reading.
+            ConnectorError: the log cannot be read.
         """
         self.read_again.pop(group, None)
         reading = self.machine.read_again(group)
@@ -247,14 +247,14 @@ class ControlledPartition:
         return found
 
     async def _move(self, move: MoveGroup) -> bool:
-        """Whether the group was, and is, what it has to be (I7, I12)."""
+        """Moves a group; whether its state was right before and the commit after (I7, I12)."""
         groups, data = self._deps.groups, self._data
         if move.offset is None:
             return False
         topic, active = await asyncio.gather(self._topic_now(), groups.active([move.group]))
         if topic != move.incarnation or active:
             return False
-        before = await self._committed(move.group)  # last, else a member may commit once more
+        before = await self._committed(move.group)  # last: a member may commit until it leaves
         if (before.offset if before else None) != move.expected:
             return False
         try:
@@ -271,7 +271,7 @@ class ControlledPartition:
 
 
 class _Lane:
-    """Effects of one machine, one after the other, and its deadline."""
+    """Carries out one machine's effects one after the other, and ticks it at its deadline."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class _Lane:
         self._woken.set()
 
     def wake(self) -> None:
-        """Has the deadline be looked at again."""
+        """Makes `run` check the machine's deadline again."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -304,7 +304,8 @@ class _Lane:
         while True:
             if self._todo:
                 effects = await self._carry_out(self._todo.popleft())
-                self._todo.extendleft(reversed(effects))  # a move is noted before anything else
+                # They come before the other effects: a move is noted before anything else.
+                self._todo.extendleft(reversed(effects))
                 continue
             self._woken.clear()
             deadline_ms, now_ms = self._machine.deadline_ms, self._clock.now_ms()

@@ -1,9 +1,9 @@
-"""Takes a group from its clusters to one of them: waits until that one knows all there is to know.
+"""Waits until a group can go on at one cluster: until all known claims have been carried over.
 
-*Source*: protocols.md I. The controllers move the group; this only watches, and refuses.
+*Source*: docs/protocols I. The controllers move the group; this module only watches, and refuses.
 
-Refuses: a group that has members anywhere, since it reads on meanwhile, and a cluster that nobody
-named.
+Refuses: a group that has members anywhere, since they read on meanwhile, and a cluster without a
+connector.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from stilltide.schemas.values import ClusterName
 
 AGAIN_S = 0.5
 AWAY_S = 5.0
-"""How long a cluster other than the target may take to answer before it counts as away."""
+"""Time without an answer after which a cluster other than the target counts as away."""
 
 _ARRIVED = (Standing.AT_THE_PREFIX, Standing.NOTHING_CLAIMED)
 
 
 class FailOver(NamedTuple):
-    """What it has come to.
+    """The result of a fail-over.
 
     Attributes:
-        target: the group on the cluster that it goes on at.
+        target: the group on each data partition of the target cluster.
         away: clusters that did not answer.
-        complete: everything known is carried over, and no cluster is away.
+        complete: whether all known claims are carried over and no cluster is away.
     """
 
     target: Sequence[Standpoint]
@@ -50,15 +50,15 @@ async def fail_over(
     timeout_s: float,
     told: Told = lambda _text: None,
 ) -> FailOver:
-    """Looks again until nothing is left to carry over, at most for `timeout_s`.
+    """Checks the group repeatedly until no claim is left to carry over, at most for `timeout_s`.
 
-    `told` is told how far a long look has come.
+    `told` is called with the progress of a long read.
 
     Raises:
-        ConfigError: no cluster is named so.
+        ConfigError: no cluster has the target's name.
         ActiveGroupError: the group has members on a cluster.
-        UnknownGroupError: no cluster knows the group, and none is away that might.
-        FatalError, UnavailableError, DecodeError: of looking.
+        UnknownGroupError: no cluster knows the group, and no cluster is away.
+        FatalError, UnavailableError, DecodeError: see `describe_group`.
     """
     if target not in connectors:
         raise unknown_cluster(target, dict.fromkeys(map(str, connectors)))
@@ -87,7 +87,7 @@ async def fail_over(
 async def _away(
     connectors: Mapping[ClusterName, GroupConnector], target: ClusterName
 ) -> list[ClusterName]:
-    """Clusters that do not answer; that the target does is found out later."""
+    """The clusters other than the target that do not answer."""
     away: list[ClusterName] = []
     for name, connector in connectors.items():
         if name == target:

@@ -1,11 +1,11 @@
 """The generation in the metadata of a committed offset (I11).
 
-*Source*: protocols.md I7, I11, G. It is the field `g` beside the acknowledgements.
+*Source*: docs/protocols I7, I11, G. The generation is the field `g`, next to the acknowledgements.
 
-*Invariants*: what acknowledges nothing that is not acknowledged is kept; metadata that has no room
-for the generation goes without: whoever reads it then skips nothing.
+*Invariants*: acknowledgements are kept as far as they remain true; metadata without room for the
+generation is written without it, and a member that reads such metadata skips nothing.
 
-Refuses: metadata of ours that is damaged, or of a later version.
+Refuses: metadata with Stilltide's tag that is damaged, or of a later version.
 """
 
 from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, Committed
@@ -18,10 +18,10 @@ _TAG = "st1"
 
 
 def generation_of(committed: Committed) -> int | None:
-    """The generation that a commit names; None: none.
+    """The generation that a commit names; None: no generation.
 
     Raises:
-        DecodeError: the metadata is ours, and damaged or of a later version.
+        DecodeError: the metadata has Stilltide's tag, and is damaged or of a later version.
     """
     cursor = decode(committed.offset, committed.metadata)
     for field in cursor.fields if cursor else ():
@@ -31,7 +31,7 @@ def generation_of(committed: Committed) -> int | None:
 
 
 def tagged(metadata: str, generation: int) -> str:
-    """Metadata of a commit with this generation, everything else as it is."""
+    """The metadata of a commit with this generation, and with all other fields unchanged."""
     fields = metadata.split(";") if metadata else [_TAG]
     if fields[0] != _TAG:
         return metadata
@@ -41,10 +41,11 @@ def tagged(metadata: str, generation: int) -> str:
 
 
 def moved(committed: Committed | None, offset: Offset, generation: int) -> Committed:
-    """What a group commits that is moved: acknowledgements above the offset are kept (G).
+    """The commit that moves a group to `offset`; keeps acknowledgements above the offset (G).
 
     Raises:
-        DecodeError: what it has committed is ours, and damaged or of a later version.
+        DecodeError: the metadata of the group's commit has Stilltide's tag, and is damaged or of a
+            later version.
     """
     cursor = decode(committed.offset, committed.metadata) if committed else None
     ranges = [

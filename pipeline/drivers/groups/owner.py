@@ -1,10 +1,10 @@
 """One ownership of a partition of replication-markers: its data partitions and their controllers.
 
-*Source*: protocols.md I, H2 (what is read at read_committed), B4 (begins again after a delay).
-*Invariants*: machines are fed every marker and bucket from the log starts on, and act only once
-what was there at the start was read; whatever fails ends the ownership.
+*Source*: docs/protocols I, H2 (reads at read_committed), B4 (a new ownership after a delay).
+*Invariants*: machines are fed every signal and bucket from the log starts on, and act only after
+everything that existed at the start was read; any failure ends the ownership.
 
-Refuses: markers and buckets that are none.
+Refuses: records that are no signals or buckets.
 """
 
 import asyncio
@@ -55,49 +55,50 @@ from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartit
 log = get_logger(__name__)
 
 LOOK_S = 0.5
-"""Between two looks at what is to be replicated."""
+"""Seconds between two looks at the topics and groups to replicate."""
 
 MEASURE_S = 0.5
-"""Between two groups whose re-reads are counted: 10 ms of a processor where one lags far."""
+"""Seconds between the counts of two groups' re-reads; one takes 10 ms if the group lags far."""
 
 OUTAGE_RETRY_S = 0.25
 
 
 class Replicated:
-    """Which groups are replicated: those that an operator named, and what others say of them."""
+    """Selects the replicated groups: by an operator's settings, and by other clusters' signals."""
 
     def __init__(self, named: Callable[[], Collection[tuple[str, str, bool]]]) -> None:
         self._named = named
 
     def topics(self) -> set[str]:
-        """With a group that is replicated."""
+        """The topics of which an operator has enabled a group."""
         return {topic for topic, _, enabled in self._named() if enabled}
 
     def groups(self, topic: str, known: Collection[str]) -> set[str]:
-        """Of a topic; `known` are those that markers of any cluster tell of."""
+        """The replicated groups of a topic; `known` are the groups in any cluster's signals."""
         named = {group: on for of, group, on in self._named() if of == topic}
         return {group for group in {*known, *named} if named.get(group, True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationDeps:
-    """What the replication owners of one worker use together.
+    """Dependencies that the replication owners of one worker share.
 
     Attributes:
         connector: the cluster.
-        admin: of it.
-        writer: writes markers.
+        admin: admin client of the cluster.
+        writer: writes signals.
         clock: wall clock.
         here: name of the cluster.
-        remotes: names of the others.
-        replicated: what is replicated.
-        first: where reading a data partition may begin: everything below is decided.
-        partition_count: partitions of replication-markers.
-        mode: how positions are carried over (I12).
-        snapshot_limits: how often snapshots are attempted.
-        controller_limits: how often groups are looked at.
-        snapshot_taken: called with how long each snapshot took, in s.
-        broker_away_s_max: how long the broker may be away before `run` gives up.
+        remotes: names of the other clusters.
+        replicated: selects the replicated groups.
+        first: finds an offset of a data partition below which everything is decided; reading
+            begins there.
+        partition_count: number of partitions of replication-markers.
+        mode: way in which positions are carried over (I12).
+        snapshot_limits: times and sizes of position snapshots.
+        controller_limits: times between looks at groups.
+        snapshot_taken: called with the duration of each position snapshot, in s.
+        broker_away_s_max: longest absence of the broker before `run` raises.
     """
 
     connector: GroupConnector
@@ -117,15 +118,15 @@ class ReplicationDeps:
 
 
 class OwnedReplication:
-    """From reading the markers to the end of an ownership.
+    """One ownership, from reading the signals to its end.
 
     Args:
-        partition: of replication-markers and replication-positions.
-        deps: shared with other owners.
+        partition: number of the partition of replication-markers and replication-positions.
+        deps: dependencies shared with other owners.
 
     Attributes:
-        partitions: data partitions that markers, buckets or settings tell of.
-        serving: whether all that was there at the start was read.
+        partitions: data partitions that signals, buckets or settings name.
+        serving: whether all signals and buckets that existed at the start were read.
     """
 
     def __init__(self, partition: int, deps: ReplicationDeps) -> None:
@@ -140,14 +141,14 @@ class OwnedReplication:
 
     @property
     def served(self) -> dict[TopicPartition, ControlledPartition]:
-        """Data partitions whose groups are looked after."""
+        """The data partitions whose controllers run."""
         return {data: self.partitions[data] for data in sorted(self._started)}
 
     async def run(self) -> None:
-        """Serves until it fails; always ends with an exception.
+        """Serves until an error ends it; always raises.
 
         Raises:
-            ConnectorError, PipelineError: of reading, asking or writing.
+            ConnectorError, PipelineError: a read, a question or a write failed.
             DecodeError: a record that no link or controller writes; names its place.
         """
         deps = self._deps
@@ -200,7 +201,7 @@ class OwnedReplication:
         tasks: asyncio.TaskGroup,
         decided: DecidedLog,
     ) -> None:
-        """Reads markers and positions, from their log starts on."""
+        """Reads signals and positions from their log starts."""
         logs = [self._markers, self._positions]
         admin = self._deps.admin
         starts = await outages.call(lambda: admin.start_offsets(logs))
@@ -217,10 +218,10 @@ class OwnedReplication:
                 self.serving = True
                 tasks.create_task(self._look(tasks, decided))
                 tasks.create_task(self._measure())
-            await asyncio.sleep(0)  # others of this worker have their turn in a long replay
+            await asyncio.sleep(0)  # the worker's other tasks run during a long replay
 
     def _item_read(self, item: Record | EndReached) -> int:
-        """Feeds one record; returns the offset behind it."""
+        """Feeds one record to its machine; returns the offset after the record."""
         if isinstance(item, EndReached):
             return item.end_offset
         if item.topic == REPLICATION_MARKERS:
@@ -255,7 +256,7 @@ class OwnedReplication:
         return controlled
 
     async def _look(self, tasks: asyncio.TaskGroup, decided: DecidedLog) -> None:
-        """Begins with data partitions as they are wanted and come to exist."""
+        """Starts the controllers of data partitions that are wanted and exist."""
         deps = self._deps
         while True:
             enabled = deps.replicated.topics()
@@ -273,7 +274,7 @@ class OwnedReplication:
             await asyncio.sleep(LOOK_S)
 
     async def _measure(self) -> None:
-        """Counts what groups would read again, one after the other; nobody waits for it."""
+        """Counts the records that groups would read again, one group after the other."""
         while True:
             for one in self.served.values():
                 for group in shown_groups(one.groups):
@@ -287,7 +288,7 @@ class OwnedReplication:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first; what it made others fail with says less."""
+    """The first error, which has caused the others."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -298,8 +299,8 @@ class ReplicationDriver:
     """The controllers of one partition, for as long as it is assigned to this worker.
 
     Args:
-        partition: of replication-markers and replication-positions.
-        deps: shared with other owners.
+        partition: number of the partition of replication-markers and replication-positions.
+        deps: dependencies shared with other owners.
     """
 
     def __init__(self, partition: int, deps: ReplicationDeps) -> None:
@@ -310,25 +311,25 @@ class ReplicationDriver:
 
     @property
     def serving(self) -> bool:
-        """Whether it has read its markers."""
+        """Whether it has read the signals and buckets that existed at the start."""
         return self.owned is not None and self.owned.serving
 
     def stats(self) -> dict[TopicPartition, ControllerStats]:
-        """Figures of the data partitions whose groups are looked after."""
+        """The figures of the data partitions whose controllers run; empty until it serves."""
         if self.owned is None or not self.owned.serving:
             return {}
         now_ms = self._deps.clock.now_ms()
         return {data: controller_stats(one, now_ms) for data, one in self.owned.served.items()}
 
     def requests_received(self, value: bytes | None) -> None:
-        """Nobody asks anything: whatever there is to say is in the topics."""
+        """Ignores the value: controllers take no requests; their input is in topics."""
 
     async def run(self) -> None:
-        """Serves until cancelled, or not assigned any more once it has failed.
+        """Serves until cancelled, or until a failure while the partition is not assigned.
 
         Raises:
             UnavailableError: the broker stayed away.
-            DecodeError: a record of a system topic that is none; names its place.
+            DecodeError: a record of a system topic is foreign; names its place.
         """
         await hold(self, self._own, self._failed)
 

@@ -1,6 +1,6 @@
-"""A replicated group on one cluster, read once: offsets, log, index and markers.
+"""Reads a replicated group on one cluster, once: offsets, log, offset index and signals.
 
-*Source*: protocols.md I. For operators: everything is read from topics and groups, and no worker
+*Source*: docs/protocols I. For operators: all is read from topics and groups, so that no worker
 needs to run.
 """
 
@@ -51,16 +51,16 @@ T = TypeVar("T")
 RETRY_S = 0.25
 
 TOLD_EVERY_S = 2.0
-"""Between two words on how far a long log has been read."""
+"""Seconds between two lines about the progress of a long read."""
 
 Told = Callable[[str], None]
 
 
 class ReadingProgress:
-    """Says how far reading has come, now and then; a short one says nothing.
+    """Reports the progress of a long read every `TOLD_EVERY_S`; a short read is not reported.
 
     Args:
-        say: takes a line.
+        say: called with each line.
     """
 
     def __init__(self, say: Told) -> None:
@@ -68,7 +68,7 @@ class ReadingProgress:
         self._next_s = time.monotonic() + TOLD_EVERY_S
 
     def at(self, cluster: ClusterName, data: TopicPartition, offset: int, end: int) -> None:
-        """It is there, and goes to `end`."""
+        """The read is at `offset` of `end`."""
         now_s = time.monotonic()
         if now_s >= self._next_s and offset < end:
             self._next_s = now_s + TOLD_EVERY_S
@@ -80,18 +80,18 @@ class GroupPlace:
     """A group on one data partition of one cluster, as it was read.
 
     Attributes:
-        cluster: which one.
+        cluster: name of the cluster.
         data: the data partition.
-        topic_id: of its topic there.
-        view: its log.
-        indexes: of the links into it, by source.
-        markers: of the group.
-        snapshots: of the data partition.
-        copied: where each link into it stood before the log was looked at; None: nowhere.
-        committed: by the group; None: nothing.
-        seen: the group.
+        topic_id: Kafka's id of the topic on the cluster.
+        view: log of the data partition.
+        indexes: offset indexes of the links to this cluster, by source.
+        markers: the group's signals.
+        snapshots: position snapshots of the data partition.
+        copied: newest bucket of each link, read before the log; None: the link has no bucket.
+        committed: the group's commit; None: the group has no commit.
+        seen: state of the group.
         decided: reads the log.
-        progress: of that.
+        progress: reports the progress of reading the log.
     """
 
     cluster: ClusterName
@@ -108,7 +108,7 @@ class GroupPlace:
     progress: ReadingProgress
 
     async def run(self, reading: Generator[ReadLog, LogRead, T]) -> T:
-        """Carries out what it wants to read."""
+        """Carries out the reads of a computation, and returns its result."""
         return await answered(reading, self._visible)
 
     async def _visible(self, wanted: ReadLog) -> LogRead:
@@ -116,13 +116,13 @@ class GroupPlace:
         return await self.decided.visible(self.data, wanted)
 
     async def read_here(self) -> Claims:
-        """What lies below the group's offset."""
+        """The claims that the group's offset means."""
         if self.seen.offset is None or self.seen.offset > self.view.end:
             return {}
         return await self.run(claims_below(self.view, self.index_list, self.seen.offset))
 
     async def standing(self) -> Standing:
-        """Why it is where it is; what a controller would decide is not done."""
+        """The decision of a controller about the group, which is not carried out."""
         state = ReplicatedGroup(self.cluster)
         for source, update in self.markers.updates.items():
             state.update_read(source, update)
@@ -132,13 +132,13 @@ class GroupPlace:
 
     @property
     def index_list(self) -> list[OffsetIndex]:
-        """Of every link."""
+        """The offset indexes of all links."""
         return list(self.indexes.values())
 
 
 @dataclass
 class _Known:
-    """What markers and buckets say of a data partition."""
+    """The contents of signals and buckets about a data partition."""
 
     indexes: dict[ClusterName, OffsetIndex]
     markers: GroupMarkers = field(default_factory=GroupMarkers)
@@ -149,11 +149,11 @@ class GroupPlaces:
     """Reads a group's places on one cluster.
 
     Args:
-        cluster: its name.
-        connector: to it.
-        sources: names of the others.
-        timeout_s: how long the cluster may be away.
-        progress: of reading.
+        cluster: name of the cluster.
+        connector: the cluster.
+        sources: names of the other clusters.
+        timeout_s: longest absence of the cluster before a read fails.
+        progress: reports the progress of reading.
     """
 
     def __init__(
@@ -175,12 +175,12 @@ class GroupPlaces:
         self._reading: asyncio.Task[None] | None = None
 
     async def read(self, topic: str, group: str) -> list[GroupPlace]:
-        """One for each partition of the topic, to be used until `close`; once.
+        """A place for each partition of the topic, usable until `close`; call it once.
 
         Raises:
-            FatalError: the topic, or a system topic, does not exist there.
+            FatalError: the topic, or a system topic, does not exist on the cluster.
             UnavailableError, RetriableError: the cluster is away.
-            DecodeError: a marker, bucket or commit that cannot be understood.
+            DecodeError: a signal, bucket or commit cannot be decoded.
         """
         admin = self._admin
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
@@ -193,6 +193,8 @@ class GroupPlaces:
         committed = (await self._groups.committed([group], partitions))[group]
         active = bool(await self._groups.active([group]))
         count = found[REPLICATION_MARKERS].partition_count
+        # Index, log and index again, in this order: a copy that becomes visible in between is
+        # counted twice rather than not at all.
         before = await self._known(partitions, count, group)
         views = await self._views(found[topic], partitions, committed, found)
         after = await self._known(partitions, count, group)
@@ -236,7 +238,7 @@ class GroupPlaces:
         committed: Mapping[TopicPartition, Committed],
         system: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, LogView]:
-        """The logs, read from where the group stands, or from where they are not all decided."""
+        """The logs, read from the group's offset, or from a higher one with all below decided."""
         starts = await self._admin.start_offsets(partitions)
         stable = await self._admin.end_offsets(partitions, committed=True)
         if any(data not in starts or data not in stable for data in partitions):
@@ -275,7 +277,7 @@ class GroupPlaces:
         partitions: Sequence[TopicPartition],
         system: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, EndOffset]:
-        """The max read positions of the newest snapshots: everything below is decided (E1)."""
+        """The max read position of each partition's newest snapshot; all below is decided (E1)."""
         count = system[TXN_SNAPSHOTS].partition_count
         numbers = {data: system_partition(data, count) for data in partitions}
         logs = SnapshotLogs(self._connector, self._admin, sorted(set(numbers.values())))
@@ -292,7 +294,7 @@ class GroupPlaces:
         }
 
     async def _while_reading(self, data: TopicPartition, stable: EndOffset) -> EndOffset:
-        """The decided end as of now; raises what reading fails with meanwhile."""
+        """The decided end as of now; raises the error of the reading task if that fails first."""
         assert self._reading is not None
         wanted = asyncio.create_task(self._log.decided_end_now(data))
         works = (self._reading, wanted)
@@ -307,7 +309,7 @@ class GroupPlaces:
     async def _known(
         self, partitions: Sequence[TopicPartition], count: int, group: str
     ) -> dict[TopicPartition, _Known]:
-        """What markers and buckets say, up to the last stable offsets as of now."""
+        """The contents of signals and buckets, up to the last stable offsets as of now."""
         sources = self._sources
         places = {data: _Known({it: OffsetIndex(it) for it in sources}) for data in partitions}
         numbers = sorted({system_partition(data, count) for data in places})

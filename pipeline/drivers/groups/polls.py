@@ -1,11 +1,11 @@
-"""What controllers look at: groups, logs and the end of the index, many partitions in one look.
+"""Looks at groups, logs and the end of the positions for controllers, many partitions at once.
 
-*Source*: protocols.md I6, I7; `Poll` of core.replication.
-*Invariants*: a look reads groups, then logs, then the end of the positions, all after it was asked
-for; the topic is the same before and after, or there is no answer.
+*Source*: docs/protocols I6, I7; the effect `Poll` of `core.groups`.
+*Invariants*: a look reads groups, then logs, then the end of the positions, all after the request;
+the topic id is the same before and after, or there is no answer.
 
-A look costs six questions to the brokers, however many partitions and groups share
-it; topics are the ones that the look before saw last.
+A look costs six requests to the brokers for any number of partitions and groups; it starts with the
+topics as the previous look has found them.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 
 class Polled(NamedTuple):
-    """One data partition at one moment; see `ReplicationController.polled`."""
+    """The state of one data partition and its groups; see `ReplicationController.polled`."""
 
     view: LogView
     groups: Mapping[str, GroupSeen]
@@ -43,14 +43,14 @@ class _Asked(NamedTuple):
 
 
 class GroupPolls:
-    """Answers in `run`; belongs to one ownership.
+    """Collects the requests of one ownership's controllers, and answers them in `run`.
 
     Args:
-        admin: of the cluster.
-        groups: of the same cluster.
-        decided: how far the partitions are decided.
-        here: the cluster.
-        positions: the partition of replication-positions.
+        admin: admin client of the cluster.
+        groups: admin client of the same cluster for groups.
+        decided: finds the decided ends of the partitions.
+        here: name of the cluster.
+        positions: the ownership's partition of replication-positions.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class GroupPolls:
         self._wake = asyncio.Event()
 
     async def poll(self, data: TopicPartition, groups: Collection[str]) -> Polled | None:
-        """The partition and these groups, from now on; None: its topic is gone, or another one.
+        """The partition and these groups, as of now or later; None: the topic is gone or replaced.
 
         Raises:
-            ConnectorError: of the questions.
+            ConnectorError: a request to the brokers failed.
         """
         answer: asyncio.Future[Polled | None] = asyncio.get_running_loop().create_future()
         self._asked.append(_Asked(data, frozenset(groups), answer))
@@ -111,13 +111,13 @@ class GroupPolls:
             TopicPartition(name, number)
             for name in before
             for number in range(before[name].partition_count)
-        }.union(one.data for one in there)  # which may be new
+        }.union(one.data for one in there)  # a partition may be newer than the topics in `before`
         active = await self._groups.active(groups)
         committed = await self._groups.committed(groups, everywhere)
         partitions = [one.data for one in there]
         decided = {data: self._decided.decided_end(data) for data in partitions}
         starts = await admin.start_offsets(partitions)
-        ends = await admin.end_offsets(partitions)  # later, so that none lies below its start
+        ends = await admin.end_offsets(partitions)  # after the starts, so that none is below them
         after, index_ends = await asyncio.gather(
             admin.describe_topics(names), admin.end_offsets([self._positions])
         )
@@ -147,7 +147,7 @@ def _seen(
     *,
     active: bool,
 ) -> GroupSeen | None:
-    """A group as it is; None: what it has committed cannot be understood, so it is left alone."""
+    """The state of a group; None: its commit cannot be decoded, so that it must not be moved."""
     elsewhere = any(one.topic == data.topic for one in committed)
     held = committed.get(data)
     if held is None:

@@ -1,6 +1,6 @@
-"""Why a replicated group is where it is, and what to do about it: one line for an operator.
+"""Explains the position of a replicated group to an operator, with the next step, in one line.
 
-*Source*: protocols.md I; `Standing` says what its controller would decide.
+*Source*: docs/protocols I; `Standing` is what the group's controller would decide.
 """
 
 from collections.abc import Collection
@@ -10,43 +10,43 @@ from stilltide.pipeline.drivers.groups.report import Standpoint
 from stilltide.schemas.values import ClusterName
 
 _STEPS = {
-    Standing.MOVING: "a worker moves it within a second; see that one runs on cluster {here}",
-    Standing.ACTIVE: "stop them if it is to take over what it reads elsewhere",
-    Standing.RESET_BY_HAND: "let it read on, or set it to where it was",
-    Standing.BEYOND_THE_END: "set it to an offset of this log",
-    Standing.BEYOND_WHAT_IS_DECIDED: "`stilltide txn slow` names what is not decided",
-    Standing.PUBLISHED_LATELY: "look again",
+    Standing.MOVING: "a worker moves the group within a second; check that one runs on {here}",
+    Standing.ACTIVE: "stop the members so that the group takes over what it has read elsewhere",
+    Standing.RESET_BY_HAND: "let the group read on, or set it to its former offset",
+    Standing.BEYOND_THE_END: "set the group to an offset of this log",
+    Standing.BEYOND_WHAT_IS_DECIDED: "`stilltide txn slow` names the undecided transactions",
+    Standing.PUBLISHED_LATELY: "check again in a moment",
 }
 
 LAG_MAX = 10_000
-"""Offsets that a link may have before it that are not worth a word."""
+"""Offsets that a link may still have to copy without being mentioned."""
 
 
 def reason(one: Standpoint, *, disabled: Collection[ClusterName]) -> str:
-    """The first thing that keeps the group from advancing on its cluster, and the next step.
+    """The first cause that keeps the group from advancing on its cluster, and the next step.
 
     Args:
-        one: the group there.
-        disabled: clusters on which it is not replicated.
+        one: the group on a data partition of the cluster.
+        disabled: clusters on which the group is not replicated.
     """
     here, topic = one.cluster, one.data.topic
     if here in disabled:
-        return f"it is not replicated here; `stilltide group enable {topic} GROUP`"
+        return f"the group is not replicated here; `stilltide group enable {topic} GROUP`"
     for source, left in sorted(one.links.items()):
         if left is None:
             return (
-                f"no link from {source} has come here yet;"
-                f" `stilltide replicate --from {source} --to {here}`, and a worker on each"
+                f"no link from {source} has copied the topic to this cluster yet;"
+                f" run `stilltide replicate --from {source} --to {here}`, and a worker on each"
             )
         if left > LAG_MAX:
-            return f"the link from {source} has {left} offsets before it; see its log"
+            return f"the link from {source} has {left} offsets left to copy; see the link's log"
     step = _STEPS.get(one.standing)
     if step is not None:
         return f"{one.standing}; {step.format(here=here)}"
     silent = sorted(one.links.keys() - one.told_by)
     if silent:
         return (
-            f"{one.standing}; nothing was heard of it from {', '.join(silent)}:"
-            " it has read nothing there, or no worker runs there"
+            f"{one.standing}; no update of the group has come from {', '.join(silent)}:"
+            " the group has read nothing there, or no worker runs there"
         )
-    return f"{one.standing}; nothing that was read elsewhere lies next"
+    return f"{one.standing}; the next record here was not read elsewhere"

@@ -1,8 +1,8 @@
-"""What an operator is told of a replicated group: where it stands on each cluster, and why.
+"""Describes a replicated group to an operator: its position on each cluster, and the cause.
 
-*Source*: protocols.md I.
-*Invariants*: what is said to be read again is never less than what is: it counts every record that
-the group is known to have read anywhere, and that a member here would be given.
+*Source*: docs/protocols I.
+*Invariants*: the number of records to be read again is never too low: it counts every record that
+the group is known to have read on any cluster, and that a member here would get.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,18 +23,18 @@ class Standpoint(NamedTuple):
     """A group on one data partition of one cluster.
 
     Attributes:
-        cluster: which one.
+        cluster: name of the cluster.
         data: the data partition.
-        seen: the group.
-        standing: why it is where it is.
-        view: the log.
-        updated: committed offset in the last update of this cluster; None: none was written.
-        snapshots: of the data partition.
-        links: offsets of each other cluster that its link here has not passed; None: it has come
-            to none.
+        seen: state of the group.
+        standing: cause of the group's position.
+        view: log of the data partition.
+        updated: committed offset in the last update of this cluster; None: no update was written.
+        snapshots: position snapshots of the data partition.
+        links: for each other cluster, the offsets that its link to this cluster has not passed;
+            None: the link has no bucket of the present topic.
         told_by: clusters whose updates of the group have arrived here.
-        read_again: by a `Subscription` that begins here now.
-        read_again_foreign: by any other consumer, at most.
+        read_again: records that a `Subscription` reads again if it begins here now.
+        read_again_foreign: most records that any other consumer reads again.
     """
 
     cluster: ClusterName
@@ -58,15 +58,16 @@ async def describe_group(
     timeout_s: float,
     told: Told = lambda _text: None,
 ) -> list[Standpoint]:
-    """Where the group stands on each cluster that there is a connector for.
+    """The group on each data partition of each cluster in `connectors`.
 
-    Reads what lies between the group and the newest snapshot's max read position only where there
-    may be something to count, and all that lies above; `told` is told how far it has come.
+    Reads the whole log above the newest snapshot's max read position; between the group's offset
+    and that position, reads only the parts with records to count. `told` is called with the
+    progress.
 
     Raises:
-        FatalError: the topic, or a system topic, does not exist on one of them.
+        FatalError: the topic, or a system topic, does not exist on a cluster.
         UnavailableError, RetriableError: a cluster is away.
-        DecodeError: a marker, bucket or commit that cannot be understood.
+        DecodeError: a signal, bucket or commit cannot be decoded.
     """
     progress = ReadingProgress(told)
     readers = [
@@ -74,6 +75,8 @@ async def describe_group(
         for name, connector in connectors.items()
     ]
     try:
+        # Each place reads index, log and index again (see `GroupPlaces.read`), so that a copy that
+        # becomes visible in between is counted twice rather than not at all.
         places = [place for reader in readers for place in await reader.read(topic, group)]
         known: dict[TopicPartition, Claims] = {}
         for place in places:
@@ -89,12 +92,13 @@ async def describe_group(
 
 
 def require_group(found: Collection[Standpoint], topic: str, group: str) -> None:
-    """Refuses a group that is known nowhere: a name with a slip would seem to have read all.
+    """Refuses a group that no cluster knows: a mistyped name would seem to have nothing to read.
 
-    It is known where it has members, a committed offset on the topic, or an update in the markers.
+    A cluster knows a group that has members, a committed offset on the topic, or an update in the
+    signals.
 
     Raises:
-        UnknownGroupError: it is not.
+        UnknownGroupError: no cluster knows the group.
     """
     if any(one.seen.active or one.seen.offset is not None or one.told_by for one in found):
         return
@@ -137,7 +141,7 @@ def _not_passed(place: GroupPlace, source: GroupPlace) -> int | None:
 
 
 async def _read_again(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> int:
-    """Known records at or above the group's offset, and those that will yet be copied here."""
+    """Number of known records at or above the group's offset, or still to be copied here."""
     offset = place.seen.offset
     position = place.view.log_start if offset is None else offset
     count = await place.run(read_again(place.view, place.index_list, known, position))

@@ -1,10 +1,9 @@
 """Runs one link between two clusters: its topics, and a driver for each positions partition.
 
-*Source*: protocols.md H; system.md, Process shapes 3.
+*Source*: docs/protocols H.
 
-*Invariants*: a driver that failed is followed by another one, which begins with `Fence`; what will
-not pass by itself ends the link. Topics are looked at every few seconds, also those copied already
-(H6).
+*Invariants*: after a driver has failed, another one begins with `FenceTarget`; an error that is not
+temporary ends the link. Topics are looked at every few seconds, also those copied already (H6).
 """
 
 import asyncio
@@ -38,20 +37,20 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReplicationOptions:
-    """How a link copies.
+    """Options of a link.
 
     Attributes:
-        choice: which topics.
-        throttle_bytes_per_s: keys and values at most; None for no limit.
-        partition_count: of system topics that are missing.
-        replicas: of topics that are created.
-        patience_s: how long a cluster may be away, each time.
-        look_interval_s: between two looks at the topics and the source's ends.
-        retry_delay_s: before a driver that failed is followed by another.
-        refuse_after_s: how long topics must be wrong at the start: a link back may have made one
-            just now whose buckets do not show yet.
-        stop_timeout_s: how long what is open may take to be committed at the end.
-        limits: of transactions.
+        choice: topics to copy.
+        throttle_bytes_per_s: most bytes of keys and values per second; None for no limit.
+        partition_count: number of partitions of system topics that the link creates.
+        replicas: replicas of topics that the link creates.
+        patience_s: longest absence of a cluster before the link fails.
+        look_interval_s: time between two looks at the topics and the source's ends.
+        retry_delay_s: time from the failure of a driver to the next driver.
+        refuse_after_s: time that topics must be wrong at the start before the link refuses them,
+            since the link back may just have created a topic whose buckets are not visible yet.
+        stop_timeout_s: longest wait at the end for open transactions to commit.
+        limits: limits of transactions.
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
@@ -70,10 +69,10 @@ class Replication:
     """One link; `run` it once.
 
     Args:
-        source: name and connector of the cluster that is copied from.
-        target: of the one that is copied to.
+        source: name and connector of the cluster to copy from.
+        target: name and connector of the cluster to copy to.
         clock: wall clock.
-        options: how.
+        options: options of the link; None: the defaults.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Replication:
         self.progress = LinkProgress()
 
     def stop(self) -> None:
-        """Has `run` end as soon as what was taken is committed."""
+        """Makes `run` end as soon as the records taken are committed."""
         self._stopping.set()
         for driver in self._drivers.values():
             driver.stop()
@@ -109,13 +108,13 @@ class Replication:
         """Copies until `stop`.
 
         Args:
-            serving: called once with the names of the topics when everything has been checked.
+            serving: called once with the names of the topics, after all checks.
 
         Raises:
             LinkError: the clusters, or their topics, cannot be linked; nothing was copied.
             UnavailableError: a cluster was away for longer than `patience_s`.
             FencedError: another link has taken over.
-            StilltideError: anything else that will not pass by itself.
+            StilltideError: any other error that is not temporary.
         """
         try:
             deps, topics = await self._opened()
@@ -173,7 +172,7 @@ class Replication:
                 await self._rest(self._options.retry_delay_s)
 
     async def _serve(self, deps: LinkDeps, topics: LinkedTopics) -> None:
-        """Looks at the topics now and then; keeps a driver for each positions partition."""
+        """Looks at the topics regularly; keeps a driver for each positions partition."""
         looking = asyncio.create_task(self._keep_looking(deps, topics))
         try:
             while not self._stopping.is_set():
@@ -236,7 +235,7 @@ class Replication:
                 await asyncio.sleep(self._options.look_interval_s)
                 if self._of(partition, count) == topics:
                     raise
-                problem = error  # a topic is gone, or another one
+                problem = error  # the topics have changed: one is gone, or was created again
             finally:
                 del self._drivers[partition]
                 await driver.close()
@@ -259,7 +258,7 @@ class Replication:
         return None
 
     async def _patient(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The result of a call, made again while a cluster is away."""
+        """The result of a call, which is repeated while a cluster is away."""
         now = asyncio.get_running_loop().time
         deadline = now() + self._options.patience_s
         while True:

@@ -1,15 +1,15 @@
-"""Runs one link on one positions partition, from its fence until it is over.
+"""Runs one link on one positions partition, from its fence until it stops or fails.
 
-*Source*: protocols.md H1-H6 (rules in `core.replication.link`).
+*Source*: docs/protocols H1-H6 (rules in `core.links.link`).
 
 *Invariants*:
-- One loop feeds the machine and carries its effects out, in their order; only `ReadIncarnations`
-  and the reading of markers and records go on beside it.
-- Whatever fails ends this driver; what its open transaction wrote is never seen. The next driver
-  begins with `FenceTarget`.
-- A bounded number of records is held in front of a machine that takes none.
+- One loop feeds the machine and carries out its effects, in order; only `ReadIncarnations` and the
+  reading of signals and records run in other tasks.
+- Any failure ends this driver; consumers at read_committed never see its open transaction. The next
+  driver begins with `FenceTarget`.
+- A bounded number of records is held while the machine takes none.
 
-Refuses: to go on with a topic that is another one by now (`StartOverError`).
+Refuses: to go on with a topic that was deleted and created again (`StartOverError`).
 """
 
 import asyncio
@@ -64,22 +64,22 @@ _log = get_logger(__name__)
 
 
 class StartOverError(PipelineError):
-    """A topic was deleted and created anew: another driver begins (H6)."""
+    """A topic was deleted and created again: another driver must begin (H6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDeps:
-    """What the drivers of one link use together.
+    """Dependencies that the drivers of one link share.
 
     Attributes:
-        source: copied from.
-        target: copied to.
-        known: what links have written on the source.
+        source: cluster to copy from.
+        target: cluster to copy to.
+        known: positions of the links that copy to the source.
         clock: wall clock.
-        progress: what has been copied.
-        throttle: of the whole link.
-        limits: of transactions.
-        patience_s: how long an outage may last while markers and snapshots are read.
+        progress: figures of the link.
+        throttle: limit of the whole link's bytes per second.
+        limits: limits of transactions.
+        patience_s: longest outage while markers and snapshots are read.
     """
 
     source: Side
@@ -96,9 +96,9 @@ class LinkDriver:
     """One life of a link; `run` it once, then `close` it.
 
     Args:
-        deps: of the link.
-        partition: of replication-positions on the target.
-        topics: data partitions that it copies first, all served by that partition.
+        deps: dependencies shared with the link's other drivers.
+        partition: number of the partition of replication-positions on the target.
+        topics: data partitions to copy at first; all belong to the positions partition.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class LinkDriver:
             OutageGuard(deps.source.admin, timeout_s=deps.patience_s, retry_delay_s=0.2),
             self._wake,
         )
-        self._to_take = dict(topics)  # data partitions that the machine must be told of
+        self._to_take = dict(topics)  # data partitions that the machine does not know yet
         self._fetches: dict[TopicPartition, EndOffset] = {}
         self._fed: dict[TopicPartition, EndOffset] = {}
         self._asking: set[TopicPartition] = set()
@@ -132,9 +132,9 @@ class LinkDriver:
         }
 
     def topics_seen(self, topics: Mapping[TopicPartition, Topics]) -> None:
-        """Takes note of what the topics are now; new ones are copied too.
+        """Takes the topics as they are now; new ones are copied, too.
 
-        A topic that is another one by now, or is gone, ends the driver.
+        A topic that was created again, or is gone, ends the driver.
         """
         for data, now in topics.items():
             partition = self._machine.partitions.get(data)
@@ -148,7 +148,7 @@ class LinkDriver:
         self._wake()
 
     def stop(self) -> None:
-        """Has `run` return as soon as what it has taken is committed."""
+        """Makes `run` return as soon as the records taken are committed."""
         self._stopping = True
         self._wake()
 
@@ -156,11 +156,12 @@ class LinkDriver:
         """Copies until `stop`.
 
         Raises:
-            StartOverError: topics changed; another driver is to begin.
-            RetriableError: a cluster is away, or nobody knows; likewise.
-            OffsetOutOfRangeError: the position left the source's log meanwhile; likewise (H5).
-            FencedError: another link has taken over, or this one stood still for too long.
-            StilltideError: anything else; it will not pass by itself.
+            StartOverError: topics changed; another driver must begin.
+            RetriableError: a cluster is away, or a result is unknown; another driver must begin.
+            OffsetOutOfRangeError: the position has left the source's log (H5); another driver must
+                begin.
+            FencedError: another link has taken over, or a transaction of this link timed out.
+            StilltideError: any other error, which is not temporary.
         """
         await self._start()
         self._tasks.start(self._source.run())
@@ -185,7 +186,7 @@ class LinkDriver:
                 await self._wait(alarm)
 
     async def close(self) -> None:
-        """Aborts what is open and releases the connections; safe to call twice."""
+        """Aborts the open transaction and releases the connections; safe to call twice."""
         await self._tasks.close()
         await self._source.close()
         await self._writer.close()
@@ -215,7 +216,7 @@ class LinkDriver:
     # -- inputs
 
     def _next_input(self) -> bool:
-        """Feeds the machine one thing; False: there is nothing, or it takes nothing."""
+        """Feeds one input to the machine; False: there is no input, or the machine takes none."""
         machine, now_ms = self._machine, self._deps.clock.now_ms()
         if machine.deadline_ms is not None and (
             now_ms >= machine.deadline_ms or (self._stopping and not self._todo)
@@ -241,7 +242,7 @@ class LinkDriver:
         return machine.accepts_records and machine.deadline_ms is None and not self._todo
 
     async def _wait(self, alarm: Alarm) -> None:
-        """Waits until something has changed, or is due."""
+        """Waits until an input arrives or a deadline is due."""
         now_ms = self._deps.clock.now_ms()
         alarm.arm(self._machine.deadline_ms, now_ms)
         delay_s = self._deps.throttle.delay_s() if self._source.next_ready() else 0
@@ -251,7 +252,7 @@ class LinkDriver:
         self._changed.clear()
 
     async def _assign(self) -> None:
-        """Reads all partitions on from where the machine was fed, those it asked for anew."""
+        """Assigns all partitions: at the machine's fetch positions, else after the records fed."""
         self._fed.update(self._fetches)
         self._asking.difference_update(self._fetches)
         self._fetches.clear()
@@ -296,7 +297,7 @@ class LinkDriver:
         self._todo += self._machine.finished(effect.transaction, copies, topics, now_ms)
 
     async def _topics(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Topics]:
-        """Both sides as they are now; of the log starts only the target's counts here."""
+        """The topics of both sides as of now; the log start of the source is not read."""
         names = sorted({data.topic for data in partitions})
         source, target = self._deps.source.admin, self._deps.target.admin
         source_ids, target_ids, starts = await asyncio.gather(
@@ -323,7 +324,7 @@ class LinkDriver:
         now_ms = self._deps.clock.now_ms()
         self._take(self._machine.incarnations_read(data, set(known.origins(data)), now_ms))
 
-    # -- markers
+    # -- signals
 
     async def _read_markers(self) -> None:
         source = self._deps.source

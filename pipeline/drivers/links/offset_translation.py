@@ -1,8 +1,8 @@
-"""Translates an offset of one cluster into one of another, by the index of the link between them.
+"""Translates an offset of one cluster into an offset of another, by the offset index of their link.
 
-*Source*: protocols.md H3.
-*Invariants*: exact: what is returned is the place of the first copy of a record at or above the
-offset. It reads the index, and of the log one bucket at most for each that has no such copy.
+*Source*: docs/protocols H3.
+*Invariants*: the result is exact: the offset of the first copy of a record at or above the given
+offset. The index is read, and of the log the range of each bucket up to the one with that copy.
 
 Refuses: an offset that was not copied yet, or whose copies have left the log.
 """
@@ -33,12 +33,12 @@ RETRY_S = 0.25
 
 
 class Translated(NamedTuple):
-    """Where a record lies.
+    """A translated offset.
 
     Attributes:
-        offset: on the target: the first copy, or the end of what was copied.
-        origin_offset: of that record on the source; None: nothing at or above was copied, since
-            nothing visible lies there.
+        offset: offset of the first copy on the target, or the end of the copies.
+        origin_offset: offset of that copy's record on the source; None: nothing was copied from the
+            given offset on, since no visible record is there.
     """
 
     offset: Offset
@@ -57,16 +57,16 @@ async def translate(
     """The first copy on the target of a local record of the source at or above an offset.
 
     Args:
-        source: the cluster that the offset is of.
-        target: the other one.
-        names: of both.
+        source: the cluster of the given offset.
+        target: the cluster of the result.
+        names: names of source and target.
         data: the data partition.
-        offset: on the source.
-        timeout_s: how long a cluster may be away.
+        offset: the offset on the source.
+        timeout_s: longest absence of a cluster.
 
     Raises:
-        RefusedError: it was not copied yet, or has left the target's log.
-        FatalError: the topic does not exist on one of them, or no link has copied it.
+        RefusedError: the offset was not copied yet, or its copies have left the target's log.
+        FatalError: the topic does not exist on one cluster, or no link has copied it.
         UnavailableError, RetriableError: a cluster is away.
     """
     admins = source.admin(), target.admin()
@@ -170,7 +170,7 @@ def _first(
 ) -> Translated | None:
     """The first copy of a record at or above the offset; copies ascend by their origins."""
     _, last = next(_copies(is_copy, reversed(records)), (0, -1))
-    if last < offset:  # most often: then it is further on
+    if last < offset:  # most often: the copy is in a later batch
         return None
     return next(Translated(*it) for it in _copies(is_copy, records) if it[1] >= offset)
 
@@ -178,7 +178,7 @@ def _first(
 def _copies(
     is_copy: Callable[[Origin], bool], records: Iterable[Record]
 ) -> Iterator[tuple[Offset, Offset]]:
-    """The offsets of copies among these, here and where they were copied from."""
+    """The offsets of the copies among these records, on the target and on the source."""
     for record in records:
         origin = origin_of(record.headers)
         if origin is not None and is_copy(origin):

@@ -1,11 +1,12 @@
-"""Links that are run for as long as a partition is assigned, whatever ends one of them.
+"""Runs links for as long as a partition is assigned, and starts a link again after a failure.
 
-*Source*: protocols.md B4, H2.
+*Source*: docs/protocols B4, H2.
 
-*Invariants*: a link that was fenced goes on only while the partition is assigned, after a random
-delay; what else ends a link is said, and tried again: it must not end what else a worker serves.
+*Invariants*: a fenced link starts again only while the partition is assigned, after a random delay;
+any other error of a link is logged, and the link starts again, so that the error does not end the
+worker's other services.
 
-Refuses: to go on where something in a system topic cannot be understood.
+Refuses: to go on after a record of a system topic that cannot be decoded.
 """
 
 import asyncio
@@ -29,12 +30,12 @@ class LinksDriver:
     """Runs one link from each source; a driver of `PartitionOwners`.
 
     Args:
-        sources: names of the clusters that are copied from.
-        link: makes the link from one of them.
-        again_s: how long a link that ended rests before the next, up to twice as long.
+        sources: names of the clusters to copy from.
+        link: makes the link from a source.
+        again_s: shortest time from the end of a link to its next start; the longest is double.
 
     Attributes:
-        links: those that run, by source.
+        links: running links, by source.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class LinksDriver:
 
     @property
     def serving(self) -> bool:
-        """Nobody waits for a link."""
+        """Always True: no caller waits for a link."""
         return True
 
     async def run(self) -> None:
@@ -89,7 +90,7 @@ class LinksDriver:
                 return Retry(delay_s)
             case ConnectorError() | PipelineError():
                 _log.error("a link ended; it begins again", source=source, reason=str(error))
-                # Nothing would begin this link again while those from other sources go on.
+                # Else nothing would start this link again while links from other sources run.
                 return Retry(delay_s, needs_assignment=False)
             case _:
                 return None

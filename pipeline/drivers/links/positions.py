@@ -1,9 +1,9 @@
-"""What links have written about a cluster's topics: read on and on, asked now and then.
+"""Reads the buckets that links have written on a cluster, further with each call of `catch_up`.
 
-*Source*: protocols.md H1 (whether an `origin` is that of a copy), H3.
+*Source*: docs/protocols H1 (whether an `origin` is that of a copy), H3.
 
-*Invariants*: after `catch_up` everything is known that was committed before it was called: a last
-stable offset that another link's open transaction holds back is waited for.
+*Invariants*: after `catch_up`, every bucket is known that was committed before the call; `catch_up`
+waits while another link's open transaction holds the last stable offset back.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class PositionsView:
     """The replication-positions of one cluster, as of the last `catch_up`.
 
     Attributes:
-        links: (source, target, topic) of whatever a link has copied to the cluster.
+        links: (source, target, topic) of each topic that a link has copied to the cluster.
     """
 
     def __init__(self, side: Side, client_id: str) -> None:
@@ -36,11 +36,11 @@ class PositionsView:
         self.links: set[tuple[ClusterName, ClusterName, str]] = set()
 
     def origins(self, data: TopicPartition) -> set[Incarnation]:
-        """From where links have copied, or had copied, a data partition to this cluster."""
+        """The incarnations that links have ever copied to a data partition of this cluster."""
         return self._origins[data]
 
     async def catch_up(self) -> None:
-        """Reads past the ends of now.
+        """Reads up to the ends as of the call.
 
         Raises:
             RetriableError: the cluster is away.
@@ -76,7 +76,7 @@ class PositionsView:
     def _record_read(self, record: Record) -> None:
         key = decode_key(record.key)
         if record.value is None:
-            return  # what was copied once stays known
+            return  # an incarnation that was copied once stays known
         bucket = decode_bucket(record.value)
         self._origins[key.data].add(Incarnation(key.source, bucket.source_incarnation))
         self.links.add((key.source, key.target, key.data.topic))

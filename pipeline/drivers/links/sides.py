@@ -1,6 +1,6 @@
-"""The two clusters of a link, and what they must hold before anything is copied.
+"""The two clusters of a link, and the system topics that they need before the link copies.
 
-*Source*: protocols.md H, Layout; system.md, Topics.
+*Source*: docs/protocols H, Layout; `schemas.topics`.
 
 *Refuses*: a link to itself, also under two names.
 """
@@ -30,10 +30,10 @@ class Side:
     """One cluster of a link.
 
     Attributes:
-        name: what other clusters know it by.
-        connector: to it.
-        admin: closed by whoever made it.
-        counts: partitions of the system topics that a link needs, by topic.
+        name: name by which other clusters know the cluster.
+        connector: connector of the cluster.
+        admin: admin client of the cluster; its maker closes it.
+        counts: number of partitions of each system topic that a link needs.
     """
 
     name: ClusterName
@@ -58,11 +58,11 @@ async def opened(
     partition_count: int,
     replicas: WantedReplicas,
 ) -> Side:
-    """A side whose system topics exist; those that are missing get `partition_count` partitions.
+    """A side whose system topics exist; missing ones are created with `partition_count` partitions.
 
     Raises:
         ConfigError: the cluster has too few brokers for `replicas` to be written to.
-        FatalError: one is there with another policy.
+        FatalError: a system topic has another policy.
         RetriableError: the cluster is away.
     """
     found = await admin.describe_topics(_NEEDED)
@@ -78,11 +78,11 @@ async def opened(
 
 
 async def check_distinct(source: Side, target: Side) -> None:
-    """Passes when they are two clusters.
+    """Checks that the two sides are different clusters.
 
     Raises:
-        LinkError: they are one.
-        RetriableError: one of them is away.
+        LinkError: both sides are the same cluster.
+        RetriableError: a cluster is away.
     """
     source_id, target_id = await source.admin.cluster_id(), await target.admin.cluster_id()
     if source_id == target_id:

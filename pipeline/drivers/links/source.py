@@ -1,9 +1,9 @@
-"""Reads what a link may copy: committed, decided records, in order, a bounded number ahead.
+"""Reads the records that a link may copy: committed, decided, in order, a bounded number ahead.
 
-*Source*: protocols.md D1-D5 (rules in `core.read_committed`), H1, H4 (what counts as passed).
+*Source*: docs/protocols D1-D5 (rules in `core.read_committed`), H1, H4 (passed records).
 
-*Invariants*: of a data partition nothing is handed out twice or out of order between two `assign`;
-what is handed out is followed by the position up to which everything else was passed.
+*Invariants*: between two calls of `assign`, the records of a data partition are handed out once and
+in order; each batch has the end offset below which every other record was passed.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 READY_RECORDS_MAX = 16_000
 READY_BYTES_MAX = 16 * 1024 * 1024
-"""Decided records, and their values, that are held ahead, more by one read at most: enough to have
-the next transaction ready when one has committed."""
+"""Decided records, and bytes of their values, to hold ahead; one more read may come on top. Enough
+to have the next transaction ready when one has committed."""
 
 _UNDECIDED_RECORDS_MAX = 10_000
 _ASK_AFTER_S = 5.0
@@ -44,13 +44,13 @@ _Copyable = SourceRecord[Payload]
 
 
 class Ready(NamedTuple):
-    """Everything of a data partition up to `until` that was not handed out before.
+    """The next visible records of a data partition, up to `until`.
 
     Attributes:
-        data: the partition.
-        records: the visible ones.
-        until: every other record below is hidden for good.
-        size_bytes: of the values.
+        data: the data partition.
+        records: visible records.
+        until: end offset of the batch; every other record below it is hidden for good.
+        size_bytes: bytes of the records' values.
     """
 
     data: TopicPartition
@@ -63,10 +63,10 @@ class DecidedSource:
     """The data partitions of one link driver.
 
     Args:
-        side: the source.
+        side: the source cluster.
         client_id: prefix of the clients' names at the brokers.
-        outages: for markers and snapshots.
-        changed: called when more is ready.
+        outages: repeats reads of markers and snapshots while the cluster is away.
+        changed: called when more records are ready.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class DecidedSource:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def assign(self, positions: Mapping[TopicPartition, EndOffset]) -> None:
-        """Reads these partitions from these positions on, and no others."""
+        """Reads exactly these partitions, from these positions on."""
         await self._stop_evidence()
         self._decided.remove(list(self._decided.partitions))
         self._decided.add(positions)
@@ -112,11 +112,11 @@ class DecidedSource:
         self._room.set()
 
     def next_ready(self) -> Ready | None:
-        """What comes next, if there is anything; it stays until `take`."""
+        """The next batch, which stays until `take`; None: no batch is ready."""
         return self._ready[0] if self._ready else None
 
     def take(self) -> Ready:
-        """What `next_ready` has shown."""
+        """Removes and returns the batch that `next_ready` has returned."""
         ready = self._ready.popleft()
         self._ready_count -= max(1, len(ready.records))
         self._ready_bytes -= ready.size_bytes
@@ -124,7 +124,7 @@ class DecidedSource:
         return ready
 
     async def run(self) -> None:
-        """Reads until cancelled; raises what reading raises."""
+        """Reads until cancelled; raises the errors of reading."""
         asker = SnapshotAsker(
             self._side.connector,
             client_id=f"{self._client_id}-asks",
@@ -196,7 +196,7 @@ class DecidedSource:
 
 
 def _payloads(columns: Columns) -> list[SourceRecord[Payload]]:
-    """Records as the link takes them."""
+    """The records in the form that the link's machine takes."""
     _, offsets, headers, keys, values, timestamps_ms = columns
     payloads = zip(headers, keys, values, timestamps_ms, strict=True)
     origins = map(origin_of, headers) if any(headers) else [None] * len(headers)

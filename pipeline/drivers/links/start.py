@@ -1,9 +1,9 @@
-"""What a link reads before it serves: its own buckets, and the markers the target has.
+"""Reads what a link needs before it serves: its own buckets, and the signals on the target.
 
-*Source*: protocols.md H2.
+*Source*: docs/protocols H2.
 
-*Invariants*: both are read past the end that they had after the link was fenced, at read_committed:
-a last stable offset that another link's open transaction holds back is waited for.
+*Invariants*: both are read at read_committed, up to the end that they had after `FenceTarget`; the
+read waits while another link's open transaction holds the last stable offset back.
 """
 
 from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ from stilltide.schemas.values import Offset, TopicPartition
 async def feed_positions(
     machine: Link[Any], effect: ReadLinkPositions, target: Side, partition: int
 ) -> list[LinkEffect[Any]]:
-    """Carries `ReadLinkPositions` out; returns what the machine answers in the end."""
+    """Carries out `ReadLinkPositions`; returns the machine's effects at the end of the buckets."""
     place = TopicPartition(REPLICATION_POSITIONS, partition)
     async with aclosing(_read(target, place)) as items:
         async for item in items:
@@ -42,7 +42,7 @@ async def feed_positions(
 
 
 async def feed_target_markers(machine: Link[Any], target: Side, partition: int) -> None:
-    """Reports the markers of the data partitions of a positions partition, to the end of now."""
+    """Feeds the target's signals about a positions partition's data, up to the end as of now."""
     places = marker_partitions(target, partition, target.counts[REPLICATION_POSITIONS])
     ends = await target.admin.end_offsets(places)
     for place in places:
@@ -58,7 +58,7 @@ async def feed_target_markers(machine: Link[Any], target: Side, partition: int) 
 
 
 def marker_partitions(side: Side, partition: int, partition_count: int) -> list[TopicPartition]:
-    """Where markers lie of the data partitions that one of `partition_count` partitions serves."""
+    """The partitions with the signals of the data partitions that `partition` serves."""
     if side.counts[REPLICATION_MARKERS] == partition_count:
         return [TopicPartition(REPLICATION_MARKERS, partition)]
     return side.partitions(REPLICATION_MARKERS)

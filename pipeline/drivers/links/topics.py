@@ -1,13 +1,13 @@
-"""Which topics a link copies: found on the source, created on the target, checked on both.
+"""The topics of a link: found on the source, created on the target, checked on both.
 
-*Source*: protocols.md H1 (partition n to n), H6.
+*Source*: docs/protocols H1 (partition n to n), H6.
 
-*Invariants*: a topic that the target lacks gets the source's number of partitions and its configs,
-and replicas by the brokers of the target; partitions that a copied topic gains are added. Nothing
-is taken away.
+*Invariants*: a topic that the target lacks is created with the source's number of partitions and
+configs, and with replicas for the target's brokers; partitions that a copied topic gains are added.
+The link removes no topic and no partition.
 
-Refuses: topics whose numbers of partitions differ before anything was copied, and a target that
-holds records that no link brought.
+Refuses: topics whose numbers of partitions differ before anything was copied, and a target topic
+with records that no link has copied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,38 +35,38 @@ _OF_THE_CLUSTER = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Configs that belong to a cluster and not to what a topic holds. MirrorMaker leaves out the same;
-with `message.timestamp.type` a copy would lose its time."""
+"""Configs that belong to a cluster and not to a topic's content. MirrorMaker leaves out the same
+configs; with `message.timestamp.type` a copy would lose its timestamp."""
 
 _log = get_logger(__name__)
 
 
 async def incarnations(admin: LogAdmin, names: Sequence[str]) -> dict[str, bytes]:
-    """What topics are, by name; one that does not exist is not there."""
+    """The incarnations of topics, by name; a topic that does not exist is absent."""
     found = await admin.describe_topics(names)
     return {name: topic_incarnation(one.topic_id) for name, one in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """What is copied.
+    """Selects the topics to copy.
 
     Attributes:
-        patterns: names, or shell patterns such as `orders-*`; a plain name must exist.
-        merge: also into topics that hold records of their own before anything was copied.
+        patterns: names of topics, or shell patterns such as `orders-*`; a plain name must exist.
+        merge: whether to copy into topics that had records before the first copy.
     """
 
     patterns: Sequence[str] = ("*",)
     merge: bool = False
 
     def takes(self, name: str) -> bool:
-        """Whether a topic of the source is copied; those of Stilltide never are."""
+        """Whether a topic of the source is copied; system topics never are."""
         return not name.startswith(PREFIX) and any(
             fnmatchcase(name, pattern) for pattern in self.patterns
         )
 
     def absent(self, names: Sequence[str]) -> list[str]:
-        """Plain names that are not among these."""
+        """The plain names in `patterns` that are not among `names`."""
         return [one for one in self.patterns if not set(one) & set("*?[") and one not in names]
 
 
@@ -96,11 +96,12 @@ class LinkedTopics:
         """Every data partition to be copied, as it is on both sides.
 
         Args:
-            strict: raise for what cannot be linked; else it is left out, and said so once.
+            strict: whether to raise for a topic that cannot be linked; if not, the topic is left
+                out, which is logged once.
 
         Raises:
             LinkError: a topic does not exist, or cannot be linked; names both sides.
-            ConnectorError: as of the admins.
+            ConnectorError: a request to a cluster failed.
         """
         names = [one for one in await self._source.admin.list_topics() if self._choice.takes(one)]
         absent = self._choice.absent(names)
@@ -123,7 +124,7 @@ class LinkedTopics:
         *,
         strict: bool,
     ) -> dict[str, TopicDescription]:
-        """The topics of the target that may be copied to, made first where they are missing."""
+        """The topics of the target that may be copied to; creates missing ones first."""
         missing = [name for name in on_source if name not in on_target]
         await self._create([on_source[name] for name in missing])
         fresh = [name for name in on_source if name in on_target and name not in self._linked]
@@ -167,7 +168,7 @@ class LinkedTopics:
             )
 
     async def _problem(self, ours: TopicDescription, theirs: TopicDescription) -> LinkError | None:
-        """Why a topic that both have cannot be linked; adds the partitions that it has gained."""
+        """Why a topic of both sides cannot be linked; adds partitions that the source gained."""
         source, target, name = self._source.name, self._target.name, ours.name
         linked = name in self._linked or (source, target, name) in self._on_target.links
         linked_back = (target, source, name) in self._on_source.links
@@ -186,7 +187,7 @@ class LinkedTopics:
         if linked or linked_back or self._choice.merge:
             return None
         if any(topic == name for _, _, topic in self._on_target.links):
-            return None  # another link brought what is there
+            return None  # another link has copied the records that are there
         return await self._foreign(theirs)
 
     async def _foreign(self, theirs: TopicDescription) -> LinkError | None:
@@ -197,9 +198,9 @@ class LinkedTopics:
         if not any(ends.values()):
             return None
         return LinkError(
-            f"topic {theirs.name} on {self._target.name} holds records that no link brought,"
-            f" and {self._source.name} would be copied among them",
-            hint="--merge if both sides shall have the records of both; else empty one of them",
+            f"topic {theirs.name} on {self._target.name} has records that no link has copied,"
+            f" and records of {self._source.name} would be copied between them",
+            hint="use --merge if both sides are to have all records; otherwise empty one of them",
         )
 
     async def _described(

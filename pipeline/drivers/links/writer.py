@@ -1,8 +1,9 @@
-"""Writes what a link decides: copies, buckets and markers, in one transaction on the target.
+"""Writes a link's copies, buckets and signals in one transaction on the target.
 
-*Source*: protocols.md H1-H4.
+*Source*: docs/protocols H1-H4.
 
-*Invariants*: every copy bears its origin; what a transaction holds besides copies is written last.
+*Invariants*: every copy has its `origin` header; buckets and signals are the last records of a
+transaction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +23,12 @@ from stilltide.schemas.values import ClusterName, TopicPartition
 
 
 class LinkWriter:
-    """The target of one link driver.
+    """Writes to the target of one link driver.
 
     Args:
-        source: name of the other cluster.
-        target: where it writes.
-        partition: of replication-positions, which the transactional id names.
+        source: name of the source cluster.
+        target: the target cluster.
+        partition: number of the positions partition, which is part of the transactional id.
     """
 
     def __init__(self, source: ClusterName, target: Side, partition: int) -> None:
@@ -38,7 +39,7 @@ class LinkWriter:
         self._stamps: dict[Incarnation, OriginStamp] = {}
 
     async def fence(self) -> None:
-        """Takes the link's transactional id."""
+        """Takes the link's transactional id, which fences an earlier writer."""
         await self._writer.fence()
 
     async def begin(self) -> None:
@@ -47,7 +48,7 @@ class LinkWriter:
         await self._writer.begin()
 
     async def copy(self, effect: Copy[Payload], source_topic: bytes) -> int:
-        """Queues copies of records of this source incarnation; returns their bytes."""
+        """Queues copies of records of this source incarnation; returns their size in bytes."""
         incarnation = Incarnation(self._source, source_topic)
         stamp = self._stamps.setdefault(incarnation, OriginStamp(incarnation))
         copies, size_bytes = _copies(effect.records, stamp)
@@ -56,7 +57,7 @@ class LinkWriter:
         return size_bytes
 
     async def finish(self, effect: Finish) -> dict[TopicPartition, list[Interval | None]]:
-        """Waits for every copy; within which offsets those of each chunk lie."""
+        """Waits for every copy; returns the range of offsets of each chunk's copies."""
         await self._writer.flush()
         return {
             data: [_interval(self._spans.get((data, chunk))) for chunk in range(chunk_count)]
@@ -64,11 +65,16 @@ class LinkWriter:
         }
 
     async def commit(self, effect: Commit) -> None:
-        """Writes buckets and markers, and commits."""
+        """Writes buckets and signals, and commits.
+
+        Before that, the driver looks at the topics' ids. A link with nothing to commit looks at
+        them now and then (`Replication`), since it would not learn otherwise that a topic was
+        created again (H6).
+        """
         await self._writer.commit([*self._buckets(effect.buckets), *self._markers(effect.markers)])
 
     async def close(self) -> None:
-        """Aborts what is open, and releases the connection."""
+        """Aborts the open transaction and releases the connection."""
         await self._writer.close()
 
     def _buckets(self, buckets: Mapping[TopicPartition, Sequence[BucketChange]]) -> list[NewRecord]:
@@ -96,7 +102,7 @@ class LinkWriter:
 def _copies(
     records: Sequence[SourceRecord[Payload]], stamp: OriginStamp
 ) -> tuple[list[NewCopy], int]:
-    """Copies as the writer takes them, and the bytes of their keys and values."""
+    """The copies in the form that the writer takes, and the bytes of their keys and values."""
     offsets, _, payloads = zip(*records, strict=True)
     headers, keys, values, timestamps_ms = zip(*payloads, strict=True)
     stamped = stamp.stamped(headers, offsets)

@@ -317,7 +317,7 @@ async def test_an_operator_is_told_why_a_group_does_not_advance():
         found = (await describe(sites))["b"]
         assert "the next record here was not read elsewhere" in reason(found, disabled=[])
         behind = found._replace(links={ClusterName("a"): LAG_MAX + 1})
-        assert "the link from a has 10001 offsets before it" in reason(behind, disabled=[])
+        assert "the link from a has 10001 offsets left to copy" in reason(behind, disabled=[])
         unlinked = found._replace(links={ClusterName("a"): None})
         assert "replicate --from a --to b" in reason(unlinked, disabled=[])
 

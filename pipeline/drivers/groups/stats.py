@@ -1,4 +1,4 @@
-"""What the controller of a data partition shows in the metrics.
+"""The figures of a data partition's controller, for the metrics.
 
 *Source*: docs/protocols/i-replicated-groups.md.
 """
@@ -12,7 +12,7 @@ from stilltide.pipeline.metrics.groups import GROUPS_MAX, ControllerStats
 
 
 def shown_groups(groups: Collection[str]) -> list[str]:
-    """Groups whose figures are shown: a bounded number, always the same ones."""
+    """Up to `GROUPS_MAX` groups whose figures are shown: the first ones by name."""
     return nsmallest(GROUPS_MAX, groups)
 
 

@@ -1,10 +1,10 @@
-"""Walks ranges of partitions batch by batch and keeps their ledgers.
+"""Reads ranges of partitions batch by batch, and counts each offset in the ranges' ledgers.
 
-*Source*: protocols.md F2; facts: spark.md 6.
+*Source*: docs/protocols F2.
 
-*Invariants*: a range is walked to its end or the walk fails; one fetch is held at a time.
+*Invariants*: a range is read to its end or the walk fails; one fetch at a time is held in memory.
 
-Refuses: a log that does not hold the range any more.
+Refuses: a log that does not hold the whole range any more.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Advanced = Callable[[int], None]
 async def walk(
     batches: BatchReader, ranges: Sequence[OffsetRange], advanced: Advanced = lambda _: None
 ) -> list[OffsetLedger]:
-    """The ledger of each range; no end may lie above the last stable offset.
+    """The ledger of each range; no range may end above the last stable offset.
 
     Raises:
         FatalError: records were deleted during the walk, or the log has lost its end.
@@ -52,7 +52,7 @@ async def _walk(batches: BatchReader, read: OffsetRange, advanced: Advanced) -> 
 
 
 def deleted_meanwhile(read: OffsetRange, position: Offset) -> FatalError:
-    """What is said when the log no longer holds all of `read`, but begins at `position`."""
+    """The error for a log that no longer holds all of `read`; the walk had come to `position`."""
     return FatalError(
         "records were deleted while they were read",
         detail=f"the log no longer holds [{read.start}, {read.end})",

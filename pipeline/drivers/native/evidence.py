@@ -1,12 +1,12 @@
-"""What aborted-index knows of the aborted native transactions of topics, gathered for batch jobs.
+"""Gathers the aborted ranges of topics from aborted-index, for batch jobs.
 
-*Source*: protocols.md F3, F4, E8.
+*Source*: docs/protocols F3, F4, E8.
 *Invariants*:
-- An end is a last stable offset, and the index is read after it: an indexer that follows has
-  mostly covered it by then. Starts are read last, since an index gives up what retention took.
-- What the index does not cover is a problem of its partition (F4), never an empty list of ranges.
+- The last stable offsets are read before the index, so that an indexer that follows has mostly
+  covered them. Log starts are read last, since an index drops ranges that retention has deleted.
+- A part without coverage is a problem of its partition (F4), never an empty list of ranges.
 
-Refuses: topics that do not exist, records that are not what aborted-index holds.
+Refuses: topics that do not exist, foreign records in aborted-index.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,21 +26,21 @@ from stilltide.schemas.topics import ABORTED_INDEX
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 ATTEMPTS_MAX = 10
-"""Of reading the index: compaction may run ahead of what was read of it."""
+"""Reads of the index before a problem is reported: compaction may remove records during a read."""
 
 
 @dataclass(frozen=True)
 class NativeEvidence:
-    """Bounds of partitions, and which of their records are aborted.
+    """Bounds of partitions, and the aborted ranges in them.
 
     Attributes:
-        data: `[log start, last stable offset)` of each partition, or the part of it that was asked
-            for; ordered by topic and partition.
+        data: `[log start, last stable offset)` of each partition, or the requested part of it;
+            ordered by topic and partition.
         topic_ids: Kafka's 16-byte id of each topic.
-        aborted: of each partition from whose start on something is indexed: where nothing is
-            visible, up to `covered_to`.
-        covered_to: of the same partitions: up to where the index goes.
-        problems: of each partition of which not all is covered: why.
+        aborted: aborted ranges up to `covered_to`, of each partition with coverage from the start
+            of its range on.
+        covered_to: end offset of the coverage of the same partitions.
+        problems: cause of the missing coverage, of each partition that is not wholly covered.
     """
 
     data: tuple[OffsetRange, ...]
@@ -50,7 +50,7 @@ class NativeEvidence:
     problems: Mapping[TopicPartition, AbortedIndexError]
 
     def covered(self) -> list[OffsetRange]:
-        """The parts of `data` that are covered, without the empty ones."""
+        """The covered parts of `data`, without empty ones."""
         parts = [
             read._replace(end=min(read.end, self.covered_to.get(read.data, EndOffset(0))))
             for read in self.data
@@ -58,10 +58,10 @@ class NativeEvidence:
         return [part for part in parts if part.start < part.end]
 
     def check(self) -> None:
-        """Passes when every range is covered.
+        """Checks that every range is covered.
 
         Raises:
-            AbortedIndexError: of the first that is not.
+            AbortedIndexError: the problem of the first partition that is not covered.
         """
         for problem in self.problems.values():
             raise problem
@@ -72,17 +72,17 @@ async def gather_native(
     topics: Sequence[str],
     within: Sequence[OffsetRange] | None = None,
 ) -> NativeEvidence:
-    """The bounds of `topics` as of now, and what is indexed of them.
+    """The bounds of `topics` as of now, and the aborted ranges in them.
 
     Args:
         connector: the cluster.
-        topics: at least one.
-        within: ask about these ranges instead; each of a partition of `topics`.
+        topics: names of topics, at least one.
+        within: ranges of partitions of `topics` to use instead of whole logs; None: whole logs.
 
     Raises:
         FatalError: a topic or partition does not exist, a range ends above its last stable offset.
-        DecodeError: a record of aborted-index is none of it, or of a later version.
-        RetriableError: the broker is away, or a topic was created anew meanwhile.
+        DecodeError: a record of aborted-index is foreign, or of a later version.
+        RetriableError: the broker is away, or a topic was created again meanwhile.
     """
     admin = connector.admin()
     try:
@@ -105,7 +105,7 @@ async def _gather(
     bounds: tuple[Sequence[TopicPartition], Mapping[TopicPartition, EndOffset]],
     within: Sequence[OffsetRange] | None,
 ) -> NativeEvidence:
-    """Reads the index, and again as long as it is short of something and there is news of it."""
+    """Reads the index until all is covered, or until a read of the index finds no new record."""
     data, ends = bounds
     attempts = 0
     while True:
@@ -113,7 +113,7 @@ async def _gather(
         news = await index.read_on()
         starts = await admin.start_offsets(data)
         if await _describe(admin, list(described)) != described:
-            raise RetriableError("a topic changed while it was looked at", hint="try again")
+            raise RetriableError("a topic changed while its offsets were read", hint="try again")
         reads = _reads(data, starts, ends) if within is None else _stable(within, starts, ends)
         found = _judged(reads, described, index)
         if not found.problems or not news or attempts == ATTEMPTS_MAX:
@@ -183,14 +183,14 @@ def _uncovered(read: OffsetRange, index: StoredIndex | None) -> AbortedIndexErro
         primary, detail = "aborted transactions are not indexed", ""
     else:
         known = index.coverage
-        primary = "the index of aborted transactions does not cover what is to be read"
+        primary = "the index of aborted transactions does not cover the range to be read"
         detail = f"it covers [{known.covered_from}, {known.covered_to})"
-        detail += f", to be read is [{read.start}, {read.end})"
+        detail += f", the range is [{read.start}, {read.end})"
     return AbortedIndexError(primary, detail=detail, hint=hint, topic=topic, partition=partition)
 
 
 class _Index:
-    """The partitions of aborted-index that serve some data partitions, read on and on."""
+    """The partitions of aborted-index that serve some data partitions; `read_on` reads further."""
 
     def __init__(
         self, connector: Connector, admin: LogAdmin, places: Mapping[TopicPartition, int]
@@ -205,7 +205,7 @@ class _Index:
     async def opened(
         cls, connector: Connector, admin: LogAdmin, data: Sequence[TopicPartition]
     ) -> "_Index":
-        """A cluster without the topic has an empty index."""
+        """Opens the index; a cluster without the topic aborted-index has an empty one."""
         there = (await admin.describe_topics([ABORTED_INDEX])).get(ABORTED_INDEX)
         size = there.partition_count if there is not None else 0
         places = {one: system_partition(one, size) for one in data} if size else {}
@@ -229,10 +229,10 @@ class _Index:
         return any(read.start < read.end for read in ranges)
 
     def of(self, data: TopicPartition, topic_id: bytes) -> StoredIndex | None:
-        """The index of a data partition, None when there is none of this topic (E8).
+        """The index of a data partition; None: there is no index of this topic id (E8).
 
         Raises:
-            AbortedIndexError: it is not whole.
+            AbortedIndexError: the index is incomplete.
         """
         number = self._places.get(data)
         index = None if number is None else self._tables[number].index(data)
@@ -248,7 +248,7 @@ async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDe
         if topic not in described:
             raise FatalError(
                 "the topic does not exist",
-                hint="check the name, and that this is the cluster it lives on",
+                hint="check the topic's name and the cluster's address",
                 topic=topic,
             )
     return described

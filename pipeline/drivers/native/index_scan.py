@@ -1,6 +1,6 @@
-"""Reads what aborted-index holds, once; and finds the same in a log itself.
+"""Reads aborted-index once, and finds the same ranges in a log itself.
 
-*Source*: protocols.md F2-F4.
+*Source*: docs/protocols F2-F4.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class FoundRanges(NamedTuple):
-    """Every aborted record in `[covered_from, covered_to)`, as ranges."""
+    """The ranges of aborted records in `[covered_from, covered_to)`."""
 
     ranges: AbortedRanges
     covered_from: Offset
@@ -31,13 +31,13 @@ class FoundRanges(NamedTuple):
 
 
 class IndexedPartition(NamedTuple):
-    """The index of a data partition, against what the brokers say of it.
+    """The index of a data partition, compared with the partition's log.
 
     Attributes:
-        data: the partition.
-        coverage: what the index says.
-        last_stable_offset: what the partition says, None when there is no such partition.
-        problem: why the index is of no use, empty when it is.
+        data: the data partition.
+        coverage: coverage of the index.
+        last_stable_offset: last stable offset of the log; None: the partition does not exist.
+        problem: why the index cannot be used; empty: it can be used.
     """
 
     data: TopicPartition
@@ -49,11 +49,11 @@ class IndexedPartition(NamedTuple):
 async def read_index_table(
     connector: Connector, admin: LogAdmin, partition: int, *, keep_ranges: bool
 ) -> IndexTable:
-    """What a partition of aborted-index held when this was called.
+    """The records of a partition of aborted-index, up to the end as of the call.
 
     Raises:
-        FatalError: there is no such topic or partition.
-        DecodeError: a record is not of this topic; names its place.
+        FatalError: the topic or partition does not exist.
+        DecodeError: a record is foreign; names its place.
         RetriableError: the broker is away.
     """
     index = TopicPartition(ABORTED_INDEX, partition)
@@ -81,11 +81,11 @@ async def read_index_table(
 async def indexed_ranges(
     connector: Connector, admin: LogAdmin, data: TopicPartition
 ) -> FoundRanges | None:
-    """What the index knows of a partition; None when it knows nothing, or of another topic.
+    """The indexed ranges of a partition; None: there is no index, or it is of another topic id.
 
     Raises:
-        AbortedIndexError: the index is not whole.
-        FatalError, DecodeError, RetriableError: as `read_index_table`.
+        AbortedIndexError: the index is incomplete.
+        FatalError, DecodeError, RetriableError: see `read_index_table`.
     """
     described = await admin.describe_topics([ABORTED_INDEX, data.topic])
     if ABORTED_INDEX not in described:
@@ -99,10 +99,10 @@ async def indexed_ranges(
 
 
 async def ranges_in_log(batches: BatchReader, admin: LogAdmin, data: TopicPartition) -> FoundRanges:
-    """What aborted in a partition, read from its log, up to the last stable offset of now.
+    """The aborted ranges of a partition, from its log, up to the last stable offset as of now.
 
     Raises:
-        FatalError: there is no such partition.
+        FatalError: the partition does not exist.
         OffsetOutOfRangeError: the log was trimmed faster than it was read.
         RetriableError: the broker is away.
     """
@@ -126,10 +126,10 @@ async def ranges_in_log(batches: BatchReader, admin: LogAdmin, data: TopicPartit
 
 
 async def indexed_partitions(connector: Connector, admin: LogAdmin) -> list[IndexedPartition]:
-    """Every data partition that aborted-index knows, by topic and number.
+    """Every data partition in aborted-index, ordered by topic and number.
 
     Raises:
-        FatalError, DecodeError, RetriableError: as `read_index_table`.
+        FatalError, DecodeError, RetriableError: see `read_index_table`.
     """
     described = (await admin.describe_topics([ABORTED_INDEX])).get(ABORTED_INDEX)
     if described is None:
@@ -154,7 +154,7 @@ async def indexed_partitions(connector: Connector, admin: LogAdmin) -> list[Inde
 def _mismatch(
     coverage: Coverage, topic: TopicDescription | None, last_stable_offset: EndOffset | None
 ) -> str:
-    """Why a whole index is not of this partition; empty when it is."""
+    """Why a complete index does not belong to this partition; empty: it does."""
     if topic is None or last_stable_offset is None:
         return "the partition does not exist"
     if topic.topic_id != coverage.topic_id:

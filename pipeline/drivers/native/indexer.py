@@ -1,12 +1,12 @@
-"""Keeps one partition of aborted-index for the data partitions that belong there.
+"""Writes one partition of aborted-index, for the data partitions that belong to it.
 
-*Source*: protocols.md F3; the machine is pipeline.core.native.indexer.
+*Source*: docs/protocols F3; the machine is pipeline.core.native.indexer.
 
-*Invariants*: one indexer writes a partition of the index: a native transactional id fences its
-predecessor before what is stored is read, so that an older coverage never lands over a newer one.
-Ranges and coverage land together or not at all.
+*Invariants*: one indexer writes a partition of the index: a native transactional id fences the
+former indexer before the stored index is read, so that an older coverage never replaces a newer
+one. Ranges and coverage are written in one transaction.
 
-A fetch at a time, and a write before the next one: memory is bounded by one fetch.
+The indexer writes the result of a fetch before the next fetch: memory is bounded by one fetch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,16 +32,16 @@ log = get_logger(__name__)
 class AbortedIndexer:
     """Indexes data partitions that share one partition of aborted-index: `open`, then `advance`.
 
-    After any error but that of a closed one, `close` it; another one goes on where it stood.
+    After an error, `close` the indexer; a new indexer continues at the stored coverage.
 
     Args:
         connector: the cluster.
-        batches: of the same cluster; the caller closes it.
-        clock: for the delay of writes.
-        partition: of aborted-index.
-        limits: when to write.
-        failed: called with what a data partition cannot be indexed for, which then rests until the
-            next `open`; without it such an error is raised.
+        batches: reads batches of the same cluster; the caller closes it.
+        clock: wall clock, for the delay of writes.
+        partition: number of the partition of aborted-index.
+        limits: sizes and times of writes.
+        failed: called with a data partition that cannot be indexed, and the error; the partition
+            rests until the next `open`. None: such an error is raised.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class AbortedIndexer:
         self._topic_ids: Mapping[str, bytes] = {}
 
     async def open(self, data: Sequence[TopicPartition], topic_ids: Mapping[str, bytes]) -> None:
-        """Takes the partition of the index over and reads what it holds.
+        """Takes over the partition of the index and reads its records.
 
         Args:
-            data: partitions to be indexed; each belongs to this partition of the index.
-            topic_ids: of their topics.
+            data: data partitions to index; each belongs to this partition of the index.
+            topic_ids: Kafka's ids of their topics, by name.
 
         Raises:
             RetriableError: the broker is away.
-            FatalError: no such topic.
-            AbortedIndexError, DecodeError: what is stored is not whole.
+            FatalError: a topic does not exist.
+            AbortedIndexError, DecodeError: the stored index is incomplete.
         """
         table = await self._take_over()
         self._topic_ids = topic_ids
@@ -94,12 +94,12 @@ class AbortedIndexer:
                 self._give_up(one, error)
 
     async def advance(self) -> bool:
-        """One fetch of each partition that has something new; whether any had.
+        """Fetches once from each partition with new records; whether any partition had some.
 
         Raises:
             FencedError: another indexer has taken over.
-            RetriableError: the broker is away, or a topic was created anew: begin again.
-            FatalError: as of the ports.
+            RetriableError: the broker is away, or a topic was created again: begin again.
+            FatalError: see the ports.
             AbortedIndexError: a log has lost its end.
         """
         starts, ends = await self._extents()
@@ -108,7 +108,8 @@ class AbortedIndexer:
             if indexer.position == ends[data]:
                 await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
                 continue
-            # Also where the log ends below: its leader is late, or it has lost its end.
+            # A log that ends below the position is asked, too, and not waited for: a late leader
+            # answers "not available", a leader that has lost the end answers "out of range".
             moved = moved or indexer.position < ends[data]
             try:
                 effects = await self._fetch(data, indexer)
@@ -119,10 +120,10 @@ class AbortedIndexer:
         return moved
 
     async def catch_up(self) -> None:
-        """Indexes up to the last stable offsets of the time of the call, and writes all of it.
+        """Indexes up to the last stable offsets as of the call, and writes everything.
 
         Raises:
-            As `advance`.
+            The errors of `advance`.
         """
         starts, ends = await self._extents()
         for data, indexer in self._indexers.items():
@@ -134,10 +135,10 @@ class AbortedIndexer:
             await self._write(data, indexer.flush())
 
     async def drop(self, data: Sequence[TopicPartition]) -> int:
-        """Deletes what is stored about data partitions, whole or not; how many records that was.
+        """Deletes the index of data partitions, complete or not; returns the number of records.
 
         Raises:
-            RetriableError, FatalError: as of the ports.
+            RetriableError, FatalError: see the ports.
         """
         table = await self._take_over()
         keys = [key for one in data for key in table.keys(one)]
@@ -145,7 +146,7 @@ class AbortedIndexer:
         return len(keys)
 
     def stats(self) -> IndexStats:
-        """Figures of the partition of the index; some us for each data partition."""
+        """Figures of the partition of the index; takes some us for each data partition."""
         indexers = self._indexers
         return IndexStats(
             data_partitions=len(indexers),
@@ -154,16 +155,16 @@ class AbortedIndexer:
         )
 
     def positions(self) -> dict[TopicPartition, EndOffset]:
-        """What is indexed, written or not."""
+        """The end offset of what is indexed, written or not, by data partition."""
         return {data: EndOffset(one.position) for data, one in self._indexers.items()}
 
     async def close(self) -> None:
-        """Releases the connections; what was not written is indexed again."""
+        """Releases the connections; results that were not written are indexed again later."""
         await self._writer.close()
         await self._admin.close()
 
     async def _take_over(self) -> IndexTable:
-        """Fences whoever wrote before, then reads what is there."""
+        """Fences the former indexer, then reads the stored index."""
         await self._writer.fence()
         return await read_index_table(
             self._connector, self._admin, self._index.partition, keep_ranges=False
@@ -184,7 +185,7 @@ class AbortedIndexer:
         return starts, ends
 
     def _give_up(self, data: TopicPartition, error: AbortedIndexError | FatalError) -> None:
-        """Indexes the partition no further, if others are to go on."""
+        """Stops indexing the partition if there is `failed`; otherwise raises the error."""
         if self._failed is None:
             raise error
         self._indexers.pop(data, None)
@@ -193,7 +194,7 @@ class AbortedIndexer:
     def _at_rest(
         self, indexer: PartitionIndexer, log_start: Offset, last_stable_offset: EndOffset
     ) -> list[WriteIndex]:
-        """Without a fetch: retention goes on in a partition that has nothing new."""
+        """Applies a new log start without a fetch: retention goes on without new records."""
         return indexer.fetched((), (), log_start, last_stable_offset, self._clock.now_ms())
 
     async def _fetch(self, data: TopicPartition, indexer: PartitionIndexer) -> list[WriteIndex]:
@@ -222,7 +223,7 @@ class AbortedIndexer:
             )
 
     async def _check_topic(self, topic: str) -> None:
-        """What was fetched by name may come from another topic of that name (E8)."""
+        """Checks the topic id: a fetch names the topic, which may have been created again (E8)."""
         found = (await self._admin.describe_topics([topic])).get(topic)
         if found is None or found.topic_id != self._topic_ids[topic]:
-            raise RetriableError(f"topic {topic} was deleted or created anew", hint="begin again")
+            raise RetriableError(f"topic {topic} was deleted or created again", hint="begin again")

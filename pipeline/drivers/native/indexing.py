@@ -1,6 +1,6 @@
-"""Keeps aborted-index for some topics: one indexer for each partition of it that they need.
+"""Indexes topics: runs one indexer for each partition of aborted-index that the topics need.
 
-*Source*: protocols.md F3; system.md, Topics (placement).
+*Source*: docs/protocols F3; `schemas.placement`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from stilltide.schemas.topics import ABORTED_INDEX, system_topics
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 IDLE_S = 0.5
-"""Between two looks at partitions that have nothing new."""
+"""Seconds between two looks at partitions without new records."""
 
 _RETRY_S = 0.5
 
@@ -30,11 +30,11 @@ _RETRY_S = 0.5
 def placed_partitions(
     topics: Iterable[TopicDescription], partition_count: int
 ) -> dict[int, list[TopicPartition]]:
-    """The partitions of topics, by the partition of aborted-index they belong to.
+    """The partitions of topics, by the partition of aborted-index to which they belong.
 
     Args:
-        topics: as they are now.
-        partition_count: of aborted-index.
+        topics: descriptions of the topics as of now.
+        partition_count: number of partitions of aborted-index.
     """
     found: dict[int, list[TopicPartition]] = {}
     for topic in topics:
@@ -45,17 +45,19 @@ def placed_partitions(
 
 
 class AbortedIndexing:
-    """Indexes topics; partitions that are added to them later count from the next `open` on.
+    """Indexes topics; partitions that a topic gains later are indexed from the next start on.
+
+    A log that ends below an indexer's position is asked, not waited for (see `AbortedIndexer`).
 
     Args:
         connector: the cluster.
-        batches: of the same cluster; closed here.
-        clock: for the delay of writes.
-        topics: their names.
-        partition_count: of aborted-index, when it must be created.
-        replicas: likewise.
-        patience_s: how long the cluster may be away, each time.
-        limits: when to write.
+        batches: reads batches of the same cluster; `close` closes it.
+        clock: wall clock, for the delay of writes.
+        topics: names of the topics.
+        partition_count: number of partitions of aborted-index, if the topic must be created.
+        replicas: replicas of aborted-index, if the topic must be created.
+        patience_s: longest absence of the cluster before `run` raises.
+        limits: sizes and times of writes.
     """
 
     def __init__(
@@ -82,13 +84,13 @@ class AbortedIndexing:
         self._indexers: dict[int, AbortedIndexer] = {}
 
     async def once(self) -> dict[TopicPartition, EndOffset]:
-        """Indexes up to the last stable offsets of now; returns them.
+        """Indexes up to the last stable offsets as of now; returns the end offsets indexed.
 
         Raises:
-            FatalError: no such topic, or aborted-index is not as it must be.
+            FatalError: a topic does not exist, or aborted-index has another policy.
             FencedError: another indexer has taken over.
             RetriableError: the cluster is away.
-            AbortedIndexError: what is stored is not whole, or a log has lost its end.
+            AbortedIndexError: the stored index is incomplete, or a log has lost its end.
         """
         await self._open()
         positions: dict[TopicPartition, EndOffset] = {}
@@ -98,7 +100,7 @@ class AbortedIndexing:
         return positions
 
     async def run(self) -> None:
-        """Follows the topics until cancelled; raises as `once`, but rides out outages.
+        """Follows the topics until cancelled; raises as `once`, but repeats calls in an outage.
 
         Raises:
             UnavailableError: the cluster was away for longer than `patience_s`.
@@ -109,15 +111,15 @@ class AbortedIndexing:
 
     @property
     def serving(self) -> bool:
-        """Whether every indexer has read what is there, and none has lost the cluster."""
+        """Whether every indexer has read its index, and none has failed since."""
         return bool(self._indexers) and all(it.positions() for it in self._indexers.values())
 
     def stats(self) -> dict[int, IndexStats]:
-        """Figures by partition of aborted-index; some us for each data partition."""
+        """Figures by partition of aborted-index; takes some us for each data partition."""
         return {partition: one.stats() for partition, one in self._indexers.items()}
 
     async def drop(self) -> int:
-        """Deletes what is stored about the topics; how many records that was."""
+        """Deletes the index of the topics; returns the number of records deleted."""
         count = 0
         for partition, data in (await self._placed()).items():
             indexer = self._indexers[partition] = self._indexer(partition)
@@ -147,7 +149,7 @@ class AbortedIndexing:
             await indexer.open(data, topic_ids)
 
     async def _placed(self) -> dict[int, list[TopicPartition]]:
-        """The partitions of the topics, by the partition of aborted-index they belong to."""
+        """The partitions of the topics, by the partition of aborted-index to which they belong."""
         specs = system_topics(coordinators=1, partitions=self._partition_count)
         mine = [spec for spec in specs if spec.name == ABORTED_INDEX]
         await ensure_replicated(self._admin, mine, self._replicas)

@@ -1,9 +1,9 @@
-"""What native transactions are open in partitions, who holds them, and a way to end what hangs.
+"""Finds the open native transactions of partitions and their producers; aborts a hanging one.
 
 *Source*: KIP-664; the judgement is pipeline.core.native.hanging.
 
-*Invariants*: only a hanging transaction gets a marker from here, and it is judged anew just before:
-a live one would commit one half and lose the other.
+*Invariants*: only a hanging transaction gets an ABORT marker, and it is judged again right before:
+a live transaction would lose a part of its records and commit the rest.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class StablePosition(NamedTuple):
-    """Where committed readers of a partition stand, and why.
+    """The offset at which consumers at read_committed stop in a partition, and the cause.
 
     Attributes:
         data: the partition.
-        last_stable_offset: they read no further.
-        high_watermark: the end of the log, read after it.
-        open: the open transactions, by first offset; the first one holds the readers.
+        last_stable_offset: end offset up to which the consumers read.
+        high_watermark: end of the log, read after `last_stable_offset`.
+        open: open transactions, by first offset; the first one holds the consumers back.
     """
 
     data: TopicPartition
@@ -45,7 +45,7 @@ async def open_transactions(
     """The open transactions of partitions, by partition and first offset.
 
     Raises:
-        FatalError, RetriableError: as of the port.
+        FatalError, RetriableError: see the port.
     """
     before = await native.producers(partitions)
     ids = open_producer_ids(before)
@@ -63,11 +63,11 @@ async def open_transactions(
 async def stable_positions(
     native: NativeTransactions, admin: LogAdmin, partitions: Sequence[TopicPartition]
 ) -> list[StablePosition]:
-    """Where committed readers stand, in the order of the partitions.
+    """The stable position of each partition, in the order of the partitions.
 
     Raises:
-        FatalError: a partition does not exist; others as of the ports.
-        RetriableError: as of the ports.
+        FatalError: a partition does not exist; for other causes see the ports.
+        RetriableError: see the ports.
     """
     stable = await admin.end_offsets(partitions, committed=True)
     ends, found = await asyncio.gather(
@@ -90,17 +90,17 @@ async def find_hanging(
     """The hanging transaction that begins at an offset.
 
     Raises:
-        RefusedError: none begins there, or its coordinator will end it.
-        FatalError, RetriableError: as of the port.
+        RefusedError: no open transaction begins there, or its coordinator will end it.
+        FatalError, RetriableError: see the port.
     """
     found = await open_transactions(native, [data])
     one = next((it for it in found if it.open_from == open_from), None)
     if one is None:
         starts = ", ".join(str(it.open_from) for it in found) or "none"
         raise RefusedError(
-            f"no transaction that is open begins at offset {open_from}",
-            detail=f"first offsets of open ones: {starts}",
-            hint="`stilltide native hanging` shows what hangs, and from where",
+            f"no open transaction begins at offset {open_from}",
+            detail=f"first offsets of open transactions: {starts}",
+            hint="`stilltide native hanging` lists hanging transactions and their first offsets",
             topic=data.topic,
             partition=data.partition,
         )
@@ -108,9 +108,9 @@ async def find_hanging(
         assert one.transaction is not None
         raise RefusedError(
             f"the transaction of {one.transactional_id} is not hanging",
-            detail=f"its coordinator says {one.transaction.state}, and will end it within "
+            detail=f"its coordinator reports {one.transaction.state}, and will end it within "
             f"{one.transaction.timeout_ms / 1000:g} s of its start; a marker from elsewhere would "
-            "abort one part of it and leave the others",
+            "abort one part of the transaction and leave the others",
             hint="`stilltide native fence` aborts it as a whole",
             topic=data.topic,
             partition=data.partition,
@@ -122,10 +122,10 @@ async def find_hanging(
 async def abort_hanging(
     native: NativeTransactions, data: TopicPartition, open_from: Offset
 ) -> OpenNativeTransaction:
-    """Ends a hanging transaction with an ABORT marker; what it was.
+    """Ends a hanging transaction with an ABORT marker; returns the transaction.
 
     Raises:
-        As `find_hanging`, and `NativeTransactions.write_abort_marker`.
+        The errors of `find_hanging` and of `NativeTransactions.write_abort_marker`.
     """
     one = await find_hanging(native, data, open_from)
     await native.write_abort_marker(data, one.producer)

@@ -1,10 +1,10 @@
-"""Keeps one partition of aborted-index for as long as it is assigned to this worker.
+"""Writes one partition of aborted-index for as long as it is assigned to this worker.
 
-*Source*: protocols.md F3, F4, B4 (begins again after a random delay).
+*Source*: docs/protocols F3, F4, B4 (a new ownership begins after a random delay).
 
-*Invariants*: what fails here fails nobody else: a data partition that cannot be indexed rests, and
-so does a partition of the index that cannot be read. Its coverage then stands still, and whoever
-asks beyond gets *unknown* (F4). Both are tried again.
+*Invariants*: an error here does not end the worker's other services: a data partition that cannot
+be indexed rests, and so does a partition of the index that cannot be read. The coverage then stays
+as it is, and the answer beyond it is *unknown* (F4). Both are tried again.
 """
 
 import asyncio
@@ -29,24 +29,24 @@ from stilltide.schemas.values import TopicPartition
 log = get_logger(__name__)
 
 LOOK_S = 5.0
-"""Between two looks at the topics: what they gain is indexed by then."""
+"""Seconds between two looks at the topics, which find new partitions."""
 
 REST_S = 30.0
-"""What cannot be indexed is tried again after so long."""
+"""Seconds until a partition that cannot be indexed is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDeps:
-    """What the indexers of one worker use together.
+    """Dependencies that the indexers of one worker share.
 
     Attributes:
         connector: the cluster.
-        admin: of it.
-        batches: reads batches of it.
-        clock: for the delay of writes.
-        topics: to be indexed; those that do not exist yet are waited for.
-        partition_count: of aborted-index.
-        limits: when to write.
+        admin: admin client of the cluster.
+        batches: reads batches of the cluster.
+        clock: wall clock, for the delay of writes.
+        topics: names of the topics to index; a topic may be created later.
+        partition_count: number of partitions of aborted-index.
+        limits: sizes and times of writes.
     """
 
     connector: Connector
@@ -62,9 +62,9 @@ class IndexOwner:
     """The indexer of one partition of aborted-index.
 
     Args:
-        partition: of aborted-index.
-        deps: shared with others.
-        metrics: where it counts.
+        partition: number of the partition of aborted-index.
+        deps: dependencies shared with other indexers.
+        metrics: metrics of this indexer.
     """
 
     def __init__(self, partition: int, deps: IndexDeps, *, metrics: IndexMetrics) -> None:
@@ -79,7 +79,7 @@ class IndexOwner:
 
     @property
     def serving(self) -> bool:
-        """Whether it has taken its partition over and read what is there, or has nothing to do."""
+        """Whether it has taken over and read its partition, or has no data partition to index."""
         return self._indexer is not None or self._idle
 
     async def run(self) -> None:
@@ -87,12 +87,12 @@ class IndexOwner:
         await hold(self, self._own, self._failed)
 
     def stats(self) -> IndexStats:
-        """Its figures, only while it serves."""
+        """The indexer's figures, only while it serves."""
         found = self._indexer.stats() if self._indexer else IndexStats()
         return found._replace(resting=len(self._resting))
 
     async def _own(self) -> None:
-        """One ownership; returns when the topics are others, or what rests is due again."""
+        """Runs one ownership; returns when the topics have changed, or a rest has ended."""
         deps = self._deps
         topics = await self._look()
         data = placed_partitions(topics.values(), deps.partition_count).get(self.partition)
@@ -154,7 +154,7 @@ class IndexOwner:
                 looked_s = now_s()
 
     async def _look(self) -> dict[str, TopicDescription]:
-        """The topics that exist; those that do not are said once."""
+        """The topics that exist; a missing topic is logged once."""
         found = await self._deps.admin.describe_topics(self._deps.topics)
         missing = {name for name in self._deps.topics if name not in found}
         for name in sorted(missing - self._missing):

@@ -101,7 +101,7 @@ class PoolDriver:
         timeout_ms = refill.timeout_ms + POOLED_MS_MAX
         body = Open(timeout_ms, refill.count, partitions, refill.subscriptions)
         # `tell` calls `answered` before any caller wakes up: a caller whose commit was answered
-        # finds the successor that the same batch of answers holds behind it.
+        # finds the successor that is answered next in the same batch (C9).
         self._requests.tell(self._requests.home, body, answered)
 
 

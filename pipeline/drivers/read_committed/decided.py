@@ -109,7 +109,7 @@ class DecidedPartitions(Generic[P]):
             self._carry_out(data, one, one.machine.records_read(offsets, txns, payloads))
 
     def end_reached(self, data: TopicPartition, end_offset: EndOffset) -> None:
-        """Takes note that every readable record below `end_offset` was read."""
+        """Every readable record below `end_offset` was read."""
         one = self._partitions.get(data)
         if one is not None:
             self._carry_out(data, one, one.machine.end_reached(end_offset))

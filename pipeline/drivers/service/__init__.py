@@ -1,1 +1,1 @@
-"""What every service with a log of its own shares: requests, owners, answers, bases (B, C1, C8)."""
+"""The common parts of services with a log: requests, owners, answers, bases (B, C1, C8)."""

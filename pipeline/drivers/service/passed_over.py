@@ -45,7 +45,7 @@ class PassedOver:
         lines = self._lines[data] = self._lines.get(data, 0) + 1
         if lines > LINES_MAX:
             return
-        begins = None if value is None else repr(value[:SHOWN_BYTES])  # escaped: anybody's bytes
+        begins = None if value is None else repr(value[:SHOWN_BYTES])  # any bytes, so escaped
         log.warning(
             self._event,
             topic=data.topic,

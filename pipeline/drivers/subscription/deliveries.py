@@ -44,7 +44,7 @@ class Deliveries:
         positions: Mapping[TopicPartition, Offset],
         committed: Mapping[TopicPartition, Committed | None],
     ) -> Opened:
-        """Begins these partitions; `learn` is to be called with the result.
+        """Begins these partitions; call `learn` with the result.
 
         Args:
             positions: positions at which reading begins.

@@ -58,7 +58,7 @@ class ElsewhereFilter:
         self._partitions: dict[TopicPartition, _Partition] = {}
 
     def open(self, committed: Mapping[TopicPartition, Committed | None]) -> Opened:
-        """Begins these partitions; `learn` is to be called with the result."""
+        """Begins these partitions; call `learn` with the result."""
         opened = {data: _Partition(held) for data, held in committed.items()}
         self._partitions |= opened
         return opened

@@ -41,9 +41,9 @@ class AssignmentListener(Protocol):
     """Called after the driver has processed an assignment or a revocation."""
 
     def assigned(self, committed: Mapping[TopicPartition, Committed]) -> None:
-        """These partitions are read from now on, from the group's commits or a first position."""
+        """Partitions were assigned; they are read from the group's commits or a first position."""
         ...
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are not read any more."""
+        """Partitions were revoked; they are not read any more."""
         ...

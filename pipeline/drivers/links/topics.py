@@ -199,7 +199,7 @@ class LinkedTopics:
             return None
         return LinkError(
             f"topic {theirs.name} on {self._target.name} has records that no link has copied,"
-            f" and records of {self._source.name} would be copied between them",
+            f" and {self._source.name} would be copied between them",
             hint="use --merge if both sides are to have all records; otherwise empty one of them",
         )
 

@@ -1,7 +1,7 @@
-"""What the arguments of the client library may be, checked before anything is opened or sent.
+"""Checks the arguments of the client library before anything is opened or sent.
 
-*Source*: protocols.md C2. A client does not know the longest time-out that a cluster allows: its
-coordinator refuses what is longer. What the field of the request cannot hold is refused here.
+*Source*: docs/protocols C2. A client does not know the longest time-out that a cluster allows; the
+coordinator refuses a longer one. This module refuses what the request's field cannot hold.
 """
 
 import math
@@ -10,14 +10,15 @@ from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
 from stilltide.pipeline.errors import ConfigError
 
 TIMEOUT_MS_MAX = 2**64 - 1 - POOLED_MS_MAX
-"""The field has 64 bits, and transactions opened ahead are asked for a little longer (C9)."""
+"""The longest time-out that a request can hold: its field has 64 bits, and the time-out of a
+transaction opened ahead is `POOLED_MS_MAX` longer (C9)."""
 
 
 def require_positive(**options: float) -> None:
-    """Refuses what is not above 0.
+    """Refuses options that are not above 0.
 
     Raises:
-        ConfigError: names the first of the options that is not.
+        ConfigError: an option is not above 0; the error names the first such option.
     """
     for name, value in options.items():
         if not value > 0:  # NaN is refused as well
@@ -25,14 +26,14 @@ def require_positive(**options: float) -> None:
 
 
 def transaction_timeout_ms(name: str, timeout_s: float) -> int:
-    """A transaction's time-out as its coordinator is asked for it.
+    """A transaction's time-out in the unit of requests to the coordinator.
 
     Args:
-        name: of the argument, for the error.
-        timeout_s: its value.
+        name: the argument's name, for the error.
+        timeout_s: the argument's value.
 
     Raises:
-        ConfigError: it is not finite, below 1 ms, or more than a request can hold.
+        ConfigError: the time-out is not finite, below 1 ms, or more than a request can hold.
     """
     timeout_ms = int(timeout_s * 1000) if math.isfinite(timeout_s * 1000) else 0
     if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:

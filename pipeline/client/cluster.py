@@ -1,4 +1,4 @@
-"""What the transactions of one client share: producers, coordinators, topic metadata."""
+"""Producers, coordinators and topic metadata that the transactions of one client share."""
 
 import asyncio
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 
 
 class Writers(NamedTuple):
-    """Producers of one client: of records, and of requests."""
+    """The two producers of one client: one for records, one for requests."""
 
     records: LogWriter
     requests: LogWriter
@@ -51,32 +51,32 @@ class ClientCluster:
 
     @property
     def coordinator(self) -> int:
-        """The coordinator that this client's transactions are opened at."""
+        """The number of the coordinator that opens this client's transactions."""
         return self._requests.home
 
     async def enter(self) -> None:
-        """Waits until one more transaction may be open."""
+        """Counts one open transaction more; waits while there are `open_transactions_max`."""
         await self._slots.acquire()
 
     def leave(self) -> None:
-        """A transaction is over."""
+        """Counts one open transaction less."""
         self._slots.release()
 
     def topic(self, name: str) -> TopicDescription | None:
-        """What `describe` has learnt of a topic, without waiting."""
+        """The topic's description if `describe` has asked for it, without waiting."""
         return self._topics.get(name)
 
     async def describe(self, name: str) -> TopicDescription:
         """The topic's id and partition count; asks the cluster the first time.
 
-        What is not described is neither registered nor written to.
+        A topic has to be described before its partitions are registered or written to.
 
         Raises:
-            SystemTopicError: it is one of Stilltide's own; the cluster was not asked.
-            FatalError: there is no such topic.
-            RetriableError: it is just being created or deleted, or the broker is away.
+            SystemTopicError: the topic is one of Stilltide's own; the cluster was not asked.
+            FatalError: the topic does not exist.
+            RetriableError: the topic is being created or deleted, or the broker is away.
         """
-        if topics.is_system_topic(name):  # a foreign record in one ends the workers that read it
+        if topics.is_system_topic(name):  # a foreign record there ends workers
             raise system_topic(name, hint="write to a topic of another name")
         async with self._lock:
             if name in self._topics:
@@ -93,10 +93,10 @@ class ClientCluster:
             return found
 
     async def end_offset(self, data: TopicPartition) -> EndOffset:
-        """The partition's end offset from now on.
+        """The partition's current end offset, as the broker answers now.
 
         Raises:
-            FatalError: the partition has gone.
+            FatalError: the partition does not exist any more.
         """
         ends = await self._admin.end_offsets([data])
         if data not in ends:
@@ -104,15 +104,15 @@ class ClientCluster:
         return ends[data]
 
     def registration(self, data: TopicPartition) -> Registered:
-        """Registers `data`, described before, from an end offset known by now (C2)."""
+        """The registration of a described partition, from the last known end offset (C2)."""
         return Registered(data, self.known_ends[data], self._topics[data.topic].topic_id)
 
     async def ask(self, coordinator: int, body: RequestBody) -> Answer:
-        """A coordinator's answer.
+        """Sends a request to a coordinator, and returns the answer.
 
         Raises:
             RefusedError: the request is illegal and changed nothing.
-            RequestTimeoutError: no answer in time; it may still be carried out.
+            RequestTimeoutError: no answer in time; the request may still be carried out.
         """
         answer = await self._requests.ask(coordinator, body)
         if isinstance(answer, Refused):
@@ -120,7 +120,7 @@ class ClientCluster:
         return answer
 
     async def close(self) -> None:
-        """Releases the connections, and the transactions that were opened ahead."""
+        """Closes the connections, and gives up the transactions that were opened ahead."""
         self.pool.close()
         await self._requests.close()
         await asyncio.gather(*(writer.close() for writer in self._writers))
@@ -140,7 +140,7 @@ async def connect(
 
     Raises:
         FatalError: the system topics do not exist.
-        RetriableError: the cluster cannot be reached; names its address.
+        RetriableError: the cluster cannot be reached; the error names its address.
     """
     admin = connector.admin()
     needed = (topics.TXN_REQUESTS, topics.TXN_RESPONSES)
@@ -152,7 +152,7 @@ async def connect(
         raise
     writers = Writers(
         records=connector.writer(name, linger_ms=linger_ms),
-        # Somebody waits for each request, and they come in batches already.
+        # No linger: a caller waits for each request, and requests are batched before they get here.
         requests=connector.writer(f"{name}-requests"),
     )
     requests = Requests(

@@ -1,6 +1,7 @@
-"""What a transaction wrote to one partition, from the delivery reports.
+"""Counts a transaction's records on one partition by the producer's delivery reports.
 
-*Source*: protocols.md C6: what is not reported as durable is never counted, nor committed.
+*Source*: docs/protocols C6: a record that is not reported as durable is not counted, and is never
+committed.
 """
 
 from collections.abc import Callable
@@ -14,13 +15,13 @@ class PartitionWrites:
 
     Attributes:
         data: the partition.
-        start: the end offset it was registered from (C2).
-        sent: records handed to the producer.
-        count: those known to be durable.
-        first: the lowest offset among them, -1 while none is known.
-        end: the highest offset among them + 1.
-        unplaced: one is durable at an unknown offset.
-        error: why one was not delivered.
+        start: the end offset from which the partition was registered (C2).
+        sent: number of records handed to the producer.
+        count: number of records known to be durable.
+        first: the lowest offset of a durable record, -1 while none is known.
+        end: the highest offset of a durable record + 1.
+        unplaced: whether a record is durable at an unknown offset.
+        error: why a record was not delivered; None if all were.
     """
 
     __slots__ = ("_reported", "count", "data", "end", "error", "first", "sent", "start", "unplaced")
@@ -37,7 +38,7 @@ class PartitionWrites:
         self._reported = reported
 
     def delivered(self, error: ConnectorError | None, offset: int) -> None:
-        """The producer's report on one record; its offset is -1 where a retry hid it."""
+        """The producer's report on one record; the offset is -1 when a retry hid it."""
         if error is not None:
             self.error = error
         else:

@@ -1,9 +1,9 @@
-"""Which partition a record without an explicit one goes to.
+"""Chooses the partition of a record that is sent without one.
 
 *Source*: Kafka's default partitioner: murmur2 of the key, so that every producer of a topic agrees.
 
-The libraries that have murmur2 are whole Kafka clients; importing one of them takes longer than
-everything else that an application loads to write transactions.
+murmur2 is written out here, because the libraries that have it are whole Kafka clients: importing
+one takes longer than everything else that an application loads to write transactions.
 """
 
 import struct
@@ -15,14 +15,14 @@ _WORDS = struct.Struct("<I")
 
 
 def partition_for(key: bytes | None, partition_count: int, turn: int) -> int:
-    """The key's partition; without key, one chosen by `turn` (sticky for a transaction)."""
+    """The key's partition; without a key, the partition chosen by the transaction's `turn`."""
     if key is None:
         return turn % partition_count
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 def murmur2(key: bytes) -> int:
-    """MurmurHash2 of a key, as `org.apache.kafka.common.utils.Utils.murmur2`; 32 bits, unsigned."""
+    """MurmurHash2 of a key, unsigned; `org.apache.kafka.common.utils.Utils.murmur2` is signed."""
     whole = len(key) & ~3
     hashed = _SEED ^ len(key)
     for (word,) in _WORDS.iter_unpack(key[:whole]):

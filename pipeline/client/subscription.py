@@ -1,9 +1,9 @@
 """Reads the committed records of topics for an application, in offset order.
 
-*Source*: protocols.md D; where D says nothing, the habits of the Kafka consumer: a group shares the
-partitions, `commit` says how far the application has come, delivery is at least once.
+*Source*: docs/protocols D. Everything else is as in Kafka's consumer: the members of a group share
+the partitions, `commit` stores the application's positions, delivery is at least once.
 
-*Refuses*: to pass a record whose transaction is undecided.
+*Refuses*: to read past a record whose transaction is undecided.
 """
 
 import asyncio
@@ -41,27 +41,28 @@ class Subscription:
                 ...
                 await orders.commit()
 
-    Iterate with one task at a time. After a rebalance nothing of a lost partition is delivered;
-    records that were delivered but not committed come again, here or at another member.
+    Iterate with one task at a time. After a rebalance no record of a lost partition is delivered;
+    records that were delivered but not committed are delivered again, here or at another member.
 
     Args:
         topics: at least one, none of them a system topic.
-        group: consumer group.
-        bootstrap_servers: brokers, as for any Kafka client; or give a ready `connector`.
-        connector: instead of `bootstrap_servers`.
-        client_id: prefix of the clients' names at the brokers.
-        from_start: where a group without committed position begins: the log start, or its end.
-        acknowledgements: messages are acknowledged one by one, in transactions too, rather than by
-            `commit` of positions: see `acknowledge`. Needs a running worker.
-        options: limits and time-outs by name; `SubscriptionLimits` documents each, with its
+        group: the consumer group's name.
+        bootstrap_servers: addresses of brokers, as for any Kafka client; or give `connector`.
+        connector: a ready connector, instead of `bootstrap_servers`.
+        client_id: prefix of the client ids that the brokers see.
+        from_start: whether a group without a committed position begins at the log start, or at
+            the log end.
+        acknowledgements: whether messages are acknowledged one by one, also in transactions,
+            instead of by `commit` of positions (see `acknowledge`). Needs a running worker.
+        options: limits and time-outs by name; `SubscriptionLimits` documents each of them and its
             default: `buffer_records_max`, `undecided_records_max`, `unavailable_timeout_s`,
             `undecided_timeout_s`, `assignment_timeout_s`, `unacknowledged_records_max`,
             `redelivery_delay_s`.
 
     Raises:
-        SystemTopicError: a topic is one of Stilltide's own.
+        SystemTopicError: a topic is a system topic of Stilltide.
         ConfigError: an argument is out of its bounds.
-        TypeError: an argument has an unknown name, or does not go with the others.
+        TypeError: an argument has an unknown name, or contradicts another one.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Subscription:
         self._acknowledgements = acknowledgements
         self._driver: SubscriptionDriver | None = None
         self._source: SubscriptionDriver | AcknowledgingDriver | None = None
-        self._turn: deque[Message] = deque()  # of the partition that `anext` takes from
+        self._turn: deque[Message] = deque()  # messages of the partition that `__anext__` reads now
         self._turn_left = 0
         self._closing = AsyncExitStack()
 
@@ -140,11 +141,15 @@ class Subscription:
     async def __aiter__(self) -> AsyncGenerator[Message, None]:
         """The visible records, in offset order for each partition; waits for more without limit.
 
+        Messages come in runs of one partition (`TURN_RECORDS`). Messages that are acknowledged
+        together then go to one pending-ack store, in fewer requests and log entries.
+
         Raises:
-            MarkerConflictError, DecodeError: a system topic holds what no coordinator writes.
-            SnapshotPartError: a snapshot is not whole, and its missing part is nowhere.
+            MarkerConflictError, DecodeError: a system topic holds a record that no coordinator
+                writes.
+            SnapshotPartError: a snapshot is not whole, and its missing part was not found.
             TopicRecreatedError: the topic was deleted, and another was created under its name.
-            UnavailableError: the cluster stayed away.
+            UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
             FatalError: a topic was deleted, or reading it is not allowed.
         """
         driver, source = self._open_driver(), self._open_source()
@@ -153,17 +158,17 @@ class Subscription:
             if not queue:
                 await driver.changed()
             for _ in range(min(len(queue), TURN_RECORDS)):
-                if not queue:  # revoked while the application had the turn
+                if not queue:  # the partition was revoked during the yield
                     break
                 yield queue.popleft()
 
     async def batches(self, records_max: int = 500) -> AsyncGenerator[Sequence[Message], None]:
-        """The visible records in batches of one partition each, otherwise as iterating.
+        """The visible records in batches of one partition each; raises as iterating does.
 
-        Costs less than one message at a time. `commit` counts a batch as returned as a whole.
+        Cheaper than one message at a time. `commit` commits every record of a returned batch.
 
         Args:
-            records_max: of one batch, >= 1.
+            records_max: largest number of records in a batch, >= 1.
         """
         require_positive(records_max=records_max)
         driver, source = self._open_driver(), self._open_source()
@@ -179,9 +184,9 @@ class Subscription:
                 yield batch
 
     async def __anext__(self) -> Message:
-        """The next visible record; waits, raises and takes turns as iterating does."""
+        """The next visible record; waits, raises, and takes runs as iterating does."""
         driver, source = self._open_driver(), self._open_source()
-        while not self._turn or not self._turn_left:  # over, or revoked
+        while not self._turn or not self._turn_left:  # run over, or revoked
             self._turn, self._turn_left = source.next_queue(), TURN_RECORDS
             if not self._turn:
                 await driver.changed()
@@ -191,15 +196,16 @@ class Subscription:
     async def read_to(
         self, end_offsets: Mapping[TopicPartition, EndOffset]
     ) -> AsyncGenerator[Message, None]:
-        """The visible records below these end offsets, once every record below is decided.
+        """The visible records below these end offsets; waits until every record there is decided.
 
-        Ends when the position of each named partition has reached its end offset, hidden records
-        and control records passed. Records of other partitions, or beyond, are left for later.
+        Ends when the position of each named partition has reached its end offset; hidden records
+        and control records count as passed. Records of other partitions, and records at or past the
+        end offsets, are returned by later calls.
 
         Raises:
             UndecidedError: a record below an end offset was undecided for too long.
             NotAssignedError: a named partition was not assigned to this member in time.
-            And what iterating raises.
+            Others: as iterating raises.
         """
         driver, source = self._open_driver(), self._open_source()
         remaining = dict(end_offsets)
@@ -220,43 +226,45 @@ class Subscription:
                 await driver.changed(self._patience_s(driver, remaining, began))
 
     async def commit(self) -> None:
-        """Commits the positions of what iterating has returned so far, not of what is buffered.
+        """Commits the positions of the records returned so far, not of buffered records.
 
-        With `acknowledgements`: commits now what is acknowledged, instead of within a second.
+        With `acknowledgements`: commits the acknowledgements now, instead of within a second.
 
         Raises:
             FencedError: the group has moved a partition to another member.
-            UnavailableError: the cluster stayed away.
+            UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
         """
         await self._open_source().commit()
 
     def acknowledge(self, message: Message) -> None:
-        """Takes a message as done; the group's cursor is committed within a second, and on leaving.
+        """Marks a message as done; the group's cursor is committed within a second, and on leaving.
 
         A message that is not acknowledged is delivered again to the next member with its partition.
 
         Raises:
-            AcknowledgementError: it was not delivered to this member, its partition was lost, it
-                is acknowledged already, or in a transaction. Nothing was changed.
+            AcknowledgementError: the message was not delivered to this member, its partition was
+                lost, or it is acknowledged already, outside or inside of a transaction. Nothing
+                was changed.
         """
         self.acknowledging.acknowledge(message)
 
     def acknowledge_cumulative(self, message: Message) -> None:
-        """Takes a message, and all before it in its partition, as done; raises as `acknowledge`.
+        """Marks a message and all before it in its partition as done; raises as `acknowledge`.
 
-        It is refused as a whole when one of them is acknowledged in a transaction, or was never
-        returned: messages may be held back for a transaction of another member while later ones
-        come. After a rebalance others may have acknowledged some of them: see `rebalance_count`.
+        The call is refused as a whole when one of these messages is acknowledged in a transaction,
+        or was never returned: a message may be held back for a transaction of another member while
+        later messages are returned. `acknowledge_cumulative` does not prove who processed a
+        message: after a rebalance see `rebalance_count`.
         """
         self.acknowledging.acknowledge_cumulative(message)
 
     def negative_acknowledge(self, message: Message) -> None:
-        """Has a message delivered again after `redelivery_delay_s`; raises as `acknowledge`."""
+        """Asks for the message again after `redelivery_delay_s`; raises as `acknowledge`."""
         self.acknowledging.negative_acknowledge(message)
 
     @property
     def acknowledging(self) -> AcknowledgingDriver:
-        """The driver with which transactions acknowledge; not for applications.
+        """The driver through which transactions acknowledge; not for applications.
 
         Raises:
             ConfigError: the subscription was made without `acknowledgements`.
@@ -265,42 +273,42 @@ class Subscription:
         if not isinstance(source, AcknowledgingDriver):
             raise ConfigError(
                 "the subscription does not take acknowledgements",
-                hint="make it with `acknowledgements=True`",
+                hint="make the subscription with `acknowledgements=True`",
             )
         return source
 
     def position(self, data: TopicPartition) -> EndOffset | None:
-        """Everything below it was returned or is withheld for good; None: not assigned."""
+        """Every record below this offset was returned, or never will be; None: not assigned."""
         return self._open_source().position(data)
 
     @property
     def rebalance_count(self) -> int:
-        """How often partitions have come or gone.
+        """How often partitions were assigned or revoked.
 
-        Messages returned before the last time may have been delivered to another member since, also
-        when their partition came back. An application that processes messages one by one and
-        acknowledges cumulatively drops these messages; they are returned again.
+        Messages returned before the last rebalance may have been delivered to another member since,
+        even if their partition was assigned here again. An application that processes messages one
+        by one and acknowledges cumulatively drops these messages; they are returned again.
         """
         return self._open_driver().rebalance_count
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
-        """Counts of each assigned partition since it was assigned.
+        """Counts of each assigned partition since its assignment.
 
-        `delivered` and `position` are of what iterating has returned.
+        `delivered` and `position` count the records that iterating has returned.
         """
         return self._open_driver().statistics()
 
     @property
     def blocked(self) -> list[Blocked]:
-        """The undecided record of each partition that has one, and for how long."""
+        """The undecided record at which each blocked partition waits, and since how long."""
         return list(self._open_driver().blocked().values())
 
     def _open_driver(self) -> SubscriptionDriver:
-        assert self._driver is not None, "use it inside of `async with`"
+        assert self._driver is not None, "use the subscription inside of `async with`"
         return self._driver
 
     def _open_source(self) -> SubscriptionDriver | AcknowledgingDriver:
-        assert self._source is not None, "use it inside of `async with`"
+        assert self._source is not None, "use the subscription inside of `async with`"
         return self._source
 
     def _patience_s(
@@ -309,9 +317,9 @@ class Subscription:
         remaining: Mapping[TopicPartition, EndOffset],
         began: float,
     ) -> float | None:
-        """How long to wait before looking again; raises when it has been long enough.
+        """Seconds until the next time-out of a remaining partition; raises at a time-out.
 
-        Time before this call of `read_to` does not count: another attempt has the whole time again.
+        Time before this call of `read_to` does not count, so each call has the whole time-out.
         """
         now = asyncio.get_running_loop().time()
         left_s: list[float] = []
@@ -333,8 +341,8 @@ class Subscription:
 def _undecided(blocked: Blocked) -> UndecidedError:
     return UndecidedError(
         f"transaction {blocked.txn} has been undecided for {blocked.waited_s:.1f} s",
-        detail="no marker of it is known here, and nothing behind its record may be read before",
-        hint="is a worker running, and is the transaction still open? it ends by its time-out",
+        detail="no marker of the transaction was read, and no record past its record is delivered",
+        hint="check that a worker is running; an open transaction ends at its time-out",
         topic=blocked.data.topic,
         partition=blocked.data.partition,
         offset=blocked.offset,
@@ -344,7 +352,7 @@ def _undecided(blocked: Blocked) -> UndecidedError:
 def _not_assigned(data: TopicPartition, group: str, waited_s: float) -> NotAssignedError:
     return NotAssignedError(
         f"group {group!r} has not assigned the partition to this member for {waited_s:.1f} s",
-        hint="does it exist, and do other members of the group read it? read it with one member",
+        hint="check that the partition exists, and that no other member of the group reads it",
         topic=data.topic,
         partition=data.partition,
     )

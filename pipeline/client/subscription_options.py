@@ -8,7 +8,7 @@ from stilltide.pipeline.client.bounds import require_positive
 
 
 class SubscriptionKeywords(TypedDict, total=False):
-    """Keyword arguments of `Subscription` that are limits: those of `SubscriptionLimits`."""
+    """Keyword arguments of `Subscription` that set a field of `SubscriptionLimits`."""
 
     buffer_records_max: int
     undecided_records_max: int
@@ -24,17 +24,17 @@ class SubscriptionLimits:
     """Limits and time-outs of a `Subscription`, all > 0.
 
     Attributes:
-        buffer_records_max: visible records not yet taken before fetching pauses, >= 1. Records that
-            waited behind an undecided record and become visible at once come on top.
-        undecided_records_max: records of a partition held behind an undecided one before its
-            fetching pauses, >= 1.
+        buffer_records_max: visible records in memory at which fetching pauses, >= 1. Records that
+            were held behind an undecided record and become visible together may exceed the limit.
+        undecided_records_max: records of a partition held behind an undecided record at which
+            fetching of the partition pauses, >= 1.
         unavailable_timeout_s: how long an outage may last before the subscription fails.
-        undecided_timeout_s: how long `read_to` waits at one undecided record. The time counts from
-            when the markers written before were read.
+        undecided_timeout_s: how long `read_to` waits at one undecided record. The time begins when
+            the markers written before the wait were read.
         assignment_timeout_s: how long `read_to` waits for the group to assign a partition.
-        unacknowledged_records_max: messages returned and not acknowledged, over all partitions,
-            before delivery waits, >= 1.
-        redelivery_delay_s: from a negative acknowledgement to the next delivery.
+        unacknowledged_records_max: messages of all partitions that are returned and not
+            acknowledged, at which delivery waits, >= 1.
+        redelivery_delay_s: time from a negative acknowledgement to the next delivery.
 
     Raises:
         ConfigError: a value is not above 0.
@@ -53,10 +53,10 @@ class SubscriptionLimits:
 
 
 def limits_of(**options: Unpack[SubscriptionKeywords]) -> SubscriptionLimits:
-    """The limits that an application gave, and the defaults of the others.
+    """The limits that an application gave, with defaults for the rest.
 
     Raises:
-        TypeError: a name is not one of these limits, as of any function.
+        TypeError: a name is not a limit; the text is that of Python's own error.
         ConfigError: a value is not above 0.
     """
     known: Collection[str] = SubscriptionKeywords.__annotations__

@@ -1,6 +1,6 @@
 """One coordinated transaction of an application: send, commit or abort.
 
-*Source*: protocols.md C1b, C2, C3, C5, C6. D6 is made impossible by `TransactionRecords`.
+*Source*: docs/protocols C1b, C2, C3, C5, C6. `TransactionRecords` makes D6 impossible.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from stilltide.schemas.values import TopicPartition, TxnId
 log = get_logger(__name__)
 
 HELD_RECORDS_MAX = 10_000
-"""Records one transaction keeps while partitions are being registered; `send` waits beyond."""
+"""Records that one transaction holds while it registers partitions; at the limit `send` waits."""
 
 
 class Transaction:
@@ -43,7 +43,7 @@ class Transaction:
         self._records = TransactionRecords(cluster)
         self._acks = TransactionAcks()
         self._registration = TransactionRegistration(cluster, timeout_ms, self._records, self._acks)
-        # Kept here, because every record needs them.
+        # Kept here to save look-ups: `send` needs them for every record.
         self._writes = self._records.writes
         self._append = self._records.append
         self._state = "open"
@@ -55,12 +55,12 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """`open`, `committed`, `aborted`, or `unknown` while and after a commit goes unanswered."""
+        """`open`, `committed`, `aborted`, or `unknown` while a commit has no answer."""
         return self._state
 
     @property
     def delivered(self) -> dict[TopicPartition, int]:
-        """Records known to be durable so far, by partition; they count whatever the outcome."""
+        """Number of records known to be durable, by partition, whatever the outcome."""
         return self._records.delivered()
 
     async def __aenter__(self) -> Self:
@@ -77,7 +77,7 @@ class Transaction:
             if self._state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
         finally:
-            self._acks.ended(committed=False)  # unless the end is known by now
+            self._acks.ended(committed=False)  # no effect if `commit` reported the end
             self._records.ended()
             self._cluster.leave()
 
@@ -93,12 +93,13 @@ class Transaction:
         """Writes one record as part of the transaction; returns the partition it goes to.
 
         Returns before the record is durable; `commit` waits for that. Without `partition` the key
-        decides as in Kafka's own producers; without key, one partition per transaction.
+        decides as in Kafka's own producers; all of the transaction's records without a key go to
+        one partition of the topic.
 
         Raises:
             TransactionStateError: the transaction has ended, or a header is named `txn`.
             SystemTopicError: the topic is one of Stilltide's own; nothing was sent.
-            FatalError: no such topic or partition, or the record is too large.
+            FatalError: the topic or partition does not exist, or the record is too large.
         """
         self._must_be_open()
         for name, _ in headers:
@@ -122,13 +123,13 @@ class Transaction:
 
         Raises:
             TransactionStateError: the transaction has ended.
-            AcknowledgementError: the message was not delivered to the subscription, is
-                acknowledged already, or in another transaction. Nothing was changed.
+            AcknowledgementError: the message was not delivered to the subscription, or is
+                acknowledged already, possibly in another transaction. Nothing was changed.
         """
         await self._acknowledge(subscription, message, cumulative=False)
 
     async def acknowledge_cumulative(self, subscription: Subscription, message: Message) -> None:
-        """As `acknowledge`, of a message and all before it in its partition."""
+        """Acknowledges a message and all before it in its partition; else as `acknowledge`."""
         await self._acknowledge(subscription, message, cumulative=True)
 
     async def flush(self) -> None:
@@ -136,7 +137,7 @@ class Transaction:
 
         Raises:
             ConnectorError: a record was not delivered; the transaction can only be aborted.
-            RefusedError, RequestTimeoutError: its partitions could not be registered.
+            RefusedError, RequestTimeoutError: a partition could not be registered.
         """
         await self._registration.finished()
         await self._records.flush()
@@ -149,8 +150,8 @@ class Transaction:
         Raises:
             TransactionStateError: the transaction has ended.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
-            RefusedError: the coordinator has ended it, for example because its time was over.
-            OutcomeUnknownError: no answer, or none in time; it may have been committed.
+            RefusedError: the coordinator has aborted the transaction, for example at its time-out.
+            OutcomeUnknownError: no answer in time; the transaction may have been committed.
         """
         self._must_be_open()
         try:
@@ -180,7 +181,8 @@ class Transaction:
 
         Raises:
             TransactionStateError: the transaction has ended.
-            RequestTimeoutError: no answer in time; its time-out will abort it.
+            RequestTimeoutError: no answer in time; the coordinator aborts the transaction at its
+                time-out.
         """
         self._must_be_open()
         self._close("aborted")
@@ -188,13 +190,13 @@ class Transaction:
         await self._registration.stopped()
         txn = self._registration.id
         if txn is not None:
-            # With acknowledgements it waits until their messages can be delivered again.
+            # With acknowledgements, the abort waits until their messages can be delivered again.
             await self._ask_end(txn, None, wait_visible=bool(self._acks))
 
     async def _ask_end(
         self, txn: TxnId, written: tuple[Written, ...] | None, *, wait_visible: bool
     ) -> Answer:
-        """Asks for the end, and for a successor; None written: an abort."""
+        """Asks for the end and for a transaction opened ahead (C9); `written` None: an abort."""
         self._cluster.pool.ending(self._timeout_ms, self._writes, self._acks.subscriptions)
         body = End(
             txn.sequence,
@@ -217,14 +219,14 @@ class Transaction:
             raise TransactionStateError(f"the transaction has ended: {self._state}")
 
     def _close(self, state: str) -> None:
-        """The outcome is asked for, and nothing more may be sent."""
+        """The outcome is about to be asked for, and nothing more may be sent."""
         self._state = state
         self._records.close()
 
     async def _partition(
         self, topic: str, key: bytes | None, partition: int | None
     ) -> TopicPartition:
-        """The partition for a record with these arguments of `send`; raises as `send`."""
+        """The partition for the arguments of `send`; raises as `send`."""
         described = self._cluster.topic(topic) or await self._cluster.describe(topic)
         count = described.partition_count
         if partition is None:

@@ -1,11 +1,11 @@
-"""What one transaction acknowledges: claimed at once, sent beside, gathered by the commit.
+"""The acknowledgements of one transaction: claimed at once, sent on tasks, awaited by the commit.
 
-*Source*: protocols.md G; pulsar.md 5.
+*Source*: docs/protocols G; Pulsar's transactional acknowledgements.
 
 *Invariants*:
 - An acknowledgement is sent only after its subscription is registered with the transaction.
 - No acknowledgement waits for a round trip; the commit waits for all of them.
-- What was claimed is told its end exactly once, when nothing more can be sent.
+- Each claim learns the transaction's end exactly once, when nothing more can be sent.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from stilltide.schemas.values import Offset, SubscriptionId, TxnId
 
 @dataclass(eq=False, slots=True)
 class _Part:
-    """The share of one assigned partition."""
+    """Acknowledgements on one assigned partition that are not sent yet."""
 
     driver: AcknowledgingDriver
     partition: AssignedPartition
@@ -30,7 +30,7 @@ class _Part:
 
 
 class TransactionAcks:
-    """Belongs to one transaction and its loop."""
+    """The acknowledgements of one transaction; used on one event loop only."""
 
     def __init__(self) -> None:
         self._parts: dict[AssignedPartition, _Part] = {}
@@ -49,14 +49,14 @@ class TransactionAcks:
 
     @property
     def subscriptions(self) -> tuple[SubscriptionId, ...]:
-        """Those of the messages acknowledged so far."""
+        """The subscriptions of the messages acknowledged so far."""
         return tuple(it.subscription for it in self._parts)
 
     @property
     def ended_in(self) -> tuple[SubscriptionId, ...] | None:
-        """Those to be settled; None: all that the transaction is registered with (C9).
+        """Subscriptions to settle; None: all that the transaction is registered with (C9).
 
-        Nothing was sent to one whose registration was never answered.
+        A subscription whose registration was never answered is left out: nothing was sent to it.
         """
         if not self._ahead:
             return None
@@ -68,10 +68,11 @@ class TransactionAcks:
         return tuple(it.subscription for it in self._unregistered)
 
     def claim(self, driver: AcknowledgingDriver, message: Record, *, cumulative: bool) -> None:
-        """Takes a message, with `cumulative` all before it too, as acknowledged here.
+        """Claims a message, with `cumulative` all before it too, for this transaction.
 
         Raises:
-            AcknowledgementError: it cannot be; or one before could not, and the transaction fails.
+            AcknowledgementError: the message cannot be acknowledged, or an earlier acknowledgement
+                failed and so fails the transaction.
         """
         if self._failure is not None:
             raise self._failure
@@ -90,13 +91,13 @@ class TransactionAcks:
         self._unsent[partition] = None
 
     def registered_ahead(self, txn: TxnId, subscriptions: frozenset[SubscriptionId]) -> None:
-        """The transaction was opened on these (C9)."""
+        """The transaction was opened ahead, registered with these subscriptions (C9)."""
         self._txn, self._ahead = txn, subscriptions
         for partition in [it for it in self._unregistered if it.subscription in subscriptions]:
             del self._unregistered[partition]
 
     def registered(self, txn: TxnId, subscriptions: tuple[SubscriptionId, ...]) -> None:
-        """The transaction is registered with these: what was claimed of them is sent."""
+        """The transaction is registered with these: sends what was claimed for them."""
         self._txn = txn
         for partition in [it for it in self._unregistered if it.subscription in subscriptions]:
             del self._unregistered[partition]
@@ -106,8 +107,8 @@ class TransactionAcks:
         """Waits until every acknowledgement is answered.
 
         Raises:
-            AcknowledgementError, RefusedError, RequestTimeoutError: one was refused, or not
-                answered; the transaction can only be aborted.
+            AcknowledgementError, RefusedError, RequestTimeoutError: an acknowledgement was
+                refused or not answered; the transaction can only be aborted.
         """
         self._send()
         if self._sending:
@@ -117,7 +118,7 @@ class TransactionAcks:
             raise self._failure
 
     def ended(self, *, committed: bool) -> None:
-        """The transaction has surely committed; or it has aborted, or nobody knows. Only once."""
+        """The transaction has committed; or has aborted, or may have. Later calls do nothing."""
         if self._over:
             return
         self._over = True

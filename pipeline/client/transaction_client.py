@@ -16,26 +16,28 @@ class TransactionClient:
     """Makes coordinated transactions on one cluster; an async context manager.
 
     Args:
-        bootstrap_servers: brokers, as for any Kafka client; or give a ready `connector`.
-        connector: instead of `bootstrap_servers`.
-        name: in client ids and logs.
-        transaction_timeout_s: a transaction that is open for longer is aborted (C7); one that was
-            opened ahead up to a second later (C9). At least 0.001; what is above the setting
-            `txn_timeout_ms_max` of the workers is refused when the transaction opens.
+        bootstrap_servers: addresses of brokers, as for any Kafka client; or give `connector`.
+        connector: a ready connector, instead of `bootstrap_servers`.
+        name: the client's name in client ids and logs.
+        transaction_timeout_s: time after which the coordinator aborts an open transaction (C7); a
+            transaction that was opened ahead gets up to a second more (C9). At least 0.001; a value
+            above the workers' setting `txn_timeout_ms_max` is refused when a transaction opens.
         request_timeout_s: how long a coordinator may take to answer, repeats included, > 0; at
             most 600.
-        resend_s: an unanswered request is sent again after this, then ever more rarely, > 0.
-        open_transactions_max: entering one more waits until another ends, >= 1.
-        linger_ms: how long at most the producer gathers records before it sends them; `commit`
-            waits for them, and hurries it unless another transaction is about to send, or the
-            commits of most are under way. The default is that of Kafka's own producers.
+        resend_s: time after which an unanswered request is sent again, > 0; later repeats wait
+            longer.
+        open_transactions_max: limit of open transactions, >= 1; at the limit, entering another one
+            waits until one ends.
+        linger_ms: how long at most the producer gathers records before it sends them. `commit`
+            ends the wait early, unless another transaction is about to send, or most commits are
+            under way. The default is that of Kafka's own producers.
 
     Raises:
         ConfigError: a time-out, or another number, is out of its bounds.
 
     Raises on entry:
         FatalError: the system topics do not exist.
-        RetriableError: the cluster cannot be reached; names its address.
+        RetriableError: the cluster cannot be reached; the error names its address.
     """
 
     def __init__(
@@ -99,11 +101,11 @@ class TransactionClient:
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
         """A new transaction, to be used as an async context manager.
 
-        It commits when the block ends, and aborts when an exception leaves it. It is opened at
-        its coordinator by the first `send`.
+        The transaction commits when the block ends, and aborts when an exception leaves the block.
+        The first `send` opens the transaction at its coordinator.
 
         Args:
-            timeout_s: instead of the client's `transaction_timeout_s`.
+            timeout_s: the transaction's time-out, instead of `transaction_timeout_s`.
 
         Raises:
             ConfigError: the time-out is out of its bounds; nothing was sent.

@@ -1,7 +1,7 @@
 """The records of one transaction: held until their partition is registered, appended, counted.
 
-*Source*: protocols.md C2, C3, C6. D6 is made impossible here: a record leaves only after its
-partition is registered with its transaction.
+*Source*: docs/protocols C2, C3, C6. Orphan records (D6) are impossible: a record is sent only after
+its partition is registered with its transaction.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ class TransactionRecords:
     """The records of one transaction.
 
     Attributes:
-        writes: what was written, by registered partition.
+        writes: counts of what was written, by registered partition.
         held: records of partitions that are not registered yet.
-        held_count: how many these are.
+        held_count: number of held records.
     """
 
     def __init__(self, cluster: ClientCluster) -> None:
@@ -49,7 +49,7 @@ class TransactionRecords:
         self._header = [(TXN, txn.to_bytes())]
 
     def open(self, registered: Registered) -> PartitionWrites:
-        """The partition is registered, and nothing is held for it: records may be appended."""
+        """Opens a registered partition for which no record is held: records may be appended."""
         self._cluster.gathering.sends(self)
         writes = self.writes[registered.data] = PartitionWrites(registered, self._reported)
         return writes
@@ -107,11 +107,11 @@ class TransactionRecords:
                 raise writes.error
 
     async def counted(self) -> tuple[Written, ...]:
-        """What the commit says of each partition, once all is durable (C6)."""
+        """What the commit reports for each partition; call it when all is durable (C6)."""
         return tuple([await self._counted(one) for one in self.writes.values()])
 
     def delivered(self) -> dict[TopicPartition, int]:
-        """Records known to be durable so far, by partition."""
+        """Number of records known to be durable, by partition."""
         return {data: writes.count for data, writes in self.writes.items()}
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class TransactionRecords:
         self._closed = True
 
     def discard_held(self) -> None:
-        """The transaction aborts: what is held never leaves."""
+        """The transaction aborts: held records are never sent."""
         self.held.clear()
 
     def ended(self) -> None:
@@ -140,7 +140,7 @@ class TransactionRecords:
         assert writes.count == writes.sent, "a delivery report is missing"
         data, first, end = writes.data, writes.first, writes.end
         known_ends = self._cluster.known_ends
-        if writes.unplaced:  # bounds that surely hold the record do as well (C3)
+        if writes.unplaced:  # wider bounds that surely include the record are allowed (C3)
             first, end = writes.start, await self._cluster.end_offset(data)
         known_ends[data] = EndOffset(max(end, known_ends[data]))
         return Written(data, Offset(first), EndOffset(end), writes.count)

@@ -1,9 +1,9 @@
-"""How one transaction begins, and is registered with the partitions and subscriptions it uses.
+"""Begins one transaction, and registers it with the partitions and subscriptions that it uses.
 
-*Source*: protocols.md C1b, C2, C9.
+*Source*: docs/protocols C1b, C2, C9.
 
-*Invariants*: one request at a time registers all that waits. A transaction that was opened ahead
-is used only as the first one, before any registration has begun.
+*Invariants*: one request at a time registers all that waits. A transaction is taken from those
+opened ahead only before any registration has begun.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ class TransactionRegistration:
     """The registration of one transaction.
 
     Args:
-        cluster: of the client.
-        timeout_ms: of the transaction.
-        records: are let go when their partition is registered.
-        acks: are sent when their subscription is registered.
+        cluster: the client's connections.
+        timeout_ms: the transaction's time-out.
+        records: records that are sent when their partition is registered.
+        acks: acknowledgements that are sent when their subscription is registered.
 
     Attributes:
-        id: of the transaction, once it has begun.
+        id: the transaction's identity; None until it has begun.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TransactionRegistration:
         return None if registered is None else self._records.open(registered)
 
     def take_from_stock(self, used: Used) -> None:
-        """Begins with a transaction that is registered with what is used first, if there is one."""
+        """Begins with a transaction opened ahead and registered with `used`, if there is one."""
         if self.id is None and self._running is None:
             pooled = self._cluster.pool.take(self._timeout_ms, used)
             if pooled is not None:
@@ -75,13 +75,13 @@ class TransactionRegistration:
                 self._acks.registered_ahead(txn, pooled.subscriptions)
 
     async def start(self) -> None:
-        """Registers what waits, on a task; raises why the registration before has failed."""
+        """Registers what waits, on a task; raises the error of a failed registration before."""
         if self._running is None or self._running.done():
             await self.finished()
             self._running = asyncio.create_task(self._register())
 
     async def finished(self) -> None:
-        """Waits for the registration under way; raises why it has failed."""
+        """Waits for the registration under way; raises its error."""
         if self._running is not None:
             await asyncio.shield(self._running)
 
@@ -95,7 +95,7 @@ class TransactionRegistration:
         self._records.belong_to(txn)
 
     async def _register(self) -> None:
-        """Registers what waits, one request at a time, and lets its records go."""
+        """Registers what waits, one request at a time, and sends the records held for it."""
         while self._records.held or self._acks.unregistered:
             partitions = tuple(map(self._cluster.registration, self._records.held))
             subscriptions = self._acks.unregistered
@@ -118,7 +118,7 @@ class TransactionRegistration:
         partitions: tuple[Registered, ...],
         subscriptions: tuple[SubscriptionId, ...],
     ) -> None:
-        """Registers with the open transaction what came later."""
+        """Registers further partitions and subscriptions with the open transaction."""
         bodies: list[AddPartitions | AddSubscriptions] = []
         if partitions:
             bodies.append(AddPartitions(txn.sequence, partitions))
@@ -129,9 +129,9 @@ class TransactionRegistration:
     async def _ask(
         self, coordinator: int, body: Open | AddPartitions | AddSubscriptions, wanted: type[A]
     ) -> A:
-        """Asks what may be asked twice: opening in vain is harmless, registering repeats (C2)."""
+        """Asks, and repeats a forgotten request: opening or registering twice is harmless (C2)."""
         answer = await self._cluster.ask(coordinator, body)
-        if isinstance(answer, Unknown):  # the first request after an hour's silence (C1b)
+        if isinstance(answer, Unknown):  # the first request after an hour without requests (C1b)
             answer = await self._cluster.ask(coordinator, body)
         if not isinstance(answer, wanted):
             raise outcome_unknown(self.id, "the coordinator no longer remembers the request")
@@ -139,9 +139,9 @@ class TransactionRegistration:
 
 
 def outcome_unknown(txn: TxnId | None, detail: str) -> OutcomeUnknownError:
-    """The error of a transaction that may have committed or not."""
+    """The error of a transaction of which it is unknown whether it committed."""
     return OutcomeUnknownError(
         f"whether transaction {txn} was committed is unknown",
         detail=detail,
-        hint="read it back, or ask its coordinator, before you do the work again",
+        hint="read the records back, or ask the coordinator, before you do the work again",
     )

@@ -1,1 +1,1 @@
-"""Batch jobs: with stilltide.connectors.spark the only importers of PySpark."""
+"""Batch jobs. Only this package and stilltide.connectors.spark import PySpark."""

@@ -1,4 +1,4 @@
-"""Runs coroutines for callers that are none, also where a loop runs already, as in a notebook."""
+"""Runs coroutines for blocking callers, also where a loop runs already, as in a notebook."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,6 +9,6 @@ T = TypeVar("T")
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns; it runs on a loop of its own, in a thread of its own."""
+    """Returns the result of `work`, run on a new event loop in a new thread."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="blocking") as threads:
         return threads.submit(asyncio.run, work).result()

@@ -1,16 +1,21 @@
-"""What native transactions left visible, batch by batch, and each record once in the output.
+"""Reads the records that native transactions left visible in batches, each record exactly once.
 
-*Source*: protocols.md F3, F4, E8; facts: spark.md 5.
+*Source*: docs/protocols F3, F4, E8.
 
 *Invariants*:
-- F4 A batch ends at or below the last stable offset and where the index ends: a record that may
-  still abort, or of which it is not known yet, is never emitted.
-- The bounds of a batch are fixed before it is read: it may be evaluated again, and gives the same.
-- `append_native_committed` moves a batch and the progress that it makes to their place by one
-  rename: after a crash at any moment the next call goes on with the batch that is not there.
+- F4 A batch ends at or below the last stable offset and the end of the index: a record that may
+  still abort, or whose outcome is not indexed yet, is never emitted.
+- The bounds of a batch are fixed before the batch is read, so each evaluation gives the same.
+- `append_native_committed` moves a batch and its progress into the table by one rename: after a
+  crash at any moment the next call goes on with the missing batch.
 
-Refuses: progress of a former topic, or below a log start (what retention has deleted unread), and
-what `gather_native` refuses. Blocks.
+A loop of bounded reads, not a Spark stream with a checkpoint: a stream's Kafka source would read up
+to the high watermark, past what is stable or indexed, and Spark does not store the checkpoint
+together with the output.
+
+Refuses: progress of a former topic, or below a log start (records that retention has deleted
+unread), and what `gather_native` refuses. The output directory has to be shared by driver and
+executors, and to have an atomic rename; an object store has none. Blocks.
 """
 
 import json
@@ -43,7 +48,7 @@ class Progress(NamedTuple):
 
     Attributes:
         topic_ids: Kafka's 16-byte id of each topic that was read.
-        positions: of each partition; one that is not in it begins at its log start.
+        positions: the next offset of each partition; a missing partition begins at its log start.
     """
 
     topic_ids: Mapping[str, bytes]
@@ -51,12 +56,12 @@ class Progress(NamedTuple):
 
 
 class NativeBatch(NamedTuple):
-    """Records and the progress that they make.
+    """Records, and the progress after them.
 
     Attributes:
-        frame: of schema `KAFKA_DDL`, with or without headers.
-        reads: what it was read from.
-        progress: to be stored in one step with what becomes of the frame.
+        frame: the records, of schema `KAFKA_DDL`, with or without headers.
+        reads: the ranges of offsets that the records are from.
+        progress: where the next batch begins; to be stored in one step with the frame's output.
     """
 
     frame: DataFrame
@@ -76,22 +81,22 @@ def native_batches(
     offsets_max: int = OFFSETS_MAX,
     headers: bool = True,
 ) -> Iterator[NativeBatch]:
-    """Batches from `progress` on, up to what is stable and indexed as of the first one.
+    """Batches from `progress` up to the end of what is stable and indexed when the first is made.
 
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).
         bootstrap_servers: the cluster; `stilltide index` follows the topics.
-        topics: at least one.
-        progress: that of the last batch whose output is stored.
-        offsets_max: of all partitions of a batch together, about; >= 1.
-        headers: whether frames have that column.
+        topics: names of topics, at least one.
+        progress: the progress of the last batch whose output is stored.
+        offsets_max: approximate limit of offsets in a batch, over all partitions; >= 1.
+        headers: whether frames have the column `headers`.
 
     Raises:
-        OffsetOutOfRangeError: records were deleted that were not read.
-        FatalError: a topic does not exist, or is not the one that the progress is of.
-        AbortedIndexError: of a partition with records not even the beginning is covered, or the
-            index is not whole.
-        DecodeError, RetriableError: as of `read_native_committed`.
+        OffsetOutOfRangeError: records were deleted before they were read.
+        FatalError: a topic does not exist, or was created again since the progress was made.
+        AbortedIndexError: the index does not cover the beginning of a partition with records, or
+            is not whole.
+        DecodeError, RetriableError: as `read_native_committed` raises.
     """
     assert topics, "nothing to read"
     assert offsets_max >= 1
@@ -119,23 +124,24 @@ def append_native_committed(
     offsets_max: int = OFFSETS_MAX,
     headers: bool = True,
 ) -> int:
-    """Appends what became visible since the last call, as Parquet; returns how many batches.
+    """Appends records that became visible since the last call, as Parquet; returns the batch count.
 
-    Each batch is a partition `batch=<number>` of the table in `directory`, with the progress beside
-    it. One caller at a time; to follow topics, call it again and again.
+    Each batch is a partition `batch=<number>` of the table in `directory`, with its progress in a
+    file of the same folder. One caller at a time; to follow topics, call the function repeatedly.
 
     Args:
-        spark: as for `native_batches`, like the other arguments.
-        bootstrap_servers: likewise.
-        topics: likewise.
-        directory: made when missing; driver and executors see it under this name.
-        offsets_max: as for `native_batches`.
-        headers: likewise.
+        spark: a session with the Kafka source's jars (`connectors.spark.session`).
+        bootstrap_servers: the cluster; `stilltide index` follows the topics.
+        topics: names of topics, at least one.
+        directory: the table's directory, made when missing; driver and executors see the directory
+            under this name.
+        offsets_max: approximate limit of offsets in a batch, over all partitions; >= 1.
+        headers: whether the table has the column `headers`.
 
     Raises:
-        FatalError: the stored progress is none, or of a later version; another caller has written
-            the same batch.
-        Others: as of `native_batches`.
+        FatalError: the stored progress cannot be read, or is of a later version; another caller
+            has written the same batch.
+        Others: as `native_batches` raises.
     """
     directory.mkdir(parents=True, exist_ok=True)
     number, progress = _stored(directory)
@@ -153,8 +159,8 @@ def _positions(evidence: NativeEvidence, progress: Progress) -> dict[TopicPartit
     for topic, known in progress.topic_ids.items():
         if evidence.topic_ids.get(topic, known) != known:
             raise FatalError(
-                "the topic was deleted and created anew since the last batch",
-                hint="its offsets begin again: begin with new output",
+                "the topic was deleted and created again since the last batch",
+                hint="the topic's offsets begin again: write to a new directory",
                 topic=topic,
             )
     positions = dict(progress.positions)
@@ -164,7 +170,7 @@ def _positions(evidence: NativeEvidence, progress: Progress) -> dict[TopicPartit
             raise OffsetOutOfRangeError(
                 f"records from {position} on were deleted before they were read",
                 detail=f"the log begins at {read.start}",
-                hint="retention overtook the batches: run them more often, or begin anew",
+                hint="retention overtook the batches: run them more often, or use a new directory",
                 topic=read.data.topic,
                 partition=read.data.partition,
                 offset=position,
@@ -192,7 +198,7 @@ def _stored(directory: Path) -> tuple[int, Progress]:
         return max(numbers), _progress(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FatalError(
-            f"{path} does not tell how far the batches are",
+            f"{path} does not hold the progress of the batches",
             detail=f"{type(error).__name__}: {error}",
             hint="restore the file, or begin with another directory",
         ) from error
@@ -228,9 +234,9 @@ def _store(batch: NativeBatch, directory: Path, number: int) -> None:
         staging.rename(place)
     except OSError as error:
         raise FatalError(
-            f"{place} is there already",
+            f"{place} exists already",
             detail=str(error),
-            hint="another job writes to this directory: let one at a time do so",
+            hint="another job writes to this directory: run one job at a time",
         ) from error
 
 

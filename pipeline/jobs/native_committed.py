@@ -1,10 +1,10 @@
-"""What native transactions left visible, as a DataFrame, by the index instead of the broker's word.
+"""Reads the records that native transactions left visible, by aborted-index, as a DataFrame.
 
-*Source*: protocols.md F3, F4; facts: spark.md 2, 3.2.
+*Source*: docs/protocols F3, F4.
 
-*Invariants*: offsets are explicit and fixed by the call, so every evaluation of a frame gives the
-same; nothing is returned that the index does not cover (F4). Coordinated transactions are not
-looked at: `connectors.spark.read_committed` goes on from a frame with headers.
+*Invariants*: the call fixes all offsets, so every evaluation of a frame gives the same; every
+returned record is covered by the index (F4). Coordinated transactions are not filtered:
+`connectors.spark.read_committed` does that to a frame with headers.
 
 Refuses: an index that is missing, behind, not whole, or of a former topic. Blocks; may be called
 from a notebook.
@@ -37,25 +37,25 @@ def read_native_committed(
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).
         bootstrap_servers: the cluster; `stilltide index` has indexed the topics.
-        topics: at least one.
-        ranges: read these, each partition at most once, ends at or below the last stable offset;
-            by default every partition from its log start to its last stable offset.
-        headers: whether the frame has that column; without, it is quicker by far.
+        topics: names of topics, at least one.
+        ranges: offsets to read, each partition at most once, ends at or below the last stable
+            offset; by default every partition from its log start to its last stable offset.
+        headers: whether the frame has the column `headers`; a frame without it is much faster.
 
     Raises:
-        AbortedIndexError: the index does not cover what is to be read, or is not whole.
+        AbortedIndexError: the index does not cover the offsets to read, or is not whole.
         FatalError: a topic does not exist, a range ends above the last stable offset, or Spark
             fails.
         OffsetOutOfRangeError: a range begins below its log start.
-        DecodeError: a record of aborted-index is none of it.
-        RetriableError: the broker is away, or a topic was created anew meanwhile.
+        DecodeError: a record of aborted-index cannot be decoded.
+        RetriableError: the broker is away, or a topic was created again meanwhile.
     """
     assert topics, "nothing to read"
     connector = KafkaConnector(config_of(bootstrap_servers))
     evidence = run_blocking(gather_native(connector, topics, ranges))
     evidence.check()
     with spark_errors(bootstrap_servers):
-        reads = evidence.data  # those without records too: a frame must come from some partition
+        reads = evidence.data  # empty ranges too: Spark needs at least one partition for a frame
         return native_committed(spark, bootstrap_servers, evidence, reads, headers=headers)
 
 
@@ -67,7 +67,7 @@ def native_committed(
     *,
     headers: bool = True,
 ) -> DataFrame:
-    """The same of `reads`, for evidence that covers them: parts of `evidence.covered()`."""
+    """The visible records of `reads`, each of which must be part of `evidence.covered()`."""
     records = read_ranges(spark, bootstrap_servers, reads, committed=False, headers=headers)
     columns = {
         data: RangeColumns(found.firsts, found.ends) for data, found in evidence.aborted.items()

@@ -1,10 +1,10 @@
-"""The evidence of outcomes as frames for Spark's joins.
+"""Turns markers and snapshots into frames for Spark's joins.
 
-*Source*: protocols.md D, E8; facts: spark.md 3.1, 4. Markers and snapshots are read and decoded on
-the driver by the one codec there is, and come back as broadcast frames.
+*Source*: docs/protocols D, E8. Markers and snapshots are read and decoded on the driver by the
+package's own codecs, and become broadcast frames.
 
-*Invariants*: a marker outranks a snapshot; a marker whose offsets belong to a former topic of the
-same name still decides, but bounds and promises nothing.
+*Invariants*: a marker outranks a snapshot. A marker of a former topic of the same name still gives
+the outcome of its transaction, but its offsets and its record count are not used.
 """
 
 from collections import defaultdict
@@ -34,8 +34,8 @@ OUTCOMES_ARROW_SCHEMA = pa.schema(
         pa.field("range_end", pa.int64(), nullable=False),
     ]
 )
-"""One outcome and the range of its partition; offsets and count null as E8 demands, and where only
-a snapshot tells."""
+"""One outcome and the range of its partition; offsets and count are null where E8 demands that,
+and where the outcome is only in a snapshot."""
 
 
 _PLACE = [pa.field("topic", pa.string()), pa.field("partition", pa.int32())]
@@ -44,20 +44,20 @@ _FLOORS = pa.schema([*_PLACE, pa.field("coordinator", pa.binary()), pa.field("fl
 
 
 def of_current_topic(marker: Marker, evidence: TopicOutcomes) -> bool:
-    """Whether the marker's offsets are offsets of the topic that is read (E8)."""
+    """Whether the marker's offsets are offsets of the topic as it is now (E8)."""
     return marker.topic_id in (b"", evidence.topic_ids[marker.data.topic])
 
 
 def decisions_of(
     spark: SparkSession, evidence: TopicOutcomes, *, audited: bool = True
 ) -> Decisions:
-    """What decides the records of `evidence.data`.
+    """The frames that decide the records of `evidence.data`.
 
     Args:
         spark: the session.
-        evidence: what is known.
-        audited: whether the outcomes have all of `OUTCOMES_ARROW_SCHEMA`, or only what `classify`
-            and `committed` need.
+        evidence: markers, snapshots and the ranges that are read.
+        audited: whether the outcomes have all columns of `OUTCOMES_ARROW_SCHEMA`, or only those
+            that `classify` and `committed` need.
     """
     outcomes = _outcomes(evidence)
     if not audited:
@@ -77,7 +77,7 @@ def decisions_of(
 
 
 def mixed_transactions(evidence: TopicOutcomes) -> list[TxnId]:
-    """Transactions that markers call committed, and a marker or a snapshot aborted, in order."""
+    """Transactions with a commit marker, and with an abort in a marker or a snapshot; sorted."""
     committed = {marker.txn for marker in evidence.markers if marker.committed}
     aborted = {marker.txn for marker in evidence.markers if not marker.committed}
     sets = [found.aborted for found in evidence.snapshots.values()]
@@ -95,7 +95,7 @@ def _outcomes(evidence: TopicOutcomes) -> pa.Table:
     tables = [pa.Table.from_pylist(rows, schema=OUTCOMES_ARROW_SCHEMA)]
     for data, found in evidence.snapshots.items():
         tables += _aborted(found.aborted, ranges[data], marked[data])
-    # Spark 4.0 loses what follows an empty batch when it takes over a table of several.
+    # Spark 4.0 loses every batch after an empty one when it reads a table of several batches.
     return pa.concat_tables(tables).combine_chunks()
 
 
@@ -114,7 +114,7 @@ def _row(marker: Marker, read: OffsetRange, current: bool) -> dict[str, object]:
 
 
 def _aborted_in(read: OffsetRange) -> dict[str, object]:
-    """What rows of aborted transactions have in common that no marker tells of."""
+    """The common columns of rows of aborted transactions without a marker."""
     return {
         "topic": read.data.topic,
         "partition": read.data.partition,
@@ -127,7 +127,7 @@ def _aborted_in(read: OffsetRange) -> dict[str, object]:
 def _aborted(
     aborted: AbortedSet, read: OffsetRange, marked: Collection[TxnId]
 ) -> Iterable[pa.Table]:
-    """The ids of a set that no marker tells of; column by column, since there may be millions."""
+    """Rows of a set's ids without a marker; made column by column, as there may be millions."""
     for coordinator, held in aborted.by_coordinator().items():
         sequences = held.difference(txn.sequence for txn in marked if txn[0] == coordinator)
         count = len(sequences)

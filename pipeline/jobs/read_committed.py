@@ -1,9 +1,9 @@
-"""What was committed to topics, as a DataFrame.
+"""Reads the committed records of topics as a DataFrame.
 
-*Source*: protocols.md D1-D4, E4, E7; facts: spark.md 3.1.
+*Source*: docs/protocols D1-D4, E4, E7.
 
-*Invariants*: a partition is read up to its first undecided record as of the call, like a
-subscription would; the bounds are fixed then, so every evaluation of the frame gives the same.
+*Invariants*: a partition is read up to its first undecided record as of the call, as by a
+subscription; the call fixes the bounds, so every evaluation of the frame gives the same.
 
 Refuses: what `gather_evidence` refuses. Blocks; may be called from a notebook.
 """
@@ -39,7 +39,7 @@ from stilltide.schemas.values import EndOffset, OffsetRange, TopicPartition
 SNAPSHOT_TIMEOUT_S = 30.0
 
 _Read = Callable[[Sequence[OffsetRange]], DataFrame]
-"""The records of ranges that native transactions left visible."""
+"""Reads the records of ranges that native transactions left visible."""
 
 
 def read_committed(
@@ -53,22 +53,22 @@ def read_committed(
 ) -> DataFrame:
     """The committed records of `topics`: Kafka's columns, and `txn` in the place of `headers`.
 
-    Plain records have no `txn`. What lies past the last snapshot is scanned once for the first
-    record whose outcome nobody knows yet, so a fresh snapshot makes the call cheap and complete.
+    The `txn` of plain records is null. The call scans the records past the last snapshot for the
+    first undecided record, so a fresh snapshot makes the call cheap and complete.
 
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).
-        bootstrap_servers: the cluster, with its config where it wants TLS or SASL.
-        topics: at least one.
+        bootstrap_servers: addresses of brokers, or a `KafkaConfig` for a cluster with TLS or SASL.
+        topics: names of topics, at least one.
         take_snapshot: whether to ask the cluster's workers for a snapshot of each partition first.
-        snapshot_timeout_s: how long that may take.
-        by_index: whether Kafka's own aborted transactions are told by their index, as
-            `read_native_committed` does, instead of by the brokers.
+        snapshot_timeout_s: how long the snapshots may take.
+        by_index: whether records of aborted native transactions are left out by aborted-index, as
+            `read_native_committed` does, instead of by the Kafka client.
 
     Raises:
         FatalError: a topic does not exist, or Spark fails.
         SnapshotError: outcomes have a gap; see `gather_evidence`.
-        AbortedIndexError: `by_index`, and the index does not cover the topics.
+        AbortedIndexError: with `by_index`: the index does not cover the topics.
         RequestTimeoutError: no worker took the snapshots in time.
         RetriableError, UnavailableError: the broker is away.
     """

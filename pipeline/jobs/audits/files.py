@@ -1,7 +1,7 @@
-"""Where a run's answer goes: findings.parquet, summary.json and report.html in one folder.
+"""Writes a report as findings.parquet, summary.json and report.html in one folder.
 
-*Invariants*: findings.parquet has one schema whatever was found, and says its version in its
-metadata; a file is whole or not there.
+*Invariants*: findings.parquet always has the same schema, with the schema's version in its
+metadata; each file is written completely or not at all.
 """
 
 import json
@@ -33,11 +33,11 @@ FINDINGS_SCHEMA = pa.schema(
     ],
     metadata={"stilltide.schema_version": str(SCHEMA_VERSION)},
 )
-"""A row for each finding that is listed."""
+"""The schema of findings.parquet: a row for each listed finding."""
 
 
 def write_report(report: AuditReport, folder: Path) -> None:
-    """Writes the three files; those of an earlier run are replaced.
+    """Writes the three files; replaces the files of an earlier run.
 
     Raises:
         OSError: the folder cannot be made or written to.
@@ -51,7 +51,7 @@ def write_report(report: AuditReport, folder: Path) -> None:
 
 
 def findings_table(report: AuditReport) -> pa.Table:
-    """The findings of all checks, of `FINDINGS_SCHEMA`."""
+    """The listed findings of all checks, in `FINDINGS_SCHEMA`."""
     rows = [
         {
             "check": result.check.value,

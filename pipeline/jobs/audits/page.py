@@ -1,7 +1,7 @@
-"""One self-contained HTML page: verdicts, evidence, figures and plots.
+"""Renders a report as one HTML page: verdicts, evidence, figures and plots.
 
-*Invariants*: nothing is loaded from anywhere, which the page itself forbids; whatever came from the
-cluster is escaped.
+*Invariants*: the page loads no other resource, and its Content-Security-Policy forbids that; text
+from the cluster is escaped.
 """
 
 from collections.abc import Iterable, Sequence
@@ -76,7 +76,7 @@ def _findings(one: CheckResult) -> str:
 
 
 def _cut(report: AuditReport) -> list[str]:
-    """What the plots leave out."""
+    """A sentence about partitions that the plots leave out, if there are any."""
     if len(report.partitions) <= ROWS_MAX:
         return []
     return [f"<p>The plots show the first {ROWS_MAX} of {len(report.partitions)} partitions.</p>"]

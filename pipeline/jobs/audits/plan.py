@@ -1,4 +1,4 @@
-"""The plan of an audit: which checks of which topics, and what the report should hold."""
+"""The plan of an audit: topics, checks, bounds, and the size of the report."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ COORDINATED = frozenset({Check.HEADERS, Check.ORPHANS, Check.LATE, Check.COUNTS,
 
 
 class AuditProgress(Protocol):
-    """Shows how far a run is."""
+    """Shows the progress of a run."""
 
     def step(self, text: str) -> None:
-        """The next step begins; there are `STEPS` at most."""
+        """Begins the next step; a run has `STEPS` steps at most."""
         ...
 
     def share(self, done: float) -> None:
-        """This share of the step is done, from 0 to 1."""
+        """Shows the share of the step that is done, from 0 to 1."""
         ...
 
 
@@ -34,10 +34,10 @@ class Silent:
     """An `AuditProgress` that shows nothing."""
 
     def step(self, text: str) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def share(self, done: float) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,20 @@ class AuditPlan:
     """What to audit.
 
     Attributes:
-        topics: at least one.
-        checks: which checks to run. `Check.LEAKS` needs tables, and does not run without.
+        topics: names of topics, at least one.
+        checks: which checks to run. `Check.LEAKS` runs only with `tables`.
         first: offsets to begin at, instead of the log starts.
         until: offsets to end at, exclusive, instead of the last stable offsets.
-        tables: paths of Parquet tables that were made of the topics.
-        digest: whether to compute each partition's content digest; it costs as much as a scan.
+        tables: paths of Parquet tables that were made from the topics.
+        digest: whether to compute each partition's content digest, which costs as much as a scan.
         promises_required: whether `Check.COUNTS` is unknown when snapshots have absorbed the
             markers of all committed transactions (C6). False for a caller that knows the number
             and content of the records from elsewhere.
-        index_partitions: bring aborted-index up to date first, and create the topic with so many
-            partitions if it is missing; None leaves the topic as it is.
-        index_replicas: of aborted-index, when it is created.
-        evidence_max: findings of each kind that the report lists, >= 0; all are counted.
+        index_partitions: partition count of aborted-index if the topic is missing; the run first
+            brings the topic up to date. None: the run leaves the topic as it is.
+        index_replicas: replica count of aborted-index if the run creates the topic.
+        evidence_max: number of findings of each kind that the report lists, >= 0; all findings are
+            counted.
     """
 
     topics: Sequence[str]

@@ -1,7 +1,7 @@
-"""The plots of a report, as SVG text to stand in a page.
+"""Draws the plots of a report as SVG text for the HTML page.
 
-*Invariants*: what is drawn is bounded, however many partitions and transactions there are; texts
-stay text, in the reader's own font.
+*Invariants*: the size of a plot is bounded for any number of partitions and transactions; labels
+are text in the browser's font, not paths.
 """
 
 import io
@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from stilltide.pipeline.jobs.audits.report import AuditReport, PartitionFigures
 
 ROWS_MAX = 24
-"""Partitions, or transactions, in a plot."""
+"""Largest number of partitions, or of transactions, in a plot."""
 
 LINES_MAX = 10
-"""Partitions in a plot of lines; more cannot be told apart."""
+"""Largest number of partitions in a plot of lines; more lines cannot be told apart."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -42,7 +42,7 @@ class _Bar(NamedTuple):
 
 
 def plots(report: AuditReport) -> dict[str, str]:
-    """SVG by title."""
+    """The SVG of each plot, by title."""
     shown = report.partitions[:ROWS_MAX]
     native = [
         _Bar(
@@ -79,7 +79,7 @@ def _drawn(rows: int, draw: Callable[[Axes], None]) -> str:
 
 
 def _ranges(on: Axes, shown: Sequence[PartitionFigures]) -> None:
-    """A row for each partition; the redder, the more of its records aborted."""
+    """Draws a row for each partition, redder where more records aborted."""
     for row, one in enumerate(shown):
         read = one.records
         on.broken_barh(

@@ -1,9 +1,9 @@
 """The report of an audit: a verdict and evidence for each check, figures for the plots.
 
-*Source*: protocols.md C6, D, F4; facts: spark.md 6.
+*Source*: docs/protocols C6, D, F4.
 
-*Invariants*: a verdict follows from the kinds found alone; a check that could not look is unknown,
-never valid. Findings are counted all, listed up to a number of each kind.
+*Invariants*: the kinds of the findings alone give the verdict; a check that could not run is
+unknown, never valid. All findings are counted, and a bounded number of each kind is listed.
 """
 
 from collections import Counter
@@ -24,20 +24,20 @@ from stilltide.pipeline.jobs.audits.verdicts import (
 )
 
 SCHEMA_VERSION = 1
-"""Of findings.parquet and summary.json; goes up when a column changes its meaning."""
+"""Version of findings.parquet and summary.json; raised when a column changes its meaning."""
 
 
 class Check(StrEnum):
-    """What is looked at."""
+    """The checks of an audit."""
 
     EQUIVALENCE = "equivalence"
-    """Our filter of aborted native records against Kafka's, over the same offsets (F)."""
+    """Reading by aborted-index shows the same records as Kafka's read_committed (F)."""
     GAPS = "gaps"
-    """Every offset is a record or a marker."""
+    """Every offset holds a record or a marker."""
     HANGING = "hanging"
-    """No native transaction is open that nothing will end."""
+    """Every open native transaction will be ended by a coordinator."""
     HEADERS = "headers"
-    """Every `txn` header is one transaction."""
+    """Every `txn` header names exactly one transaction."""
     ORPHANS = "orphans"
     """Every record of a coordinated transaction has an outcome (D2, D6)."""
     LATE = "late"
@@ -45,7 +45,7 @@ class Check(StrEnum):
     COUNTS = "counts"
     """Committed transactions have as many records as they promised (C6)."""
     ATOMICITY = "atomicity"
-    """No transaction committed here and aborted there."""
+    """No transaction committed on one partition and aborted on another."""
     LEAKS = "leaks"
     """A downstream table holds only records that readers may see."""
 
@@ -73,11 +73,11 @@ KINDS: Mapping[Check, frozenset[FindingKind]] = MappingProxyType(
         Check.LEAKS: frozenset({FindingKind.LEAKED, FindingKind.UNJUDGED, FindingKind.UNREADABLE}),
     }
 )
-"""What each check may find."""
+"""The kinds of findings that belong to each check."""
 
 
 class Findings:
-    """Gathers findings: all are counted, the first `evidence_max` of each kind are kept."""
+    """Gathers findings: counts all, and keeps the first `evidence_max` of each kind."""
 
     def __init__(self, evidence_max: int) -> None:
         self.evidence_max = evidence_max
@@ -86,27 +86,27 @@ class Findings:
         self._kept: Counter[FindingKind] = Counter()
 
     def add(self, finding: Finding, count: int = 1) -> None:
-        """One finding, which may stand for several."""
+        """Adds one finding as evidence of `count` findings."""
         self.counts[finding.kind] += count
         if self._kept[finding.kind] < self.evidence_max:
             self._kept[finding.kind] += 1
             self.evidence.append(finding)
 
     def add_all(self, counts: Mapping[FindingKind, int], evidence: Iterable[Finding]) -> None:
-        """Findings that were counted and bounded elsewhere."""
+        """Adds findings that the caller has counted, and evidence that the caller has bounded."""
         self.counts.update(counts)
         self.evidence.extend(evidence)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check's answer.
+    """The result of one check.
 
     Attributes:
-        check: which one.
-        figures: what it counted, by name.
-        finding_counts: how many findings of each kind; kinds without any are absent.
-        findings: evidence, a bounded number of each kind.
+        check: the check.
+        figures: the check's counts, by name.
+        finding_counts: number of findings of each kind; kinds without findings are absent.
+        findings: listed findings, a bounded number of each kind.
     """
 
     check: Check
@@ -116,12 +116,12 @@ class CheckResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst that the findings say; valid without any."""
+        """The worst verdict of the findings; valid without findings."""
         return worst(VERDICTS[kind] for kind in self.finding_counts)
 
     @classmethod
     def of(cls, check: Check, found: Findings, **figures: int) -> "CheckResult":
-        """What a check makes of those among the findings that are its own."""
+        """The result of `check`, from those findings whose kinds belong to the check."""
         kinds = KINDS[check]
         return cls(
             check,
@@ -137,11 +137,13 @@ class OpenNative:
 
     Attributes:
         topic: the partition's topic.
-        partition: its number.
-        producer_id: of the producer that opened it.
-        first_offset: of its first record there.
-        age_ms: since it began, or last wrote where only that is known; >= 0.
-        transactional_id: as its coordinator knows it; None when no coordinator does.
+        partition: the partition's number.
+        producer_id: id of the producer that opened the transaction.
+        first_offset: offset of the transaction's first record on the partition.
+        age_ms: time since the transaction began, or since the producer's last write if the begin
+            is not known; >= 0.
+        transactional_id: the producer's transactional id; None when no coordinator knows the
+            transaction.
     """
 
     topic: str
@@ -158,10 +160,10 @@ class UndecidedRecord:
 
     Attributes:
         topic: the partition's topic.
-        partition: its number.
+        partition: the partition's number.
         txn: the transaction, as `coordinator:sequence`.
-        offset: of the record; readers wait there.
-        age_ms: since the record was written; >= 0.
+        offset: the record's offset, at which readers wait.
+        age_ms: time since the record was written; >= 0.
     """
 
     topic: str
@@ -173,15 +175,15 @@ class UndecidedRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchFigures:
-    """One partition as its batch headers count it.
+    """Counts of one partition, from its batch headers.
 
     Attributes:
-        aborted: records of aborted native transactions.
-        markers: offsets of native control batches.
-        commits: markers that say COMMIT.
-        aborts: markers that say ABORT.
-        unexplained: offsets without record or marker.
-        windows: counts along the offsets.
+        aborted: number of records of aborted native transactions.
+        markers: number of offsets of native control batches.
+        commits: number of COMMIT markers.
+        aborts: number of ABORT markers.
+        unexplained: number of offsets without record or marker.
+        windows: counts of consecutive ranges of offsets, for plots.
     """
 
     aborted: int
@@ -194,14 +196,14 @@ class BatchFigures:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFigures:
-    """One partition in offsets.
+    """The figures of one partition.
 
     Attributes:
-        records: records by the visibility that coordinated transactions give them.
-        last_stable_offset: when the run began.
-        high_watermark: when the run began; offsets between the last stable offset and the high
-            watermark wait for an open transaction.
-        batches: None when no check walked the batches.
+        records: counts of records by their visibility under coordinated transactions.
+        last_stable_offset: the last stable offset when the run began.
+        high_watermark: the high watermark when the run began; offsets between the last stable
+            offset and the high watermark wait for an open transaction.
+        batches: counts from batch headers; None when no check read the headers.
     """
 
     records: PartitionAudit
@@ -212,16 +214,16 @@ class PartitionFigures:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The whole answer.
+    """The whole report of a run.
 
     Attributes:
-        topics: what was audited.
-        began_ms: when, milliseconds since 1970.
-        elapsed_s: how long it took, the start of Spark included.
-        checks: those that ran, in the order of `Check`.
-        partitions: ordered by topic and partition.
-        open_transactions: native ones, oldest first.
-        undecided: of coordinated ones the first of each partition, oldest first.
+        topics: names of the audited topics.
+        began_ms: begin of the run, milliseconds since 1970.
+        elapsed_s: duration of the run, the start of Spark included.
+        checks: results of the checks that ran, in the order of `Check`.
+        partitions: figures of the partitions, ordered by topic and partition.
+        open_transactions: open native transactions, oldest first.
+        undecided: the first undecided record of each partition, oldest first.
     """
 
     topics: tuple[str, ...]
@@ -240,12 +242,12 @@ class AuditReport:
 
     @property
     def findings(self) -> list[Finding]:
-        """The evidence of all checks."""
+        """The listed findings of all checks."""
         return [finding for one in self.checks for finding in one.findings]
 
     @property
     def finding_counts(self) -> dict[FindingKind, int]:
-        """How many findings of each kind there are; kinds without any are absent."""
+        """The number of findings of each kind; kinds without findings are absent."""
         return {kind: count for one in self.checks for kind, count in one.finding_counts.items()}
 
     def result(self, check: Check) -> CheckResult:
@@ -253,7 +255,7 @@ class AuditReport:
         return next(one for one in self.checks if one.check is check)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types, without windows."""
+        """The report as JSON types, without windows."""
         return {
             "schema_version": SCHEMA_VERSION,
             "verdict": self.verdict.value,

@@ -1,13 +1,13 @@
-"""A run of the audit: topics of both kinds of transaction, one report with evidence.
+"""Runs an audit of topics with coordinated and native transactions.
 
-*Source*: protocols.md C6, D, F; facts: spark.md 6. A blocking job: call it from a thread in asyncio
-code.
+*Source*: docs/protocols C6, D, F. `run_audit` blocks: call it from a thread in asyncio code.
 
 *Invariants*: every bound is an offset that was resolved before the first record is read; after the
-last one the logs must still hold what was read. A check that could not look is unknown.
+last record is read, the logs must still hold everything that was read. A check that could not run
+is unknown.
 
-A run of all checks reads the data twice by Spark, once as Kafka's read_committed shows it and once
-as it lies in the log, and its batch headers once more.
+A run of all checks reads the data by Spark twice, with read_committed and with read_uncommitted,
+and reads the batch headers in addition.
 """
 
 import time
@@ -45,7 +45,7 @@ from stilltide.schemas.values import OffsetRange, TopicPartition
 
 
 class _Known(NamedTuple):
-    """What is known before data is read; None where no check asks."""
+    """What is known before data is read; a field is None if no check needs it."""
 
     scope: Scope
     native: NativeEvidence | None
@@ -63,19 +63,20 @@ def run_audit(
     """Audits topics as of the call; blocks.
 
     Args:
-        bootstrap_servers: the cluster, with its config where it wants TLS or SASL.
-        plan: what to audit.
-        spark_options: how to run Spark; by default on all cores, with the cached jars. Ignored
-            when the process has an active session.
-        progress: is called when a step begins.
+        bootstrap_servers: addresses of brokers, or a `KafkaConfig` for a cluster with TLS or SASL.
+        plan: topics, checks and bounds.
+        spark_options: options of the Spark session; by default all cores and the cached jars.
+            Ignored when the process has an active session.
+        progress: receives each step of the run.
 
     Raises:
-        ConfigError: bounds of a partition that is not audited, or an end before its begin.
-        OffsetOutOfRangeError: the log does not hold a bound.
+        ConfigError: a bound names a partition that is not audited, or a range ends before it
+            begins.
+        OffsetOutOfRangeError: a bound is outside the log.
         FatalError: a topic does not exist, records were deleted during the read, Spark fails.
         RetriableError: the broker is away.
         SnapshotError: outcomes have a gap; see `gather_evidence`.
-        DecodeError: a record of a system topic is not what the topic holds.
+        DecodeError: a record of a system topic cannot be decoded.
         JavaMissingError, JarsError: Spark cannot be started.
     """
     assert plan.topics, "nothing to audit"

@@ -1,12 +1,12 @@
-"""What a run of the audits is about: partitions, offsets, and what is known before data is read.
+"""Resolves the partitions and offsets of an audit, and the evidence known before data is read.
 
-*Source*: protocols.md F4, E4; facts: spark.md 2 (late binding): every bound is an offset, resolved
-once.
+*Source*: docs/protocols F4, E4. Every bound is resolved to an offset once, since Spark resolves
+"latest" at each evaluation again.
 
-*Invariants*: no end lies above the last stable offset that was read with it.
+*Invariants*: no end is above the last stable offset that was read with it.
 
-Refuses: topics that do not exist, offsets that the log does not hold, bounds of partitions that
-are not audited.
+Refuses: topics that do not exist, offsets outside the log, bounds of partitions that are not
+audited.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 Bounds = Mapping[TopicPartition | None, int]
-"""Offsets by partition; that of None is for every other partition."""
+"""Offsets by partition; the offset under None is for every other partition."""
 
 _COMPACT = "compact"
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The partitions of some topics, what is read of them, and what decides their records.
+    """The audited ranges of some topics, and the evidence that decides their records.
 
     Attributes:
-        evidence: of coordinated transactions; its `data` is what is audited.
+        evidence: outcomes of coordinated transactions; `evidence.data` holds the audited ranges.
         logs: whole logs, `[log start, last stable offset)`, in the order of `evidence.data`.
-        high_watermarks: by partition.
-        compacted: topics whose cleaner may take records out of the middle.
+        high_watermarks: the high watermark of each partition.
+        compacted: compacted topics, whose cleaner may remove records between others.
     """
 
     evidence: TopicOutcomes
@@ -53,15 +53,15 @@ async def resolve(
 
     Args:
         connector: the cluster.
-        topics: at least one.
-        first: where to begin, instead of at the log start.
-        until: where to end, instead of at the last stable offset; exclusive.
+        topics: names of topics, at least one.
+        first: offsets to begin at, instead of the log starts.
+        until: offsets to end at, exclusive, instead of the last stable offsets.
 
     Raises:
-        ConfigError: a bound of a partition that is not audited, or a range that ends before it
+        ConfigError: a bound names a partition that is not audited, or a range ends before it
             begins.
-        OffsetOutOfRangeError: the log does not hold a bound.
-        FatalError, SnapshotError, DecodeError, RetriableError: as `gather_evidence`.
+        OffsetOutOfRangeError: a bound is outside the log.
+        FatalError, SnapshotError, DecodeError, RetriableError: as `gather_evidence` raises.
     """
     evidence = await gather_evidence(connector, topics, outcomes_required=False)
     logs = evidence.data
@@ -81,10 +81,11 @@ async def resolve(
 
 
 async def check_unmoved(admin: LogAdmin, scope: Scope) -> None:
-    """Passes when the logs still hold all that was read.
+    """Returns if the logs still hold everything that was read.
 
     Raises:
-        FatalError: records were deleted, a log was cut off, or a topic is gone or another one.
+        FatalError: records were deleted, a log was cut off, or a topic was deleted or created
+            again.
         RetriableError: the broker is away.
     """
     data = scope.evidence.data
@@ -96,8 +97,8 @@ async def check_unmoved(admin: LogAdmin, scope: Scope) -> None:
         topic = described.get(read.data.topic)
         if topic is None or topic.topic_id != scope.evidence.topic_ids[read.data.topic]:
             raise FatalError(
-                "the topic was deleted or created anew while it was read",
-                hint="start it again",
+                "the topic was deleted or created again while it was read",
+                hint="start the audit again",
                 topic=read.data.topic,
             )
         start, end = starts.get(read.data, -1), ends.get(read.data, -1)
@@ -111,7 +112,7 @@ def _check_named(bounds: Bounds, logs: Sequence[OffsetRange], what: str) -> None
         if data is not None and data not in known:
             raise ConfigError(
                 f"{data} is not audited, and cannot {what} anywhere",
-                hint="name a partition of the topics that are",
+                hint="name a partition of the audited topics",
             )
 
 
@@ -122,7 +123,7 @@ def _narrowed(log: OffsetRange, first: Bounds, until: Bounds) -> OffsetRange:
         if not log.start <= bound <= log.end:
             raise OffsetOutOfRangeError(
                 "the log does not hold this offset",
-                detail=f"it holds [{log.start}, {log.end}), up to the last stable offset",
+                detail=f"the log holds [{log.start}, {log.end}), up to the last stable offset",
                 hint="bounds are offsets; name a partition's own as TOPIC/PARTITION=OFFSET",
                 topic=log.data.topic,
                 partition=log.data.partition,

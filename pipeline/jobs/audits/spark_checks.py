@@ -1,6 +1,6 @@
-"""The checks that need Spark, over one scan that is kept in between.
+"""Runs the checks that need Spark, over one scan that Spark keeps for all of them.
 
-*Source*: protocols.md C6, D, F; facts: spark.md 6.
+*Source*: docs/protocols C6, D, F.
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ from stilltide.schemas.values import OffsetRange, TopicPartition
 
 
 class SparkFound(NamedTuple):
-    """What Spark found.
+    """The results of the checks that need Spark.
 
     Attributes:
         coordinated: the judgement of coordinated transactions.
-        first_undecided: where readers of each partition wait.
-        checks: the results of all checks that ran, in no order.
+        first_undecided: the record at which readers of each partition wait.
+        checks: the results of all checks that ran, in any order.
     """
 
     coordinated: Judgement
@@ -53,9 +53,9 @@ class SparkChecks:
     Args:
         spark: the session.
         config: the cluster.
-        plan: which checks.
-        progress: is called when a step begins.
-        scope: what is read.
+        plan: the checks to run.
+        progress: receives each step of the run.
+        scope: the ranges to read, and the evidence.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class SparkChecks:
     def run(
         self, native: NativeEvidence | None, ledgers: Sequence[OffsetLedger] | None
     ) -> SparkFound:
-        """Runs them; blocks.
+        """Runs the checks; blocks.
 
         Args:
             native: aborted ranges, for `Check.EQUIVALENCE`; None leaves out the check.
-            ledgers: of all partitions, for `Check.GAPS`; None leaves out the check.
+            ledgers: counts of all partitions, for `Check.GAPS`; None leaves out the check.
         """
         plan, evidence, compacted = self._plan, self._scope.evidence, self._scope.compacted
         decisions = decisions_of(self._spark, evidence)
@@ -131,7 +131,7 @@ class SparkChecks:
 
 
 def _held(stack: ExitStack, frame: DataFrame) -> DataFrame:
-    """The frame, kept by Spark until the stack unwinds."""
+    """The frame, persisted by Spark until the stack unwinds."""
     kept = frame.persist()
     stack.callback(kept.unpersist)
     return kept

@@ -1,6 +1,6 @@
-"""What readers of coordinated transactions wait for: the first undecided one of each partition.
+"""Finds the first undecided record of each partition, at which readers wait.
 
-*Source*: protocols.md D2: nothing behind an undecided record is handed out.
+*Source*: docs/protocols D2: a reader delivers no record past an undecided one.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ FirstUndecided = Mapping[TopicPartition, tuple[Offset, TxnId]]
 
 
 def first_undecided(transactions: DataFrame) -> FirstUndecided:
-    """Where each partition's first undecided record lies, and whose it is; blocks.
+    """The offset and transaction of each partition's first undecided record; blocks.
 
     Args:
-        transactions: as `by_transaction` returns them.
+        transactions: the frame that `by_transaction` returns.
     """
     first = (
         transactions.where(F.col(VISIBILITY) == Visibility.UNDECIDED)
@@ -42,15 +42,15 @@ def first_undecided(transactions: DataFrame) -> FirstUndecided:
 async def aged(
     connector: Connector, found: FirstUndecided, now_ms: int
 ) -> tuple[UndecidedRecord, ...]:
-    """The same with their ages, oldest first.
+    """The first undecided records with their ages, oldest first.
 
     Args:
-        connector: their cluster.
-        found: what `first_undecided` returned.
-        now_ms: milliseconds since 1970.
+        connector: the cluster that holds the records.
+        found: the result of `first_undecided`.
+        now_ms: the present time, milliseconds since 1970.
 
     Raises:
-        OffsetOutOfRangeError: retention has taken one of them meanwhile.
+        OffsetOutOfRangeError: retention has deleted one of the records meanwhile.
         RetriableError: the broker is away.
     """
     reader = connector.reader("audit", timestamps=True, fetching=Fetching.SCANNING)

@@ -1,11 +1,11 @@
-"""Verdicts, the kinds of findings that lead to them, and the records of a partition in numbers.
+"""Verdicts, the kinds of findings that lead to them, and counts of a partition's records.
 
-*Source*: protocols.md C6, D1-D3, D6; facts: spark.md 6 (valid, invalid, unknown, with evidence).
+*Source*: docs/protocols C6, D1-D3, D6.
 
 *Invariants*:
 - `written` is the sum of `visible`, `hidden`, `late`, `undecided` and `malformed`,
-- the verdict follows from the kinds found alone: any invalid kind makes it invalid, else any
-  unknown kind makes it unknown. Unknown is never reported as valid.
+- the kinds of the findings alone give the verdict: invalid with any invalid kind, else unknown with
+  any unknown kind. Unknown is never reported as valid.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What can be wrong, or beyond proof."""
+    """A kind of error, or of a fact that cannot be proved."""
 
     MISSING = "missing"
     """A committed transaction has fewer records on the partition than its marker says (C6)."""
@@ -35,7 +35,7 @@ class FindingKind(StrEnum):
     LATE = "late"
     """Records of a committed transaction at or past its end offset (D1)."""
     MIXED = "mixed"
-    """A transaction that committed on one partition and aborted on another, or the same."""
+    """A transaction that has both outcomes, on two partitions or on one."""
     MALFORMED = "malformed"
     """Records whose `txn` header is not exactly one value of 16 bytes (D)."""
     UNDECIDED = "undecided"
@@ -43,41 +43,42 @@ class FindingKind(StrEnum):
     ORPHAN = "orphan"
     """Undecided records of a transaction that has ended on another audited partition (D6).
 
-    Either the marker is on its way, or the transaction wrote here without registering; only the
-    second is still found by the next audit.
+    Either the marker is on its way, or the transaction wrote here without registering; the next
+    audit still finds the second case.
     """
     TRIMMED = "trimmed"
     """Records of a committed transaction are missing.
 
-    They may have lain below the log start, or the cleaner of a compacted topic has taken them.
+    The records may have been below the log start, or the cleaner of a compacted topic has removed
+    them.
     """
     BEYOND_END = "beyond-end"
-    """Records of a committed transaction are missing and may lie past the audited end."""
+    """Records of a committed transaction are missing and may be past the audited end."""
     UNPROMISED = "unpromised"
-    """Of no committed transaction in the range is the number of records still promised (C6).
+    """No marker with a record count is left for any committed transaction in the range (C6).
 
-    Snapshots have absorbed the markers: a number that nobody knows cannot be checked.
+    Snapshots have absorbed the markers, and a snapshot holds no counts, so none can be checked.
     """
     DIFFERENT = "different"
     """Kafka's read_committed and the filter by aborted-index show different records (F)."""
     RECOUNTED = "recounted"
-    """They differ on a compacted topic, whose cleaner may have run between the two reads."""
+    """The two differ on a compacted topic, whose cleaner may have run between the two reads."""
     UNCOVERED = "uncovered"
-    """What aborted in the range is not known: aborted-index is missing, behind or broken (F4)."""
+    """Aborted records of the range are unknown: aborted-index lacks them or is broken (F4)."""
     UNEXPLAINED = "unexplained"
     """Offsets of a topic that is not compacted hold neither a record nor a marker."""
     UNREAD = "unread"
-    """Spark read another number of records than the batches of the partition hold."""
+    """Spark read more or fewer records than the batches of the partition hold."""
     HANGING = "hanging"
-    """A native transaction is open, and no coordinator knows of it: nothing will ever end it."""
+    """A native transaction is open and unknown to every coordinator, so that none will end it."""
     OVERDUE = "overdue"
     """A native transaction is open for longer than its time-out."""
     UNASKED = "unasked"
-    """Whether open native transactions hang could not be asked."""
+    """The brokers did not answer which native transactions are open."""
     LEAKED = "leaked"
     """The table holds a record that no reader may see."""
     UNJUDGED = "unjudged"
-    """The table holds a record that cannot be judged: out of the range, undecided, compacted."""
+    """The table holds a record outside the range, undecided, or perhaps removed by a cleaner."""
     UNREADABLE = "unreadable"
     """The table cannot be read, or lacks the columns that name records."""
 
@@ -107,25 +108,27 @@ VERDICTS: Mapping[FindingKind, Verdict] = MappingProxyType(
         FindingKind.UNREADABLE: Verdict.UNKNOWN,
     }
 )
-"""What each kind makes of the audit."""
+"""The verdict to which each kind of finding leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionAudit:
-    """One partition's records in `[start_offset, end_offset)`; offsets of control records count.
+    """Counts of one partition's records in `[start_offset, end_offset)`.
 
     Attributes:
         topic: the partition's topic.
-        partition: its number.
-        start_offset: log start when the audit began.
-        end_offset: last stable offset when the audit began, exclusive.
-        written: every record that native read_committed shows.
-        visible: delivered by a reader once nothing before it is undecided; plain ones included.
-        hidden: of aborted transactions.
-        undecided: of transactions without an outcome here; withheld.
-        malformed: with a malformed `txn` header; withheld.
-        late: committed, at or past the end offset; withheld.
-        plain: without a `txn` header.
+        partition: the partition's number.
+        start_offset: first audited offset; by default the log start when the audit began.
+        end_offset: end of the audited offsets, exclusive; by default the last stable offset when
+            the audit began.
+        written: number of records that native read_committed shows.
+        visible: number of records that readers deliver, plain records included; a reader may still
+            have to wait for an undecided record in front of them.
+        hidden: number of records of aborted transactions.
+        undecided: number of records of transactions without an outcome here; withheld.
+        malformed: number of records with a malformed `txn` header; withheld.
+        late: number of records of committed transactions at or past the end offset; withheld.
+        plain: number of records without a `txn` header.
         digest: `schemas.digest.content_digest` of the visible records; None when not asked for.
     """
 
@@ -143,7 +146,7 @@ class PartitionAudit:
     digest: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types; the digest is a decimal string: it exceeds a double's integers."""
+        """The counts as JSON types; the digest is a decimal string, as it may exceed 2^53."""
         return asdict(self) | {"digest": None if self.digest is None else str(self.digest)}
 
 
@@ -152,15 +155,16 @@ class Finding:
     """Evidence of one finding.
 
     Attributes:
-        kind: what it is.
-        topic: where; None when it concerns several partitions.
-        partition: where, with `topic`; None when the finding concerns several partitions.
-        offset: first record concerned, or where the transaction began; None if unknown.
+        kind: kind of the finding.
+        topic: topic of the partition; None when the finding concerns several partitions.
+        partition: number of the partition; None when the finding concerns several partitions.
+        offset: offset of the first record concerned, or of the transaction's begin; None if
+            unknown.
         txn: the transaction; None for malformed headers.
-        expected: records that the marker promises, or that should be there; None when it is not
-            about counts.
-        found: records found.
-        detail: what else there is to say, in words.
+        expected: number of records that should be there, for example as the marker states; None
+            when the finding is not about counts.
+        found: number of records that are there.
+        detail: further facts as text.
     """
 
     kind: FindingKind
@@ -173,12 +177,12 @@ class Finding:
     detail: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types."""
+        """The finding as JSON types."""
         return asdict(self) | {"kind": self.kind.value, "txn": str(self.txn) if self.txn else None}
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Invalid before unknown before valid."""
+    """The worst of the verdicts: invalid before unknown before valid."""
     found = set(verdicts)
     if Verdict.INVALID in found:
         return Verdict.INVALID

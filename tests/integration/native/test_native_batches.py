@@ -111,9 +111,9 @@ async def test_it_stops_where_it_would_lose_or_mix(
     progress = tmp_path / "batch=0000000001" / "_progress.json"
     told = progress.read_text()
     progress.write_text('{"version": 2}')
-    with pytest.raises(FatalError, match="does not tell how far"):
+    with pytest.raises(FatalError, match="does not hold the progress"):
         append()
     (topic_id,) = [one.topic_id for one in (await admin.describe_topics([topic_name])).values()]
     progress.write_text(told.replace(topic_id.hex(), bytes(16).hex()))
-    with pytest.raises(FatalError, match="created anew"):
+    with pytest.raises(FatalError, match="created again"):
         append()

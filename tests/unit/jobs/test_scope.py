@@ -80,10 +80,10 @@ async def test_a_log_that_moved_is_refused(broker: MemoryBroker):
         await check_unmoved(admin, scope)
     assert caught.value.place == "orders/0@3"
     broker.delete_topic("orders")
-    with pytest.raises(FatalError, match="created anew"):
+    with pytest.raises(FatalError, match="created again"):
         await check_unmoved(admin, scope)
     broker.create_topic(TopicSpec("orders", 2))
-    with pytest.raises(FatalError, match="created anew"):
+    with pytest.raises(FatalError, match="created again"):
         await check_unmoved(admin, scope)
     await admin.close()
 

@@ -1,10 +1,9 @@
-"""Coordinated transactions: from grouped records to figures and findings.
+"""Judges coordinated transactions: makes figures and findings from grouped records.
 
-*Source*: protocols.md C6, D1-D4, D6, E8.
+*Source*: docs/protocols C6, D1-D4, D6, E8.
 
-*Invariants*: a record that cannot be judged makes the verdict unknown, never valid; a transaction
-whose count nothing promises any more, because a snapshot has absorbed its marker, is counted as
-unchecked.
+*Invariants*: a record that cannot be judged makes the verdict unknown, never valid. A transaction
+whose marker a snapshot has absorbed has no known record count, and is counted as unchecked.
 """
 
 from collections import Counter, defaultdict
@@ -28,13 +27,14 @@ class Judgement:
     """The judgement of the coordinated transactions on some partitions.
 
     Attributes:
-        partitions: in the order of the evidence's.
-        committed: distinct transactions, as a marker says, or a visible record.
-        aborted: distinct transactions, as a marker says, or a snapshot by name.
-        unchecked: committed ones whose number of records nothing promises any more (C6).
-        none_checked: there are committed ones in the range, and all of them are unchecked.
-        finding_counts: how many findings of each kind; kinds without any are absent.
-        findings: evidence, a bounded number of each kind.
+        partitions: counts of each partition, in the order of the evidence.
+        committed: number of distinct transactions with a commit marker or a visible record.
+        aborted: number of distinct transactions with an abort marker, or listed in a snapshot.
+        unchecked: number of committed transactions whose marker, with its record count, is gone
+            (C6).
+        none_checked: whether the range has committed transactions, and all are unchecked.
+        finding_counts: number of findings of each kind; kinds without findings are absent.
+        findings: listed findings, a bounded number of each kind.
     """
 
     partitions: tuple[PartitionAudit, ...]
@@ -53,14 +53,14 @@ def judge(
     evidence_max: int,
     compacted: Collection[str] = (),
 ) -> Judgement:
-    """Judges what `by_transaction` returned; several jobs, so `groups` had better be persisted.
+    """Judges the groups of `by_transaction`; runs several Spark jobs, so persist `groups` first.
 
     Args:
-        groups: with digests or without.
-        outcomes: of the decisions that classified the records of `groups`.
-        evidence: what those decisions were made from.
-        evidence_max: findings that are listed of each kind.
-        compacted: topics of which a cleaner may have taken records.
+        groups: the frame of `by_transaction`, with or without digests.
+        outcomes: the outcomes of the decisions that classified the records of `groups`.
+        evidence: the evidence that the decisions were made from.
+        evidence_max: number of findings of each kind to list.
+        compacted: compacted topics, whose cleaner may have removed records.
     """
     counts, findings = collect_findings(groups, outcomes, evidence_max, compacted)
     unmarked = Unmarked(0, 0, 0, (), others=True)
@@ -88,9 +88,9 @@ def coordinated_checks(
 
     Args:
         found: the judgement.
-        evidence_max: findings that are listed of each kind.
-        promises_required: whether counts are unknown when no committed transaction's could be
-            checked (C6).
+        evidence_max: number of findings of each kind to list.
+        promises_required: whether `Check.COUNTS` is unknown when the record count of no committed
+            transaction could be checked (C6).
     """
     findings = Findings(evidence_max)
     findings.add_all(found.finding_counts, found.findings)
@@ -108,7 +108,7 @@ def coordinated_checks(
 
 
 def _unpromised(unchecked: int) -> Finding:
-    """The counts of no transaction could be checked: that is not known to be right."""
+    """The finding that the record count of no transaction could be checked."""
     detail = (
         f"snapshots have absorbed the markers of all {unchecked} committed transactions in the"
         " range, and nothing else promises how many records they have"
@@ -153,7 +153,7 @@ def _mixed(txn: TxnId) -> Finding:
 
 
 def _distinct_transactions(evidence: TopicOutcomes) -> tuple[int, int]:
-    """How many have committed as markers say, and aborted as markers or snapshots say."""
+    """Numbers of transactions with a commit marker, and with an abort in a marker or snapshot."""
     current = [marker for marker in evidence.markers if of_current_topic(marker, evidence)]
     committed = {marker.txn for marker in current if marker.committed}
     aborted: defaultdict[int, set[int]] = defaultdict(set)

@@ -1,11 +1,11 @@
-"""Equivalence: our filter of aborted native records against Kafka's, over the same offsets.
+"""Equivalence: compares reading by aborted-index with Kafka's read_committed, at equal offsets.
 
-*Source*: protocols.md F, F4; facts: spark.md 3.2, 6.
+*Source*: docs/protocols F, F4.
 
 *Invariants*: only partitions whose index covers the range are compared; the others are unknown.
-Buckets whose count, bounds and hash agree hold the same records; of the first that differ, the
-records are named. On a compacted topic the cleaner may have run between the two reads: there a
-difference proves nothing.
+Buckets (ranges of offsets) with equal count, bounds and hash hold the same records; for the first
+buckets that differ, the finding names the records. On a compacted topic the cleaner may have run
+between the two reads: there a difference proves nothing.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,23 +20,23 @@ from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 BUCKETS_NAMED_MAX = 5
-"""Buckets of which the records that differ are looked up; two small reads for each."""
+"""Number of differing buckets whose records are looked up, by two small reads for each."""
 
 _KEYS = ["topic", "partition", "bucket"]
 _VALUES = ["rows", "offset", "last", "hash_high", "hash_low"]
 
 Reread = Callable[[OffsetRange], tuple[DataFrame, DataFrame]]
-"""The records of a range, as our filter keeps them and as Kafka shows them."""
+"""Reads a range twice: filtered by aborted-index, and by Kafka's read_committed."""
 
 
 class Comparison(NamedTuple):
-    """What is compared.
+    """The subject of a comparison.
 
     Attributes:
-        data: what was read.
+        data: the ranges that were read.
         uncovered: partitions whose aborted ranges are not known, and why.
-        compacted: topics whose cleaner may have run between the two reads.
-        reread: for the buckets that differ.
+        compacted: compacted topics, whose cleaner may have run between the two reads.
+        reread: reads a bucket that differs again, both ways.
     """
 
     data: Sequence[OffsetRange]
@@ -51,11 +51,11 @@ def check_equivalence(
     """Compares bucket by bucket, then record by record where they differ.
 
     Args:
-        ours: `bucket_sums` of what our filter keeps of the partitions that are covered; None when
-            there is none.
-        theirs: of what Kafka's read_committed shows of all.
-        of: what is compared.
-        evidence_max: findings that are listed of each kind.
+        ours: `bucket_sums` of the covered partitions, filtered by aborted-index; None when no
+            partition is covered.
+        theirs: `bucket_sums` of all partitions, by Kafka's read_committed.
+        of: the subject of the comparison.
+        evidence_max: number of findings of each kind to list.
     """
     findings = Findings(evidence_max)
     for place, why in sorted(of.uncovered.items()):
@@ -80,7 +80,7 @@ def check_equivalence(
 def _different(
     ours: DataFrame, theirs: DataFrame, data: Sequence[OffsetRange]
 ) -> list[OffsetRange]:
-    """The buckets that differ, as offsets."""
+    """The buckets that differ, as ranges of offsets."""
     ranges = {read.data: read for read in data}
     names = {name: f"their_{name}" for name in _VALUES}
     joined = ours.join(theirs.withColumnsRenamed(names), on=_KEYS, how="full_outer")
@@ -95,7 +95,7 @@ def _different(
 
 
 def _offsets(read: OffsetRange, bucket: int) -> OffsetRange:
-    """The part of the range that lies in a bucket."""
+    """The part of the range that belongs to a bucket."""
     first, end = bucket << BUCKET_BITS, (bucket + 1) << BUCKET_BITS
     return read._replace(start=Offset(max(first, read.start)), end=EndOffset(min(end, read.end)))
 
@@ -103,7 +103,7 @@ def _offsets(read: OffsetRange, bucket: int) -> OffsetRange:
 def _named(
     kind: FindingKind, read: OffsetRange, ours: DataFrame, theirs: DataFrame
 ) -> Iterator[Finding]:
-    """A finding for each run of records that only one of the two has."""
+    """A finding for each run of records that only one of the two frames has."""
     hashes = F.xxhash64("key", "value").alias("hash")
     mine = dict(ours.select("offset", hashes).collect())
     other = dict(theirs.select("offset", hashes).collect())

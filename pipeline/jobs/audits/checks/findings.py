@@ -1,12 +1,12 @@
 """From classified records to findings: one grouping of the data, then joins of small frames.
 
-*Source*: protocols.md C6, D1, D2, D6; facts: spark.md 6. DataFrame to DataFrame, except for
-`collect_findings`.
+*Source*: docs/protocols C6, D1, D2, D6. All functions map frames to frames, except for
+`collect_findings` and `find_unmarked`.
 
-*Invariants*: a transaction whose records are all there is complete, whatever the audited range
-cuts off; one that the range cuts and whose records are not all there is never called complete.
+*Invariants*: a transaction whose records are all there is complete, even if the audited range cuts
+through the transaction. If the range cuts through and records are missing, it is never complete.
 
-Refuses nothing; what cannot be proven is a finding of its own kind.
+Refuses nothing; a property that cannot be proved is a finding of its own kind.
 """
 
 from collections import Counter
@@ -29,11 +29,11 @@ class Unmarked(NamedTuple):
     """Transactions with visible records on a partition where no marker promises their number.
 
     Attributes:
-        total: how many they are.
-        uncounted: how many of them no marker calls committed anywhere.
-        mixed_count: how many of those have aborted on another partition.
-        mixed: the first of these, in order.
-        others: whether a marker promises the number of records of any of those in the range.
+        total: number of such transactions.
+        uncounted: number of them without a commit marker on any partition.
+        mixed_count: number of the uncounted ones that have aborted on another partition.
+        mixed: the first transactions counted in `mixed_count`, sorted.
+        others: whether a marker promises the record count of another transaction in the range.
     """
 
     total: int
@@ -46,9 +46,9 @@ class Unmarked(NamedTuple):
 def collect_findings(
     groups: DataFrame, outcomes: DataFrame, evidence_max: int, compacted: Collection[str] = ()
 ) -> tuple[Counter[FindingKind], list[Finding]]:
-    """How many findings of each kind there are, and the first `evidence_max` of each.
+    """The number of findings of each kind, and the first `evidence_max` of each kind.
 
-    Of topics that are `compacted` a missing record may be one that the cleaner took.
+    On `compacted` topics the cleaner may have removed a missing record.
     """
     counted = count_findings(groups, outcomes, compacted)
     found = withheld_findings(groups, outcomes).unionByName(counted)
@@ -101,7 +101,7 @@ def count_findings(
 
 
 def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> Unmarked:
-    """The transactions with visible records that no marker promises (C6)."""
+    """The transactions with visible records whose number no marker promises (C6)."""
     of_txn = outcomes.groupBy("txn").agg(
         F.max("committed").alias("committed"), F.max(~F.col("committed")).alias("aborted")
     )
@@ -134,7 +134,7 @@ def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> 
 def _completeness(compacted: Collection[str]) -> Column:
     """The kind of finding, or complete; a transaction wholly outside the range is complete.
 
-    All records present is proof enough, whatever the range cuts off.
+    A transaction with all its records is complete, even if the range cuts through it.
     """
     found, expected = F.col("found"), F.col("record_count")
     start, end = F.col("start_offset"), F.col("end_offset")
@@ -149,7 +149,7 @@ def _completeness(compacted: Collection[str]) -> Column:
 
 
 def _outside() -> Column:
-    """Whether a transaction lies wholly outside the range of its partition."""
+    """Whether a transaction is wholly outside the audited range of its partition."""
     start, end = F.col("start_offset"), F.col("end_offset")
     return (end <= F.col("range_start")) | (start >= F.col("range_end"))
 

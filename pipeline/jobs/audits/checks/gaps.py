@@ -1,9 +1,10 @@
-"""The gap ledger: every offset of a range is a record or a marker.
+"""Gaps: checks that every offset of a range holds a record or a marker.
 
-*Source*: facts: spark.md 6, 8 (false alarms from rows that are not an offset delta).
+*Source*: the number of rows in Spark is no proof of gaps, since markers and aborted records take
+offsets too; the batch headers of the log count all three.
 
-*Invariants*: markers and aborted records are counted, so they are no gap. Compaction makes gaps,
-so those of a compacted topic are figures; on any other topic they are findings.
+*Invariants*: offsets of markers and of aborted records are no gaps. Compaction makes gaps, so gaps
+of a compacted topic are figures; gaps of any other topic are findings.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,13 +21,13 @@ def check_gaps(
     compacted: Collection[str],
     evidence_max: int,
 ) -> CheckResult:
-    """Looks for offsets that hold nothing, and for records that Spark did not read.
+    """Looks for offsets without record or marker, and for records that Spark did not read.
 
     Args:
-        ledgers: finished, of what was read.
-        rows: records that Spark's read_committed gave of each partition.
-        compacted: topics that have gaps by design.
-        evidence_max: findings that are listed of each kind.
+        ledgers: finished ledgers of the ranges that were read.
+        rows: number of records of each partition that Spark read at read_committed.
+        compacted: compacted topics, which have gaps by design.
+        evidence_max: number of findings of each kind to list.
     """
     findings = Findings(evidence_max)
     for ledger in ledgers:

@@ -1,9 +1,9 @@
-"""Hanging transactions: open on a partition, and no coordinator will ever end them.
+"""Hanging transactions: native transactions that are open and that no coordinator will ever end.
 
-*Source*: protocols.md F; KIP-664; the judgement is `pipeline.core.native.hanging`.
+*Source*: docs/protocols F; KIP-664; the rule of judgement is in `pipeline.core.native.hanging`.
 
-*Invariants*: a transaction that its coordinator will still end is a figure; one that it should have
-ended by now makes the answer unknown.
+*Invariants*: an open transaction that its coordinator will still end is only a figure; an open
+transaction past its time-out makes the verdict unknown.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from stilltide.schemas.values import TopicPartition
 async def ask_open(
     native: NativeTransactions, data: Sequence[TopicPartition]
 ) -> list[OpenNativeTransaction] | FatalError:
-    """The open native transactions, or why the brokers do not say.
+    """The open native transactions, or the error with which the brokers refuse the question.
 
     Raises:
         RetriableError: a broker is away.
@@ -34,12 +34,12 @@ async def ask_open(
 def check_hanging(
     found: Sequence[OpenNativeTransaction] | FatalError, now_ms: int, evidence_max: int
 ) -> tuple[CheckResult, tuple[OpenNative, ...]]:
-    """Judges what brokers said; the open ones come oldest first.
+    """Judges the open transactions; returns them oldest first.
 
     Args:
-        found: what `ask_open` returned.
-        now_ms: when it was asked, milliseconds since 1970.
-        evidence_max: findings that are listed of each kind.
+        found: the result of `ask_open`.
+        now_ms: time of the question, milliseconds since 1970.
+        evidence_max: number of findings of each kind to list.
     """
     findings, shown = Findings(evidence_max), list[OpenNative]()
     if isinstance(found, FatalError):
@@ -68,6 +68,6 @@ def check_hanging(
 
 
 def _age_ms(one: OpenNativeTransaction, now_ms: int) -> int:
-    """Since it began, or last wrote where no coordinator knows it; clocks may differ."""
+    """Time since the begin, or since the last write if the begin is unknown; clocks may differ."""
     began_ms = one.transaction.started_at_ms if one.transaction is not None else None
     return max(0, now_ms - (one.producer.last_timestamp_ms if began_ms is None else began_ms))

@@ -1,12 +1,12 @@
 """Leaks: does a downstream table hold only records that readers may see?
 
-*Source*: protocols.md D1-D3, F; facts: spark.md 6. A table names the records that it was made of by
-the columns `topic`, `partition` and `offset`.
+*Source*: docs/protocols D1-D3, F. The columns `topic`, `partition` and `offset` of a table name the
+records that the table was made from.
 
-*Invariants*: whatever is not proved to be visible is a finding. Rows of topics that are not audited
-do not count.
+*Invariants*: a record that is not proved to be visible is a finding. Rows of topics that are not
+audited are ignored.
 
-Refuses: tables without those columns, as unknown.
+Refuses: tables without those columns; the verdict is then unknown.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -44,12 +44,12 @@ _UNJUDGED = (_OUTSIDE, Visibility.UNDECIDED, _COMPACTED)
 
 
 class Audited(NamedTuple):
-    """What tables are held against.
+    """The audited records with which tables are compared.
 
     Attributes:
-        records: that read_committed shows, with `visibility`, of all of `data`.
-        data: what was audited.
-        compacted: topics where a record may have been visible and is gone.
+        records: the records of `data` that read_committed shows, with the column `visibility`.
+        data: the audited ranges.
+        compacted: compacted topics, where a record that was visible may be gone.
     """
 
     records: DataFrame
@@ -64,9 +64,9 @@ def check_leaks(
 
     Args:
         spark: the session.
-        paths: of Parquet tables.
-        audited: what they are held against.
-        evidence_max: findings that are listed of each kind.
+        paths: paths of Parquet tables.
+        audited: the audited records.
+        evidence_max: number of findings of each kind to list.
     """
     findings, rows = Findings(evidence_max), 0
     topics = sorted({read.data.topic for read in audited.data})
@@ -115,7 +115,7 @@ def _look_up(placed: DataFrame, audited: Audited, path: str, findings: Findings)
 
 
 def _table(spark: SparkSession, path: str, findings: Findings) -> DataFrame | None:
-    """The records that a table names; None, and a finding, when it cannot say."""
+    """The records that a table names; None, and a finding, when the table cannot be read."""
     table, problem = None, ""
     try:
         with spark_errors(path):
@@ -133,7 +133,7 @@ def _table(spark: SparkSession, path: str, findings: Findings) -> DataFrame | No
 
 
 def _problem(types: Mapping[str, str]) -> str:
-    """What is wrong with the columns; empty when nothing is."""
+    """The problem of the columns; empty when they are as needed."""
     for name, wanted in _COLUMNS.items():
         found = types.get(name)
         if found is None:

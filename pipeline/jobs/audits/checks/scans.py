@@ -1,9 +1,10 @@
-"""What is computed from the records of topics, once for all checks.
+"""Aggregates of the records of topics, computed once for all checks.
 
-*Source*: facts: spark.md 6: count, first and last offset and a sum of row hashes for each stretch
-of offsets compare two reads without a join of rows. DataFrame to DataFrame.
+*Source*: count, first offset, last offset and a sum of row hashes of each bucket (a range of
+offsets) compare two reads without a join of rows. All functions map frames to frames.
 
-*Invariants*: hashes are sums of halves of 64 bits, exact up to 2^31 records in a group.
+*Invariants*: the two 32-bit halves of the 64-bit hashes are summed separately, so the sums are
+exact up to 2^31 records in a group.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -19,7 +20,7 @@ from stilltide.connectors.spark.read_committed import (
 )
 
 BUCKET_BITS = 12
-"""Of an offset: what lies in one bucket is compared as a whole."""
+"""Low bits of an offset that are dropped to get the number of its bucket."""
 
 _PLACE = ("topic", "partition")
 _HASH_HALF_BITS = 32
@@ -30,9 +31,10 @@ def committed_groups(records: DataFrame, decisions: Decisions, *, digest: bool) 
     """One row for each (topic, partition, bucket, txn, visibility) of a read_committed scan.
 
     Args:
-        records: of the Kafka source's schema, with headers.
-        decisions: what decides coordinated records.
-        digest: whether to add the content digest of what is visible; it costs as much as the scan.
+        records: records in the Kafka source's schema, with headers.
+        decisions: frames that decide the records of coordinated transactions.
+        digest: whether to add the content digest of visible records, which costs as much as the
+            scan.
     """
     digests = dict(zip(("digest_high", "digest_low"), digest_sums(delivered()), strict=True))
     return (
@@ -43,7 +45,7 @@ def committed_groups(records: DataFrame, decisions: Decisions, *, digest: bool) 
 
 
 def by_transaction(groups: DataFrame) -> DataFrame:
-    """The groups without buckets, as `pipeline.jobs.audits.checks.findings` takes them."""
+    """The groups summed over buckets, as `pipeline.jobs.audits.checks.findings` needs them."""
     sums = [name for name in ("rows", "digest_high", "digest_low") if name in groups.columns]
     return groups.groupBy(*_PLACE, "txn", VISIBILITY).agg(
         F.min("offset").alias("offset"), *(F.sum(name).alias(name) for name in sums)
@@ -51,7 +53,7 @@ def by_transaction(groups: DataFrame) -> DataFrame:
 
 
 def by_bucket(groups: DataFrame) -> DataFrame:
-    """The groups without transactions, as `bucket_sums` gives them of plain records."""
+    """The groups summed over transactions, in the form of `bucket_sums`."""
     return groups.groupBy(*_PLACE, "bucket").agg(
         F.min("offset").alias("offset"),
         F.max("last").alias("last"),
@@ -60,7 +62,7 @@ def by_bucket(groups: DataFrame) -> DataFrame:
 
 
 def bucket_sums(records: DataFrame) -> DataFrame:
-    """One row for each (topic, partition, bucket)."""
+    """Count, bounds and hash of the records of each (topic, partition, bucket)."""
     return records.groupBy(*_PLACE, _bucket()).agg(*_sums())
 
 

@@ -1,11 +1,11 @@
-"""What the readers of one consumer read.
+"""The partitions that each reader of one consumer reads.
 
 *Source*: connectors.ports, `LogReader`; docs/internals/kafka-clients.md, Consumers.
 
 *Invariants*: nothing is paused after an assignment, whatever the client has kept paused. Readers
 that share a consumer read different partitions.
 
-Everything here belongs to the consumer's thread; the inbox of a slot belongs to the loop.
+Everything here is used on the consumer's thread only; the inbox of a slot on the loop only.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ Positions = Mapping[TopicPartition, Offset]
 
 _MEET_S = 1.0
 _WAKE_S = 0.2
-"""How long a thread waits for an answer that only wakes the client; without it nothing is lost."""
+"""How long a thread waits for a broker's answer that only wakes the client and has no other use."""
 
 
 def client_partitions(positions: Positions) -> list[ClientPartition]:
-    """Positions as the client library takes them."""
+    """Positions in the type of the client library."""
     return [ClientPartition(data[0], data[1], offset) for data, offset in positions.items()]
 
 
 def client_names(partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
-    """Partitions as the client library takes them."""
+    """Partitions in the type of the client library."""
     return [ClientPartition(data[0], data[1]) for data in partitions]
 
 
@@ -41,10 +41,9 @@ class ReaderSlot:
     """One reader's assignment.
 
     Args:
-        inbox: takes what is read.
-        shown_out: called on the loop when the reader has fallen behind others that share the
-            consumer: the consumer reads for it no longer, and the reader has come to these
-            positions of that generation.
+        inbox: receives the messages.
+        shown_out: called on the loop when the consumer no longer reads for a reader that has fallen
+            behind others; takes the reader's generation and the positions that it has reached.
     """
 
     def __init__(
@@ -57,19 +56,22 @@ class ReaderSlot:
         self.fetched: frozenset[TopicPartition] = frozenset()
 
     def take_up(self, positions: Positions, generation: int) -> None:
-        """Reads these partitions from now on; none is paused."""
+        """Makes these partitions the assignment; none is paused."""
         self.generation = generation
         self.assigned = positions
         self.fetched = frozenset(positions)
 
     def clear(self) -> None:
-        """Reads nothing any more."""
+        """Removes the assignment."""
         self.assigned, self.fetched = {}, frozenset()
 
     def pause(
         self, consumer: Consumer, partitions: AbstractSet[TopicPartition]
     ) -> AbstractSet[TopicPartition]:
-        """Stops fetching those of the partitions that are assigned; returns those."""
+        """Pauses those of the partitions that are assigned, and returns them.
+
+        The client drops messages that it fetched ahead from a paused partition.
+        """
         chosen = partitions & self.assigned.keys()
         consumer.pause(client_names(chosen))
         self.fetched -= chosen
@@ -78,14 +80,14 @@ class ReaderSlot:
     def resume(
         self, consumer: Consumer, partitions: AbstractSet[TopicPartition]
     ) -> AbstractSet[TopicPartition]:
-        """Fetches again those of the partitions that are assigned; returns those."""
+        """Resumes those of the partitions that are assigned, and returns them."""
         chosen = partitions & self.assigned.keys()
         consumer.resume(client_names(chosen))
         self.fetched |= chosen
         return chosen
 
     def positions(self, consumer: Consumer) -> Positions:
-        """Positions behind what was read."""
+        """The offset after the last message that was read, for each partition."""
         positions = dict(self.assigned)
         for it in consumer.position(client_names(positions)):
             if it.offset >= 0:
@@ -94,7 +96,7 @@ class ReaderSlot:
 
 
 class Reached(NamedTuple):
-    """How far a slot has read when its consumer is replaced."""
+    """The positions and the paused partitions of a slot when its consumer is replaced."""
 
     slot: ReaderSlot
     positions: Positions
@@ -102,14 +104,14 @@ class Reached(NamedTuple):
 
 
 class Assignments:
-    """The slots of one consumer, and of those that replace it.
+    """The slots of one consumer, and of the consumers that replace it.
 
     Args:
-        only: the slot of the one reader; None: readers share the consumer, and each that assigns
-            has a slot.
+        only: the slot of the only reader; None: several readers share the consumer, each with its
+            own slot.
 
     Attributes:
-        slots: of the readers that read now.
+        slots: slots of the readers that have an assignment now.
         reading: whether the consumer has to be polled.
     """
 
@@ -123,7 +125,7 @@ class Assignments:
     def assign(
         self, consumer: Consumer, slot: ReaderSlot, positions: Positions, generation: int
     ) -> None:
-        """Reads these partitions from now on for this slot."""
+        """Replaces the assignment of this slot."""
         if self.only is None:
             self.leave(consumer, slot)
             consumer.incremental_assign(client_partitions(positions))
@@ -131,19 +133,19 @@ class Assignments:
         else:
             consumer.assign(client_partitions(positions))
         slot.take_up(positions, generation)
-        # The client keeps the pause of a partition over an assignment, and without one.
+        # The client keeps a partition paused over assignments, and while it is not assigned.
         if paused := self._paused & positions.keys():
             self.resume(consumer, slot, paused)
         self._meet(consumer, {data.topic for data in positions})
         self.reading = self.reading or bool(positions)
 
     def unassign(self, consumer: Consumer, slot: ReaderSlot) -> None:
-        """Has the only slot read nothing any more."""
+        """Removes the assignment of the only slot."""
         slot.clear()
         consumer.unassign()
 
     def leave(self, consumer: Consumer, slot: ReaderSlot) -> None:
-        """Has one of several slots read nothing any more."""
+        """Removes the assignment of one of several slots."""
         if slot in self.slots:
             self.slots = [it for it in self.slots if it is not slot]
             consumer.incremental_unassign(client_names(slot.assigned))
@@ -152,15 +154,15 @@ class Assignments:
     def pause(
         self, consumer: Consumer, slot: ReaderSlot, partitions: AbstractSet[TopicPartition]
     ) -> None:
-        """Stops fetching those of the partitions that are assigned."""
+        """Pauses those of the partitions that are assigned."""
         self._paused |= slot.pause(consumer, partitions)
 
     def resume(
         self, consumer: Consumer, slot: ReaderSlot, partitions: AbstractSet[TopicPartition]
     ) -> None:
-        """Fetches again those of the partitions that are assigned, from where they are.
+        """Resumes those of the partitions that are assigned, from their positions.
 
-        Also wakes the client's threads, which look only once a second at what was resumed.
+        Also wakes the client's threads, which look at resumed partitions only once a second.
         """
         resumed = slot.resume(consumer, partitions)
         self._paused -= resumed
@@ -172,7 +174,7 @@ class Assignments:
     def by_slot(self, messages: list[Message]) -> Iterable[tuple[ReaderSlot | None, list[Message]]]:
         """Groups messages by the slot that reads their partition.
 
-        None: the message names no partition, or one that nobody reads now.
+        None: the message names no partition, or a partition that no reader reads now.
         """
         if self.only is not None or not messages:
             return [(self.only, messages)] if messages else []
@@ -185,14 +187,14 @@ class Assignments:
         return shares.items()
 
     def reached(self, consumer: Consumer) -> list[Reached]:
-        """How far each slot has read, and what it has paused."""
+        """The positions and the paused partitions of each slot."""
         return [
             Reached(slot, slot.positions(consumer), slot.assigned.keys() - slot.fetched)
             for slot in self.slots
         ]
 
     def forget_consumer(self) -> None:
-        """Another consumer takes over, which has met no topic and paused nothing.
+        """Forgets known topics and pauses: another consumer takes over, which has neither.
 
         Slots that share the consumer have to be assigned again.
         """
@@ -202,7 +204,7 @@ class Assignments:
             self.slots = []
 
     def _meet(self, consumer: Consumer, topics: set[str]) -> None:
-        """Asks for the leaders of further topics; without that the client asks within a second."""
+        """Asks for the leaders of new topics now; by itself the client asks within a second."""
         new = topics - self._met
         if self._met and new:
             with contextlib.suppress(KafkaException):

@@ -1,7 +1,7 @@
 """A reader of columns.
 
-*Source*: connectors.ports.copying, `ColumnReader`. Half the cost of a reader of records: no
-object is made for a record in addition to the client's own.
+*Source*: connectors.ports.copying, `ColumnReader`. Reading columns costs half as much as reading
+records, because no object is made for a record in addition to the client's own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from stilltide.schemas.values import Offset, TopicPartition
 
 
 class KafkaColumnReader:
-    """A `ColumnReader`. Belongs to the loop of its first `assign`."""
+    """A `ColumnReader`. To be used on the event loop of its first `assign` only."""
 
     def __init__(self, config: KafkaConfig, client_id: str) -> None:
         self._slot = ReaderSlot(Inbox(config.reader_records_max))
@@ -28,7 +28,7 @@ class KafkaColumnReader:
         self._thread = ConsumerThread(config, options, self._slot)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces what is read; nothing is paused afterwards."""
+        """Replaces the assignment; no partition is paused afterwards."""
         generation, wanted = self._slot.inbox.next_generation(), dict(positions)
         await self._thread.submit(
             lambda it: self._thread.assignments.assign(it, self._slot, wanted, generation)
@@ -39,11 +39,11 @@ class KafkaColumnReader:
         return by_columns(await self._thread.take(self._slot))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching; what was fetched already may still be returned."""
+        """Pauses partitions; records that were fetched already may still be returned."""
         self._thread.pause(self._slot, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from where they stand."""
+        """Fetches paused partitions again from their positions."""
         self._thread.resume(self._slot, partitions)
 
     async def close(self) -> None:
@@ -52,7 +52,7 @@ class KafkaColumnReader:
 
 
 def by_columns(items: Sequence[Item]) -> list[Columns | EndReached]:
-    """What a column reader returns: runs of one partition, and ends."""
+    """Messages and ends as a column reader returns them: in runs of one partition."""
     return [it if isinstance(it, EndReached) else _columns(*it) for it in by_partition(items)]
 
 

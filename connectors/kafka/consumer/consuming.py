@@ -1,19 +1,20 @@
 """One confluent-kafka consumer and the thread that polls it, for one reader or for several.
 
-*Source*: kafka.md 2, 7; connectors.ports, `LogReader`.
+*Source*: docs/internals/kafka-clients.md; connectors.ports, `LogReader`.
 
-*Invariants*: orders reach the consumer on the thread only, so what a poll brought always belongs
-to the assignment made before it; everything reaches the loop in the order it was read. A consumer
-that no broker serves is replaced by another consumer, which reads on from the same positions.
-Readers that share a consumer do not wait for each other: a reader that falls behind is shown out.
+*Invariants*: only the thread carries out orders (assign, pause, resume, commit), so the messages of
+a poll always belong to the assignment before the poll; messages reach the loop in the order they
+were read. A consumer that no broker serves is replaced by another consumer, which reads on from the
+same positions. Readers that share a consumer do not wait for each other: a reader that falls behind
+gets a consumer of its own.
 
-The loop orders nothing of the consumer itself, not even a pause: the client lets in one caller at a
-time, and a thread that polls again and again keeps everyone else out, measured for seconds. While a
-backlog lasts, the thread rests and the loop fetches for itself what is there (`PollLease`): only
-after all that the thread brought has been read, and only of the assignment that the loop knows.
+The loop never orders a call itself, not even a pause: the client admits one caller at a time, and a
+thread that polls again and again keeps other callers out, measured for seconds. While a backlog
+lasts, the thread rests and the loop calls `consume` (`PollLease`): only after the loop has read all
+messages that the thread brought, and only for the assignment that the loop knows.
 
-Refuses to be clever about waiting: `consume(n, timeout)` would sit out its time-out to fill n, so
-the thread polls for the first message and takes along what has been fetched already.
+Never waits in `consume`: `consume(n, timeout)` waits for its whole time-out to fill n. So the
+thread polls for the first message, and then consumes what has been fetched already.
 """
 
 import asyncio
@@ -35,49 +36,49 @@ from stilltide.connectors.kafka.logs import LOGGER, ClientLog
 from stilltide.schemas.values import TopicPartition
 
 POLL_S = 0.02
-"""A thread that has just read or obeyed looks for orders this often; a look takes 40 us."""
+"""Time between two looks for orders after messages or an order; a look takes 40 us."""
 
 _REST_S = 0.1
-"""And so often after a rest of half a second."""
+"""Longest time between two looks for orders; reached after half a second without messages."""
 
 _REST_GROWTH = 1.2
 
 _BATCH_RECORDS = 1000
 _BACKLOG_RECORDS = _BATCH_RECORDS // 2
-"""A poll that brings so many leaves the next ones to the loop."""
+"""After a poll with so many records, the loop polls instead of the thread."""
 _LEASE_RECORDS = 200
-"""So few are still in the processor's cache when the last of them is handled."""
+"""Records of one poll by the loop: few enough to stay in the processor's cache until handled."""
 _CLOSE_S = 10.0
 
 
 class Membership(Protocol):
-    """What a member of a group does with its consumer, on the consumer's thread."""
+    """A group member's part of the consumer's thread."""
 
     def is_overtaken(self) -> bool:
-        """Whether a rebalance came that was not carried out; what was read with it is dropped."""
+        """Whether a rebalance waits to be carried out; messages read meanwhile are dropped."""
         ...
 
     def rebalance(self, consumer: Consumer) -> None:
-        """Carries the rebalance out."""
+        """Carries out the rebalance."""
         ...
 
     def rejoin(self, consumer: Consumer) -> None:
-        """Joins the group with a new consumer; the membership of the consumer before is lost."""
+        """Joins the group with a new consumer; the membership of the old consumer is lost."""
         ...
 
 
 class ConsumerThread:
-    """Runs one consumer; made, ordered about and closed on the loop.
+    """Runs one consumer on a thread; all methods are called on the loop, except `post`.
 
     Args:
         config: the cluster.
-        options: librdkafka's.
-        slot: of the one reader; None: readers share the consumer, each with a slot of its own.
-        membership: of the group that assigns partitions; None: the readers assign them.
+        options: options of librdkafka.
+        slot: slot of the only reader; None: readers share the consumer, each with its own slot.
+        membership: membership in the group that assigns partitions; None: the readers assign them.
 
     Attributes:
-        address: of the cluster, in errors.
-        assignments: what the readers read; orders change it.
+        address: the cluster's address, for errors.
+        assignments: the readers' assignments, changed by orders.
     """
 
     _consumer: Consumer
@@ -102,32 +103,32 @@ class ConsumerThread:
 
     @property
     def ended(self) -> bool:
-        """Whether it has been closed, or has died."""
+        """Whether the thread was closed, or has died."""
         return self._orders.ended
 
     def submit(self, action: Action) -> "asyncio.Future[None]":
         """Has the thread run `action` between two polls, in the order of submission.
 
         Raises:
-            FatalError: closed, or the client library refuses the options.
+            FatalError: the reader is closed, or the client library refuses the options.
         """
         self._start()
         return self._orders.submit(action)
 
     def post(self, call: Callable[..., None], *args: object) -> None:
-        """Runs `call` on the loop, after all that was posted before; on the thread."""
+        """Runs `call` on the loop, after all calls posted before; called on the thread."""
         self._orders.post(call, *args)
 
     async def take(self, slot: ReaderSlot) -> Sequence[Item]:
         """The next items of a slot; see `LogReader.read`."""
         if self._lease.lent:
-            await asyncio.sleep(0)  # a reader that need not wait must not keep others waiting
+            await asyncio.sleep(0)  # gives other tasks a turn, since `fetch` never waits
             if items := self.fetch(slot):
                 return items
         return await slot.inbox.take()
 
     def fetch(self, slot: ReaderSlot) -> Sequence[Item]:
-        """The next items, read on the loop; nothing where only the thread can read."""
+        """The next items, read on the loop; empty when only the thread may read."""
         if not slot.inbox.is_read_up or not self._lease.begin():
             return ()
         messages: list[Message] = []
@@ -146,20 +147,23 @@ class ConsumerThread:
         return items
 
     def pause(self, slot: ReaderSlot, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching those of the partitions that are assigned."""
+        """Pauses those of the partitions that are assigned.
+
+        The client drops messages that it fetched ahead from a paused partition.
+        """
         wanted = frozenset(partitions)
         self.submit(lambda it: self.assignments.pause(it, slot, wanted))
 
     def resume(self, slot: ReaderSlot, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches again those of the partitions that are assigned, from where they are."""
+        """Resumes those of the partitions that are assigned, from their positions."""
         wanted = frozenset(partitions)
         self.submit(lambda it: self.assignments.resume(it, slot, wanted))
 
     async def close(self) -> None:
-        """Ends thread and consumer; every later `take` of its only reader raises `FatalError`.
+        """Ends thread and consumer; every later `take` of the only reader raises `FatalError`.
 
-        Readers that share the consumer have left by then; one whose `shown_out` is on its way may
-        read with another consumer.
+        Readers that share the consumer have to leave before. A reader whose call of `shown_out` is
+        not yet made may read with another consumer by then.
         """
         self._orders.end()
         if (only := self.assignments.only) is not None:
@@ -169,7 +173,7 @@ class ConsumerThread:
             self._orders.drop()
 
     def closed_error(self) -> FatalError:
-        """What calls of a closed reader raise."""
+        """The error that calls of a closed reader raise."""
         return self._orders.closed_error()
 
     def _start(self) -> None:
@@ -202,7 +206,7 @@ class ConsumerThread:
                     self._lease.rest()
                 elif not self.assignments.reading:
                     self._orders.ordered.wait()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the loop must hear of it
+        except Exception as error:  # noqa: BLE001 - every error must reach the loop
             # A dead thread must not look like a silent topic.
             LOGGER.exception("the thread of reader %s died", self._client_id)
             self._orders.ended = True
@@ -239,11 +243,12 @@ class ConsumerThread:
                 batch = PolledBatch(slot.generation, items, sum(map(len, brought)))
                 slot.inbox.count_in(batch)
                 if self.assignments.only is not None and len(items) >= _BACKLOG_RECORDS:
-                    self._lease.lend()  # first: nothing else tells a loop that waits again
+                    # Before the post: nothing else tells a loop that waits in `take` of the lease.
+                    self._lease.lend()
                 self.post(slot.inbox.arrive, batch)
 
     def _show_out(self, consumer: Consumer) -> None:
-        """A reader that has fallen behind holds up no other: it goes on by itself."""
+        """Takes readers that have fallen behind off this consumer, so that others need not wait."""
         for slot in self.assignments.slots:
             if not slot.inbox.has_space():
                 positions, generation = slot.positions(consumer), slot.generation
@@ -251,7 +256,7 @@ class ConsumerThread:
                 self.post(slot.shown_out, generation, positions)
 
     def _replace(self, stuck: Consumer, missing: str) -> None:
-        """Reads on with a new consumer from the same positions; what is paused stays so."""
+        """Reads on with a new consumer from the same positions; paused partitions stay paused."""
         self._health.note_replaced(missing)
         reached = self.assignments.reached(stuck)
         stuck.close()

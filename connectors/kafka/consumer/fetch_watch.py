@@ -1,11 +1,12 @@
-"""Whether a consumer is stuck, told from librdkafka's own statistics.
+"""Detects from librdkafka's own statistics that a consumer is stuck.
 
-*Source*: librdkafka's STATISTICS.md; its issues 5301 and 5511: a client that was told of no brokers
-while it looked for them may look no more. It says nothing then, and reads nothing.
+*Source*: librdkafka's STATISTICS.md, and its issues 5301 and 5511: a client that receives an answer
+without brokers while it looks for brokers may stop looking. The client then reads nothing, and
+reports no error.
 
-*Invariants*: a partition that is read, or stands at its end, is served: a broker answers a fetch
-within `fetch.wait.max.ms`, with or without records. Looks that come together, after a call that
-kept the consumer's thread, are of the past and count as one.
+*Invariants*: a partition counts as served while records arrive, and also at its end: a broker
+answers a fetch within `fetch.wait.max.ms`, with or without records. Reports that arrive together,
+after a long call on the consumer's thread, are out of date and count as one look.
 """
 
 import json
@@ -16,14 +17,14 @@ from typing import Any
 from stilltide.schemas.values import TopicPartition
 
 LOOKS = 3
-"""So many in a row show that a consumer is stuck; between two a partition may change its leader."""
+"""Looks in a row that show a stuck consumer; more than one, as a leader may just be changing."""
 
 
 class FetchWatch:
     """Looks at the statistics of one consumer.
 
     Args:
-        period_s: between two looks.
+        period_s: time between two looks.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -34,12 +35,12 @@ class FetchWatch:
     def look(
         self, statistics: str, fetched: Collection[TopicPartition], now_s: float
     ) -> str | None:
-        """What has been missing for `LOOKS` looks, for people.
+        """What has been missing for `LOOKS` looks, as text for the log; None if nothing.
 
         Args:
-            statistics: one report of the client.
-            fetched: what it should fetch by now; what is paused is not.
-            now_s: on a clock that only goes forward.
+            statistics: one report of the client, as JSON.
+            fetched: the partitions that the client should fetch now, without paused ones.
+            now_s: the time of a monotonic clock.
         """
         if now_s - self._looked_s < self._period_s / 2:
             return None
@@ -58,13 +59,13 @@ class FetchWatch:
 
 
 def _partition(found: Mapping[str, Any], data: TopicPartition) -> Mapping[str, Any]:
-    """What is said of a partition; nothing, if it is not known yet."""
+    """The statistics of a partition; empty if the client does not know the partition yet."""
     topic = found["topics"].get(data.topic, {"partitions": {}})
     return topic["partitions"].get(str(data.partition), {})
 
 
 def _is_served(partition: Mapping[str, Any], heard: Collection[int]) -> bool:
-    # With records in hand the client asks for no more.
+    # With enough records fetched ahead, the client sends no fetch.
     return partition.get("fetchq_cnt", 0) > 0 or (
         partition.get("fetch_state") == "active" and partition.get("broker") in heard
     )

@@ -1,14 +1,14 @@
-"""A group member's side of its consumer: rebalances, positions and commits, on the thread.
+"""A group member's calls of its consumer: rebalances, positions and commits, on the thread.
 
-*Source*: connectors.ports, `GroupReader`; kafka.md 2.
+*Source*: connectors.ports, `GroupReader`; docs/internals/kafka-clients.md, Consumers.
 
 *Invariants*: every assigned partition has a position before it is read; `revoked` reaches the loop
-before anything of the next assignment. Nothing is committed or moved for an assignment that has
-ended, even before the loop knows of the end.
+before any message of the next assignment. For an assignment that has ended, the thread neither
+commits nor moves positions, even before the loop knows of the end.
 
-Assignment is eager: a rebalance takes everything back first. The client's callbacks only note what
-happened, and the thread acts on it after its poll: a callback may run in the middle of a
-`consume`, whose messages would then belong partly to the old and partly to the new assignment.
+Assignment is eager: a rebalance first revokes all partitions. The client's callbacks only note what
+happened, and the thread acts after its poll: a callback may run in the middle of a `consume`, whose
+messages would then belong partly to the old and partly to the new assignment.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ from stilltide.schemas.values import Offset, TopicPartition
 
 
 class MemberCalls(NamedTuple):
-    """Calls to the reader, on the loop.
+    """Calls of the reader that the member posts to the loop.
 
     Attributes:
-        assigned: number of the rebalance, positions, and what the group had committed.
-        revoked: number of the rebalance, and what was taken away.
-        commit_answered: why the commit under way failed, if it did.
+        assigned: takes the number of the rebalance, positions, and the group's commits.
+        revoked: takes the number of the rebalance, and the revoked partitions.
+        commit_answered: takes the error of the commit under way, or None.
     """
 
     assigned: Callable[[int, Positions, Mapping[TopicPartition, Committed]], None]
@@ -46,14 +46,15 @@ class GroupMember:
 
     Args:
         config: the cluster.
-        client_id: of the consumer.
+        client_id: client id of the consumer.
         group: name of the group.
-        from_start: where a partition without a committed offset is read from: log start, or end.
-        slot: of the reader.
-        calls: to the reader.
+        from_start: whether a partition without a committed offset is read from the log start, or
+            from the log end.
+        slot: slot of the reader.
+        calls: calls of the reader.
 
     Attributes:
-        thread: of the consumer.
+        thread: thread of the consumer.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class GroupMember:
         self.thread.assignments.reading = True  # assignments come from polls
 
     def rejoin(self, consumer: Consumer) -> None:
-        """Joins as another member; what the group has given to the member before is lost."""
+        """Joins as another member; the assignment of the old member is lost."""
         self._granted, self._withdrawn = None, True
         failure = RetriableError(f"group {self._group} was lost", hint="commit again")
         self.thread.post(self._calls.commit_answered, failure)
@@ -104,12 +105,12 @@ class GroupMember:
     def move(
         self, consumer: Consumer, positions: Positions, generation: int, rebalance: int
     ) -> None:
-        """Reads from other positions, unless a rebalance came that the loop did not know of."""
+        """Reads from other positions, unless a rebalance came that the loop does not know of."""
         if rebalance == self._rebalances:
             self.thread.assignments.assign(consumer, self._slot, positions, generation)
 
     def commit(self, consumer: Consumer, offsets: list[ClientPartition], rebalance: int) -> None:
-        """Commits, unless the offsets are of an assignment that has ended."""
+        """Commits, unless the offsets belong to an assignment that has ended."""
         if rebalance == self._rebalances:
             consumer.commit(offsets=offsets)
         else:
@@ -117,11 +118,11 @@ class GroupMember:
             self.thread.post(self._calls.commit_answered, failure)
 
     def is_overtaken(self) -> bool:
-        """Whether a rebalance came that was not carried out."""
+        """Whether a rebalance waits to be carried out."""
         return self._withdrawn or self._granted is not None
 
     def rebalance(self, consumer: Consumer) -> None:
-        """Carries a rebalance out."""
+        """Carries out a rebalance."""
         if self._withdrawn:
             self._withdrawn = False
             self._rebalances += 1
@@ -132,7 +133,7 @@ class GroupMember:
             self._take_up(consumer, self._granted)
 
     def _take_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Resolves positions and starts to read; on failure the next round tries again."""
+        """Resolves positions and begins to read; after a failure the next round tries again."""
         try:
             found, positions = self._resolve(consumer, partitions)
         except RetriableError as error:
@@ -148,7 +149,7 @@ class GroupMember:
     def _resolve(
         self, consumer: Consumer, partitions: list[TopicPartition]
     ) -> tuple[dict[TopicPartition, Committed], Positions]:
-        """What is committed, and positions: without a commit, the log start or end."""
+        """The group's commits, and positions: without a commit, the log start or the log end."""
         timeout_s, address = self._config.request_timeout_s, self.thread.address
         try:
             found = _committed(consumer, partitions, timeout_s)
@@ -162,7 +163,7 @@ class GroupMember:
 
     def _note_granted(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         self._granted = [TopicPartition(it.topic, it.partition) for it in partitions]
-        # Without this call the client would assign them now, without positions.
+        # Without this call the client would assign the partitions now, without positions.
         consumer.assign([])
 
     def _note_withdrawn(self, consumer: Consumer, _: list[ClientPartition]) -> None:
@@ -171,7 +172,7 @@ class GroupMember:
         self.thread.assignments.unassign(consumer, self._slot)
 
     def _note_committed(self, error: KafkaError | None, partitions: list[ClientPartition]) -> None:
-        """The broker's answer to a commit."""
+        """Passes on the broker's answer to a commit."""
         causes = [error, *(it.error for it in partitions)]
         cause = next((it for it in causes if it is not None), None)
         failure = None
@@ -184,7 +185,7 @@ class GroupMember:
 def _committed(
     consumer: Consumer, partitions: list[TopicPartition], timeout_s: float
 ) -> dict[TopicPartition, Committed]:
-    """What the group has committed, of partitions for which it has."""
+    """The group's commits, without partitions that have none."""
     found: dict[TopicPartition, Committed] = {}
     for it in consumer.committed(client_names(partitions), timeout_s):
         if it.error is not None:

@@ -1,12 +1,12 @@
 """A reader whose partitions come from a consumer group.
 
-*Source*: connectors.ports, `GroupReader`; kafka.md 2.
+*Source*: connectors.ports, `GroupReader`; docs/internals/kafka-clients.md, Consumers.
 
-*Invariants*: a commit is sent only for partitions held now, because the broker itself accepts a
-member's commit for a partition of another. A closed reader calls neither `assigned` nor `revoked`.
+*Invariants*: a commit is sent only for partitions held now, because the broker accepts a member's
+commit for another member's partition. A closed reader calls neither `assigned` nor `revoked`.
 
-This is the loop's side; the thread's is `GroupMember`. Each rebalance has a number, by which the
-thread knows whether the loop speaks of the assignment that holds now.
+This module runs on the loop, `GroupMember` on the consumer's thread. Each rebalance has a number,
+by which the thread knows whether an order of the loop refers to the present assignment.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Revoked = Callable[[Sequence[TopicPartition]], None]
 
 
 class KafkaGroupReader:
-    """A `GroupReader`. Belongs to the loop of its `subscribe`; subscribes once."""
+    """A `GroupReader`. Subscribes once; to be used on the event loop of `subscribe` only."""
 
     _assigned: Assigned
     _revoked: Revoked
@@ -50,7 +50,7 @@ class KafkaGroupReader:
             calls=MemberCalls(self._note_assigned, self._note_revoked, self._answer_commit),
         )
         self._thread = self._member.thread
-        self._rebalance = 0  # the last that the loop knows of
+        self._rebalance = 0  # number of the last rebalance that the loop knows of
         self._held: frozenset[TopicPartition] = frozenset()
         self._found: Mapping[TopicPartition, Committed] = {}
         self._closed = False
@@ -64,10 +64,10 @@ class KafkaGroupReader:
         await self._thread.submit(lambda it: self._member.join(it, list(topics)))
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Moves to other positions in partitions that the group has given.
+        """Moves to other positions in partitions that are assigned to this member.
 
         Raises:
-            FencedError: the group has given one of them to another member.
+            FencedError: a partition is not assigned to this member any more.
         """
         self._check_held(positions)
         generation, wanted = self._slot.inbox.next_generation(), dict(positions)
@@ -79,19 +79,19 @@ class KafkaGroupReader:
         return _runs(await self._thread.take(self._slot))
 
     def read_now(self) -> Sequence[Run | EndReached]:
-        """What can be had without waiting; see `GroupReader.read_now`."""
+        """Records that can be read without waiting; see `GroupReader.read_now`."""
         return _runs(self._thread.fetch(self._slot))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching; what was fetched already may still be returned."""
+        """Pauses partitions; records that were fetched already may still be returned."""
         self._thread.pause(self._slot, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from where they are."""
+        """Fetches paused partitions again from their positions."""
         self._thread.resume(self._slot, partitions)
 
     def committed(self, data: TopicPartition) -> Committed | None:
-        """What was committed at the assignment; see `GroupReader.committed`."""
+        """The group's commit as of the assignment; see `GroupReader.committed`."""
         return self._found.get(data)
 
     async def commit(
@@ -113,10 +113,10 @@ class KafkaGroupReader:
         ]
         try:
             async with asyncio.timeout(self._request_timeout_s):
-                # The client's answers name no question, so there is one at a time.
+                # The client's answers do not name their commit, so one commit at a time is sent.
                 while self._committing is not None:
                     await asyncio.wait([self._committing])
-                # Kept here, because the answer may overtake the news that the question was sent.
+                # Set before the order: the broker's answer may arrive before the order is done.
                 sent = self._committing = asyncio.get_running_loop().create_future()
                 try:
                     await self._thread.submit(
@@ -125,7 +125,7 @@ class KafkaGroupReader:
                 except ConnectorError as error:
                     self._answer_commit(error)
                     raise
-                # The question goes on without us after a time-out; its answer ends it.
+                # After a time-out the commit stays under way until its answer arrives.
                 await asyncio.shield(sent)
         except TimeoutError:
             raise RetriableError(
@@ -155,12 +155,12 @@ class KafkaGroupReader:
             sent.set_result(None)
         else:
             sent.set_exception(failure)
-            # After a time-out nobody waits for it.
+            # After a time-out no caller waits for the error; this marks it as seen.
             sent.exception()
 
     def _note_revoked(self, rebalance: int, partitions: Sequence[TopicPartition]) -> None:
         if self._closed:
-            return  # the news was on its way when the reader was closed
+            return  # the call was posted before the reader was closed
         self._rebalance = rebalance
         self._held = frozenset()
         self._found = {}

@@ -1,9 +1,10 @@
-"""What goes wrong with a consumer, and which of its readers receive the error.
+"""Decides which readers of a consumer receive an error, and when the consumer must be replaced.
 
-*Source*: kafka.md 7; connectors.ports, `LogReader.read`.
+*Source*: docs/internals/kafka-clients.md, "Which version, and a known fault"; connectors.ports,
+`LogReader.read`.
 
 *Invariants*: an error that names a partition reaches the reader of that partition, any other error
-reaches all readers. An error that passes (the broker is away) ends no reader.
+reaches all readers. A temporary error (the broker is away) ends no reader.
 
 Everything here runs on the consumer's thread, within a poll or after it; `sorted_out` also runs on
 the loop while the loop holds the consumer's lease.
@@ -26,11 +27,11 @@ from stilltide.connectors.kafka.logs import LOGGER
 
 
 class ConsumerHealth:
-    """The health of one consumer, and of those that replace it.
+    """The health of one consumer, and of the consumers that replace it.
 
     Args:
         config: the cluster.
-        client_id: in the log.
+        client_id: the client's name in the log.
         assignments: the readers of the consumer.
         post: runs a call on the loop.
 
@@ -57,7 +58,7 @@ class ConsumerHealth:
         self._all_down = self._was_replaced = False
 
     def watch_new_consumer(self) -> None:
-        """Forgets the statistics of the consumer before."""
+        """Forgets the statistics of the old consumer."""
         self._watch = FetchWatch(self.look_s)
         self.missing = None
 
@@ -67,7 +68,7 @@ class ConsumerHealth:
         self.missing = self._watch.look(statistics, fetched, time.monotonic())
 
     def note_error(self, error: KafkaError) -> None:
-        """Reports an error of the client; one of several brokers away is none, all away is."""
+        """Reports an error of the client; ignores that a broker is away unless all brokers are."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - the client's public name
             self._all_down = True
         elif error.code() in AWAY and not self._all_down:
@@ -92,7 +93,7 @@ class ConsumerHealth:
         self._was_replaced = True
 
     def sorted_out(self, messages: list[Message], slot: ReaderSlot | None) -> list[Item]:
-        """The records and ends among the messages; errors among them are reported."""
+        """Returns the records and ends among the messages, and reports the errors among them."""
         items, failed = sort_out(messages)
         if items and slot is not None:
             self._all_down = self._was_replaced = False
@@ -115,5 +116,5 @@ class ConsumerHealth:
             if isinstance(failure, RetriableError):
                 self._post(slot.inbox.away, failure)
             else:
-                slot.fetched = frozenset()  # the fetch watch expects no more of it
+                slot.fetched = frozenset()  # the fetch watch expects no more records of this slot
                 self._post(slot.inbox.fail, slot.generation, failure)

@@ -1,12 +1,13 @@
-"""What a consumer's thread has brought and the loop has not read yet.
+"""Messages that a consumer's thread has read and the loop has not taken yet.
 
 *Source*: connectors.ports, `LogReader.read`.
 
-*Invariants*: order of arrival; a failure is raised only after what came before it; a failure that
-will not pass is raised by every `read` until `clear`. Nothing of an older generation is let in.
+*Invariants*: batches leave in the order of arrival; a failure is raised only after the batches that
+came before it; a `FatalError` is raised by every `take` until `clear`. Batches of an older
+generation (assignment) are dropped.
 
-Belongs to the loop; only `count_in`, `has_space` and `wait_for_space` are called on the consumer's
-thread.
+To be used on the loop only, except for `count_in`, `has_space` and `wait_for_space`, which are
+called on the consumer's thread.
 """
 
 import asyncio
@@ -21,15 +22,15 @@ from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.records import EndReached
 
 BYTES_MAX = 32 * 1024 * 1024
-"""Values a reader holds ahead of its caller, more by one batch at most."""
+"""Bytes of values that wait for the reader's caller, exceeded by one batch at most."""
 
 
 Item = Message | EndReached
-"""A record as the client brought it, or the news that an end was met."""
+"""A record as the client returned it, or the event that the reader has met an end."""
 
 
 class PolledBatch(NamedTuple):
-    """What one round of a consumer brought."""
+    """The items that one poll of a consumer returned for one reader."""
 
     generation: int
     items: Sequence[Item]
@@ -37,7 +38,7 @@ class PolledBatch(NamedTuple):
 
 
 class Inbox:
-    """The loop's end of a reader."""
+    """The queue between a consumer's thread and a reader on the loop."""
 
     def __init__(self, records_max: int) -> None:
         self.generation = 0
@@ -74,7 +75,7 @@ class Inbox:
                 self._waiter = None
 
     def arrive(self, batch: PolledBatch) -> None:
-        """Takes a batch in; one of an older generation is dropped."""
+        """Queues a batch; drops a batch of an older generation."""
         if batch.generation != self.generation:
             self._count_out(batch)
             return
@@ -83,55 +84,55 @@ class Inbox:
         self._wake()
 
     def away(self, error: RetriableError) -> None:
-        """The broker cannot be reached; raised once, unless records come first."""
+        """Has `take` raise that the broker is away: once, and only if no records come first."""
         self._away = error
         self._wake()
 
     def fail(self, generation: int, error: FatalError) -> None:
-        """Reading cannot go on; the first failure of a generation stays."""
+        """Has `take` raise that reading cannot go on; keeps the first failure of a generation."""
         if generation == self.generation and self._failure is None:
             self._failure = error
             self._wake()
 
     def next_generation(self) -> int:
-        """Forgets what was not read, and what is on its way; the new generation."""
+        """Drops items that were not taken, or are on their way; returns the new generation."""
         self.generation += 1
         self.clear()
         return self.generation
 
     def clear(self) -> None:
-        """Forgets what was not read; what arrives of this generation from now on counts."""
+        """Drops items that were not taken; items that arrive later are taken as before."""
         for batch in self._batches:
             self._count_out(batch)
         self._batches.clear()
         self._away = self._failure = None
 
     def close(self, error: FatalError) -> None:
-        """Has this and every later `take` raise `error`."""
+        """Has the present and every later `take` raise `error`."""
         self.clear()
         self._closed = error
         self._wake()
 
     @property
     def is_read_up(self) -> bool:
-        """Whether nothing waits here, nothing is on its way, and nothing is to be raised."""
+        """Whether no item is queued or on its way, and no error is to be raised."""
         failure = self._closed or self._failure or self._away
         return failure is None and self._sent_records == self._taken_records
 
     def count_in(self, batch: PolledBatch) -> None:
-        """Counts a batch that is on its way; on the consumer's thread."""
+        """Counts a batch that is on its way; called on the consumer's thread."""
         self._sent_records += len(batch.items)
         self._sent_bytes += batch.value_bytes
 
     def has_space(self) -> bool:
-        """Whether the loop keeps up; on the consumer's thread."""
+        """Whether the limits admit another batch; called on the consumer's thread."""
         return (
             self._sent_records - self._taken_records < self._records_max
             and self._sent_bytes - self._taken_bytes < BYTES_MAX
         )
 
     def wait_for_space(self, timeout_s: float) -> bool:
-        """Waits on the consumer's thread while the loop is behind; False: it still is."""
+        """Waits on the consumer's thread for space; False if there is none after the time-out."""
         if self.has_space():
             return True
         self._space.clear()

@@ -1,4 +1,4 @@
-"""What a consumer brought, as readers return it.
+"""Converts messages of the client to what readers return.
 
 *Source*: connectors.ports, `LogReader.read`.
 """
@@ -28,11 +28,11 @@ _TOPIC = cast("Callable[[Message], str]", Message.topic)
 _PARTITION = cast("Callable[[Message], int]", Message.partition)
 _MESSAGES_ONLY = {Message}
 _record_of: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
-"""Half the cost of `Record(*fields)`."""
+"""Makes a `Record` at half the cost of `Record(*fields)`."""
 
 
 def sort_out(messages: list[Message]) -> tuple[list[Item], list[Message]]:
-    """Records and ends in their order, and the messages that report an error."""
+    """Separates records and ends, in order, from the messages that report an error."""
     if not any(map(Message.error, messages)):
         return [*messages], []
     items: list[Item] = []
@@ -53,16 +53,16 @@ def sort_out(messages: list[Message]) -> tuple[list[Item], list[Message]]:
 
 
 def place_of_message(message: Message) -> TopicPartition | None:
-    """Where a message, or the error it reports, is from; None where it does not say."""
+    """The partition of a message or of its error; None if the message names none."""
     topic, partition = message.topic(), message.partition()
     return None if topic is None or partition is None else TopicPartition(topic, partition)
 
 
 def converted(items: Sequence[Item]) -> Sequence[Record | EndReached]:
-    """What readers return.
+    """Items as readers return them.
 
-    Works column by column, because calls without a line of Python around them cost a third; and on
-    the caller's thread, because what another processor has just made is slow to touch.
+    Converts column by column, which costs a third of a Python loop over records. Runs on the
+    caller's thread, because objects that another processor has just made are slow to access.
     """
     if set(map(type, items)) == _MESSAGES_ONLY:
         return _records_of(cast("Sequence[Message]", items))
@@ -72,7 +72,7 @@ def converted(items: Sequence[Item]) -> Sequence[Record | EndReached]:
 
 
 def timed(items: Sequence[Item]) -> Sequence[Record | EndReached]:
-    """What readers return that were asked for times."""
+    """Items as readers with `timestamps` return them."""
     return [
         made
         if isinstance(made, EndReached) or isinstance(item, EndReached)
@@ -84,7 +84,7 @@ def timed(items: Sequence[Item]) -> Sequence[Record | EndReached]:
 def by_partition(
     items: Sequence[Item],
 ) -> Iterator[EndReached | tuple[TopicPartition, Sequence[Message]]]:
-    """Ends, and the messages between them that follow one another in one partition."""
+    """Splits items into ends, and runs of messages of one partition between the ends."""
     if set(map(type, items)) == _MESSAGES_ONLY:
         yield from _by_partition(cast("Sequence[Message]", items))
         return
@@ -96,7 +96,7 @@ def by_partition(
 
 
 def run_of(data: TopicPartition, messages: Sequence[Message]) -> Run:
-    """What a group's reader returns of messages of one partition."""
+    """The `Run` that a group's reader returns for messages of one partition."""
     offsets = cast("list[Offset]", [*map(Message.offset, messages)])
     headers = cast("list[Any]", [*map(Message.headers, messages)])
     keys, values = map(Message.key, messages), map(Message.value, messages)
@@ -109,7 +109,7 @@ def _by_partition(
 ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
     topics, partitions = [*map(_TOPIC, messages)], [*map(_PARTITION, messages)]
     first, count = TopicPartition(topics[0], partitions[0]), len(messages)
-    # Most often all are of one, which is cheaper to see than to find.
+    # Mostly all messages are of one partition, and counting is cheaper than grouping.
     if topics.count(first.topic) == count and partitions.count(first.partition) == count:
         yield first, messages
         return

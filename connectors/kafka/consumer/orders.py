@@ -18,7 +18,7 @@ Action = Callable[[Consumer], None]
 
 
 class Orders:
-    """Orders to one thread; `submit` and `drop` are called on the loop, `obey` on the thread.
+    """Orders to one thread; the loop calls `submit` and `drop`, the thread calls `obey`.
 
     Attributes:
         ordered: set when the thread has something to do.
@@ -35,7 +35,7 @@ class Orders:
         self.ended = False
 
     def bind(self) -> None:
-        """The running loop is the one that the thread calls."""
+        """Makes the running loop the loop that the thread calls."""
         self._loop = asyncio.get_running_loop()
 
     def submit(self, action: Action) -> "asyncio.Future[None]":
@@ -46,7 +46,7 @@ class Orders:
         return done
 
     def obey(self, consumer: Consumer) -> bool:
-        """Runs every waiting order; whether there was any."""
+        """Runs every waiting order; returns whether there was one."""
         self.ordered.clear()
         obeyed = False
         while self._waiting:
@@ -61,26 +61,26 @@ class Orders:
         return obeyed
 
     def post(self, call: Callable[..., None], *args: object) -> None:
-        """Runs `call` on the loop, after all that was posted before."""
+        """Runs `call` on the loop, after all calls posted before."""
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            # The loop ended without closing its reader; nobody waits for the call.
+            # The loop ended without closing its reader, so no task waits for the call.
             self.ended = True
 
     def end(self) -> None:
-        """Has the thread end."""
+        """Makes the thread end."""
         self.ended = True
         self.ordered.set()
 
     def drop(self) -> None:
-        """Fails the orders that an ended thread has left."""
+        """Fails the orders that an ended thread has not run."""
         while self._waiting:
             _, done = self._waiting.popleft()
             _resolve(done, self.closed_error())
 
     def closed_error(self) -> FatalError:
-        """What calls of a closed reader raise."""
+        """The error that calls of a closed reader raise."""
         return FatalError(f"reader {self._client_id} is closed")
 
 
@@ -91,5 +91,5 @@ def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:
         done.set_result(None)
     else:
         done.set_exception(error)
-        # Nobody waits for the outcome of a pause.
+        # No caller waits for the outcome of a pause; this marks the error as seen.
         done.exception()

@@ -1,12 +1,12 @@
-"""Who may call a consumer: its thread, or the loop while the thread has lent the consumer.
+"""Decides whether a consumer's thread or the event loop may call the consumer.
 
-*Source*: measured: what a thread has brought is slow to touch for the loop on another processor,
-and both wait for each other to let go of the interpreter. A loop that fetches for itself what is
-there, a little at a time, reads a backlog in a third of the time.
+*Source*: measured. Objects that the thread has made are slow to access for the loop on another
+processor, and thread and loop wait for each other's interpreter lock. A loop that polls by itself,
+a few records at a time, reads a backlog in a third of the time.
 
-*Invariants*: one of the two at a time calls the consumer; the loop never waits for the thread. The
-thread takes the consumer back when the loop leaves it unused, since a client that is not polled
-answers no rebalance.
+*Invariants*: either the thread or the loop calls the consumer, never both at once; the loop never
+waits for the thread. The thread takes back a consumer that the loop does not use, since a client
+that is not polled answers no rebalance.
 """
 
 import threading
@@ -21,10 +21,10 @@ class PollLease:
     """The right to call one consumer.
 
     Args:
-        ordered: set when the thread is needed; whoever sets it wants the thread to go on now.
+        ordered: the event that wakes the thread: an order waits, or the lease has ended.
 
     Attributes:
-        lent: whether the loop polls, and the thread rests.
+        lent: whether the loop polls and the thread rests.
     """
 
     def __init__(self, ordered: threading.Event) -> None:
@@ -35,23 +35,23 @@ class PollLease:
 
     @contextmanager
     def of_thread(self) -> Iterator[None]:
-        """The thread calls the consumer; also while the consumer is lent, for a short call."""
+        """Holds the consumer for calls of the thread; while it is lent, for a short call only."""
         with self._lock:
             yield
 
     def lend(self) -> None:
-        """Leaves the next polls to the loop."""
+        """Lends the consumer to the loop for the next polls."""
         self._used_at = time.monotonic()
         self.lent = True
 
     def rest(self) -> None:
-        """Has the thread wait until it is needed; ends the lease if the loop does not use it."""
+        """Lets the thread wait until it is needed; ends a lease that the loop does not use."""
         self._ordered.wait(_UNUSED_S)
         if time.monotonic() - self._used_at > _UNUSED_S:
             self.lent = False
 
     def begin(self) -> bool:
-        """Lets the loop call the consumer until `end`; False: the thread has to."""
+        """Lets the loop call the consumer until `end`; False: the loop may not call it now."""
         if not self.lent:
             return False
         if self._lock.acquire(blocking=False):
@@ -65,6 +65,6 @@ class PollLease:
         self._lock.release()
 
     def give_back(self) -> None:
-        """Has the thread go on: nothing is left to read without waiting."""
+        """Ends the lease; the thread polls again."""
         self.lent = False
         self._ordered.set()

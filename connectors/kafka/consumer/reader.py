@@ -1,11 +1,11 @@
 """A reader of named partitions.
 
-*Source*: connectors.ports, `LogReader`; kafka.md 2 (the end of a partition under read_committed).
+*Source*: connectors.ports, `LogReader`; docs/internals/kafka-clients.md, Consumers.
 
-*Invariants*: once `assign` was called, no record of an earlier assignment is returned.
+*Invariants*: after a call of `assign`, no record of an earlier assignment is returned.
 
-A reader that shares a consumer changes to a consumer of its own, for good, when another reader
-reads the same partition, or when the reader has fallen behind.
+A reader that shares a consumer changes to its own consumer for good when another reader reads the
+same partition, or when the reader has fallen behind.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,14 +22,14 @@ from stilltide.schemas.values import Offset, TopicPartition
 
 
 class KafkaReader:
-    """A `LogReader`. Belongs to the loop of its first `assign`.
+    """A `LogReader`. To be used on the event loop of its first `assign` only.
 
     Args:
         config: the cluster.
-        options: of a consumer of its own.
-        timestamps: whether records are `TimedRecord`.
-        shared: the consumers that readers share, and the options of this reader's; None: the
-            reader shares none.
+        options: options of the reader's own consumer.
+        timestamps: whether `read` returns each record as a `TimedRecord`.
+        shared: the connector's shared consumers, and the options of the one for this reader; None:
+            the reader has its own consumer from the start.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class KafkaReader:
         self._closed = False
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces what is read; nothing is paused afterwards."""
+        """Replaces the assignment; no partition is paused afterwards."""
         generation, wanted = self._inbox.next_generation(), dict(positions)
         self._paused.clear()
         await self._find_consumer(wanted)
@@ -66,14 +66,14 @@ class KafkaReader:
         return self._converted(taken)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching; what was fetched already may still be returned."""
+        """Pauses partitions; records that were fetched already may still be returned."""
         chosen = set(partitions)
         self._paused |= chosen
         thread, slot = self._chosen()
         thread.pause(slot, chosen)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from where they stand."""
+        """Fetches paused partitions again from their positions."""
         chosen = set(partitions)
         self._paused -= chosen
         thread, slot = self._chosen()
@@ -90,7 +90,7 @@ class KafkaReader:
             await self._own.close()
 
     async def _find_consumer(self, positions: Positions) -> None:
-        """Chooses the consumer for these partitions: a shared one, or one of its own."""
+        """Chooses the consumer for these partitions: a shared one, or the reader's own."""
         if self._closed:
             raise self._closed_error()
         if self._own is not None:
@@ -115,9 +115,9 @@ class KafkaReader:
         return self._shared.thread, self._shared_slot
 
     def _shown_out(self, generation: int, positions: Positions) -> None:
-        """The shared consumer reads on without this reader, which has come to these positions."""
+        """Reads on with the reader's own consumer; the shared consumer has dropped the reader."""
         if self._closed or self._shared is None or generation != self._inbox.generation:
-            return  # what is to be read now has been assigned since
+            return  # another assignment was made since
         self._shared.held[self._shared_slot] = frozenset()
         own = self._own = ConsumerThread(self._config, self._options, self._own_slot)
         try:

@@ -1,12 +1,12 @@
 """Readers of one connector that share a consumer.
 
-*Source*: measured: a consumer asks the broker ten times a second, and looks for orders as often,
-even where nothing arrives; a worker follows dozens of short logs.
+*Source*: measured. A consumer sends ten fetches a second, and looks for orders as often, even if no
+record arrives; a worker reads dozens of short logs, for which one consumer suffices.
 
 *Invariants*: readers that share a consumer read different partitions. A reader that falls behind
-goes on with a consumer of its own, from the same positions.
+goes on with its own consumer, from the same positions.
 
-Belongs to the loop.
+To be used on the event loop only.
 """
 
 import asyncio
@@ -32,22 +32,22 @@ class SharedConsumer:
     )
 
     def admits(self, slot: ReaderSlot, partitions: Collection[TopicPartition]) -> bool:
-        """Whether none of the partitions is another reader's."""
+        """Whether no other reader of the consumer reads any of the partitions."""
         others = (held for one, held in self.held.items() if one is not slot)
         return all(held.isdisjoint(partitions) for held in others)
 
     async def leave(self, slot: ReaderSlot) -> None:
-        """Reads nothing more for this reader; the last reader closes the consumer."""
+        """Stops reading for this reader; closes the consumer after its last reader."""
         self.held.pop(slot, None)
         if not self.held:
             await self.thread.close()
             return
-        with contextlib.suppress(ConnectorError):  # a dead consumer reads nothing either way
+        with contextlib.suppress(ConnectorError):  # a dead consumer has stopped anyway
             await self.thread.submit(lambda it: self.thread.assignments.leave(it, slot))
 
 
 class SharedConsumers:
-    """The consumers of one connector that its readers share, one for each set of options."""
+    """The shared consumers of one connector: one for each set of options."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
@@ -58,7 +58,7 @@ class SharedConsumers:
     ) -> SharedConsumer | None:
         """The consumer that reads these partitions for the slot from now on.
 
-        None: another reader of the shared consumer reads one of them.
+        None: another reader of the shared consumer reads one of the partitions.
         """
         key, loop = frozenset(options.items()), asyncio.get_running_loop()
         shared = self._consumers.get(key)

@@ -1,9 +1,10 @@
-"""Large native transactions through confluent-kafka.
+"""Writes large native transactions with confluent-kafka.
 
-*Source*: protocols.md H2; connectors.ports.copying, `CopyWriter`; kafka.md 3.
+*Source*: docs/protocols H2; connectors.ports.copying, `CopyWriter`;
+docs/internals/kafka-clients.md, Producers.
 
-*Invariants*: a copy that fails makes the client refuse to commit, so only the first and last copy
-of each call are reported by callback.
+*Invariants*: the client refuses to commit a transaction of which any record failed, so only the
+first and the last copy of each call have a delivery callback.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ class KafkaCopyWriter(NativeProducer):
         self._offset_unknown = False
 
     async def begin(self) -> None:
-        """Begins a transaction; the client tells the broker later."""
+        """Begins a transaction; the broker learns of it with the first record."""
         producer = self._fenced()
         with self._translated(f"cannot begin a transaction of {self._id}"):
             producer.begin_transaction()
@@ -50,7 +51,7 @@ class KafkaCopyWriter(NativeProducer):
                 await self._call(lambda it=producer: it.poll(_ROOM_WAIT_S), action)
 
     async def flush(self) -> None:
-        """Waits for every copy."""
+        """Waits until every copy is durable."""
         action = f"cannot copy as {self._id}"
         left = await self._call(lambda: self._fenced().flush(self._timeout_s), action)
         if self._failed is not None:
@@ -58,17 +59,17 @@ class KafkaCopyWriter(NativeProducer):
         if left or self._offset_unknown:
             raise RetriableError(
                 f"{action} at {self._address}",
-                detail=f"{left} copies are under way" if left else "where a copy lies is not known",
+                detail=f"{left} copies are under way" if left else "a copy has no known offset",
                 hint="check that the broker runs; then try again",
             )
 
     async def commit(self, records: Sequence[NewRecord]) -> None:
-        """Writes these behind the copies and commits."""
+        """Writes `records` after the copies, and commits the transaction."""
         await self._call(lambda: self._commit(records), f"cannot commit a copy as {self._id}")
         self._is_open = False
 
     def _produce(self, data: TopicPartition, copies: Sequence[NewCopy], at: int, span: Span) -> int:
-        """Queues copies from `at` on while there is room; returns how far it came."""
+        """Queues copies from index `at` on while there is room; returns the next index."""
         topic, partition = data
         produce: Callable[..., None] = self._fenced().produce
         last = len(copies) - 1
@@ -78,7 +79,7 @@ class KafkaCopyWriter(NativeProducer):
 
         with self._translated(f"cannot copy to {data}"):
             try:
-                for at in range(at, last + 1):  # noqa: B020, PLR1704 - told to the caller
+                for at in range(at, last + 1):  # noqa: B020, PLR1704 - returned to the caller
                     key, value, made_ms, headers = copies[at]
                     callback = reported if at in (0, last) else None
                     produce(topic, value, key, partition, callback, None, made_ms, headers)
@@ -97,7 +98,7 @@ class KafkaCopyWriter(NativeProducer):
             self._failed = self._failed or error
             return
         offset = message.offset()
-        if offset is None or offset < 0:  # of an idempotent retry that the broker knew already
+        if offset is None or offset < 0:  # an idempotent retry of a record that the broker had
             self._offset_unknown = True
             return
         if span.first is None:
@@ -106,7 +107,7 @@ class KafkaCopyWriter(NativeProducer):
 
     def _drop(self) -> None:
         if self._is_open and self._producer is not None and self._closed:
-            # Failing that, the broker aborts it when it times out.
+            # If this fails, the broker aborts the transaction at its time-out.
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_ABORT_S)
         super()._drop()

@@ -1,7 +1,7 @@
-"""Sends the records of a producer without lingering, when somebody waits for them.
+"""Makes a producer send its records without lingering, when a caller waits for them.
 
-*Source*: librdkafka has no call for that; it lingers no more while a flush is under way. The flush
-runs on a thread of its own, because the thread that polls cannot be interrupted.
+*Source*: librdkafka has no call to send now, but does not linger while a flush is under way. The
+flush runs on its own thread, because the polling thread cannot be interrupted.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ _HURRY_S = 0.001
 
 
 class Hurrier:
-    """Hurries one producer; belongs to the loop.
+    """Hurries one producer; to be used on the event loop only.
 
     Args:
-        producer: lingers, or there is nothing to do.
-        name: of the thread.
+        producer: a producer that lingers.
+        name: name of the flushing thread.
     """
 
     def __init__(self, producer: Producer, name: str) -> None:
@@ -27,7 +27,7 @@ class Hurrier:
         self._executor = ThreadPoolExecutor(1, name)
 
     def hurry(self) -> None:
-        """Has the producer send what it holds."""
+        """Makes the producer send its queued records."""
         if not self._due:
             self._due = True
             self._executor.submit(self._send_now)

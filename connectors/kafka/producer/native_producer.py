@@ -1,9 +1,10 @@
 """A producer of native transactions and the one thread that makes its calls.
 
-*Source*: `TransactionalWriter` and `CopyWriter` of connectors.ports; kafka.md 3.
+*Source*: `TransactionalWriter` and `CopyWriter` of connectors.ports;
+docs/internals/kafka-clients.md, Producers.
 
-*Invariants*: blocking calls run on one thread, in order; each `fence` makes a new producer, because
-librdkafka allows nothing after some errors, and after others not to repeat.
+*Invariants*: blocking calls run on one thread, in order. Each `fence` makes a new producer, because
+librdkafka allows no call after some errors, and no repetition after others.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class NativeProducer:
-    """What writers of native transactions have in common. Connects at `fence`."""
+    """The common base of the writers of native transactions. Connects at `fence`."""
 
     def __init__(self, config: KafkaConfig, transactional_id: str, options: Options) -> None:
         self._id = transactional_id
@@ -37,11 +38,11 @@ class NativeProducer:
         self._closed = False
 
     async def fence(self) -> None:
-        """Takes the transactional id from whoever has it."""
+        """Takes over the transactional id; another writer that has it is fenced."""
         await self._call(self._fence, f"cannot take transactional id {self._id}")
 
     async def close(self) -> None:
-        """Gives the producer up and ends the thread; safe to call twice."""
+        """Drops the producer and ends the thread; safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -63,7 +64,7 @@ class NativeProducer:
             raise translate(error, self._address, action, detail=self._last_error) from error
 
     def _fenced(self) -> Producer:
-        """The producer; raises without one."""
+        """The producer; raises `FatalError` if there is none."""
         if self._producer is not None:
             return self._producer
         if self._closed:
@@ -78,11 +79,11 @@ class NativeProducer:
         self._producer = producer
 
     def _drop(self) -> None:
-        """Gives the producer up; nothing of an unfinished transaction is sent any more."""
+        """Drops the producer; queued records of an unfinished transaction are not sent any more."""
         producer, self._producer = self._producer, None
         if producer is not None and len(producer):
             producer.purge()
-            # One that was fenced raises for that, too.
+            # The flush of a fenced producer raises, which does not matter here.
             with contextlib.suppress(KafkaException):
                 producer.flush(self._request_timeout_s)
         self._failed = None

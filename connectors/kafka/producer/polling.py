@@ -1,10 +1,10 @@
-"""Who polls a producer: a thread, or the loop while many records are under way.
+"""Polls a producer on a thread, or on the loop while many records are under way.
 
-*Source*: measured: the client takes the interpreter's lock once for each delivery report, and a
-thread that does so next to a busy loop keeps both waiting for each other.
+*Source*: measured. The client takes the interpreter's lock once for each delivery report, so that a
+polling thread and a busy loop wait for each other.
 
-*Invariants*: one of thread and loop polls at a time. The thread ends with its loop, also where the
-application forgot to close the writer.
+*Invariants*: either the thread or the loop polls, never both. The thread ends when its loop is
+closed, even if the application did not close the writer.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from confluent_kafka import Producer
 _POLL_S = 0.1
 
 _LOOP_POLL_S = 0.001
-"""With many records under way reports come in crowds, and a millisecond later is soon enough."""
+"""Time between two polls on the loop; with many records under way, reports come in groups."""
 
 _REST_S = 1.0
-"""A thread that rests looks so often whether there still is a loop."""
+"""Time after which a resting thread looks whether its loop is closed."""
 
 _FEW_S = 0.1
-"""The thread polls again once fewer were under way for so long."""
+"""Time with few records under way after which the thread polls again."""
 
 
 class PolledWriter(Protocol):
@@ -35,21 +35,21 @@ class PolledWriter(Protocol):
         ...
 
     def thread_polled(self) -> None:
-        """The thread has polled once; on the thread."""
+        """Called on the thread after each poll of the thread."""
         ...
 
     def loop_polls(self, producer: Producer) -> None:
-        """Polls without waiting; on the loop."""
+        """Polls without waiting; called on the loop."""
         ...
 
 
 class ProducerPolling:
-    """Polls one producer until `end`. Belongs to the loop that makes it.
+    """Polls one producer until `end`. To be used on the event loop that makes it only.
 
     Args:
-        producer: is purged at the end of what no flush has waited for.
-        writer: of the producer.
-        name: of the thread.
+        producer: the producer, which is purged of undelivered records at the end.
+        writer: the writer that uses the producer.
+        name: name of the polling thread.
     """
 
     def __init__(self, producer: Producer, writer: PolledWriter, name: str) -> None:
@@ -62,16 +62,16 @@ class ProducerPolling:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Has the thread poll."""
+        """Starts the thread."""
         self._thread.start()
 
     def call_loop(self, call: Callable[[], None]) -> None:
-        """Calls from a thread; a loop that ended with its writer open has nobody to inform."""
+        """Runs `call` on the loop; does nothing if the loop was closed before the writer."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
     def end(self) -> None:
-        """Has the thread end."""
+        """Makes the thread end."""
         self._ending = True
         self._thread_polls.set()
 
@@ -81,7 +81,7 @@ class ProducerPolling:
 
     @property
     def _over(self) -> bool:
-        """Whether nobody waits for reports any more."""
+        """Whether no caller waits for reports any more."""
         return self._ending or self._loop.is_closed()
 
     def _run(self) -> None:
@@ -96,7 +96,7 @@ class ProducerPolling:
             producer.flush()
 
     def _rest(self) -> None:
-        """Has the loop poll, until few records are under way."""
+        """Lets the loop poll until few records are under way."""
         self._thread_polls.clear()
         self.call_loop(self._begin_on_loop)
         while not (self._over or self._thread_polls.wait(_REST_S)):
@@ -107,7 +107,7 @@ class ProducerPolling:
         self._poll_on_loop()
 
     def _poll_on_loop(self) -> None:
-        """Polls on the loop, now and again in a millisecond, or has the thread go on."""
+        """Polls on the loop now and every millisecond, or lets the thread poll again."""
         if self._ending or self._loop.time() - self._many_at >= _FEW_S:
             self._thread_polls.set()
             return

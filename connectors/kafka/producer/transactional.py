@@ -1,6 +1,7 @@
-"""Sets of records in native Kafka transactions, through confluent-kafka's blocking calls.
+"""Writes sets of records in native transactions, with confluent-kafka's blocking calls.
 
-*Source*: protocols.md E3, H1; connectors.ports, `TransactionalWriter`; kafka.md 3.
+*Source*: docs/protocols E3, H1; connectors.ports, `TransactionalWriter`;
+docs/internals/kafka-clients.md, Producers.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ _ROOM_WAIT_S = 0.1
 
 
 class KafkaTransactionalWriter(NativeProducer):
-    """A `TransactionalWriter`; closing it aborts nothing: what is under way ends first."""
+    """A `TransactionalWriter`; `close` waits for the transaction under way, and aborts none."""
 
     def __init__(self, config: KafkaConfig, transactional_id: str) -> None:
         super().__init__(config, transactional_id, transactional_options(config, transactional_id))
@@ -37,7 +38,7 @@ class KafkaTransactionalWriter(NativeProducer):
                 self._produce(producer, record)
             producer.commit_transaction(self._commit_timeout_s)
         except (KafkaException, ConnectorError):
-            # What the commit raises then only says that some record failed.
+            # The commit's own error would only report that some record failed.
             failed = self._failed
             self._drop()
             if failed is not None:

@@ -1,14 +1,14 @@
 """A log writer on confluent-kafka's plain producer.
 
-*Source*: faust.md 7: the asyncio producer of the same package waits for batches of its own, so a
-lone record took 100 ms to 1 s.
+*Source*: docs/internals/kafka-clients.md, Producers: the asyncio producer of the same package
+gathers batches by itself, so a lone record took 100 ms to 1 s.
 
-*Invariants*: one report per append, on the loop, in the order librdkafka made them unless the
-writer was hurried; a thousand reports cost one wake of the loop.
+*Invariants*: one report per append, on the loop, in librdkafka's order unless the writer was
+hurried; a thousand reports wake the loop once.
 
-Threads: the thread that polls (`ProducerPolling`) and the thread that hurries (`Hurrier`) only
-append to `_reports` and wake the loop; everything else belongs to the loop. `_wake_due` is cleared
-before the reports are counted, so a report that is not counted finds it cleared and wakes the loop
+Threads: the polling thread (`ProducerPolling`) and the flushing thread (`Hurrier`) only append to
+`_reports` and wake the loop; everything else runs on the loop. `_wake_due` is cleared before the
+reports are counted, so a report that is not counted finds `_wake_due` cleared and wakes the loop
 again.
 """
 
@@ -29,16 +29,16 @@ from stilltide.connectors.ports.writers import Delivered
 from stilltide.schemas.values import TopicPartition
 
 _MANY_RECORDS = 100
-"""With so many under way the loop polls."""
+"""Number of records under way from which on the loop polls, not the thread."""
 
 _UNKNOWN_OFFSET = -1
 
 
 class KafkaWriter:
-    """A `LogWriter`. Belongs to the loop that makes its first append.
+    """A `LogWriter`. To be used on the event loop of its first append only.
 
-    Connects at once: getting a producer id takes librdkafka half a second when the connection is
-    not yet up, and the first record waits for it.
+    Connects when it is made: librdkafka needs half a second for a producer id when the connection
+    is not yet up, and the first record would wait for that.
     """
 
     def __init__(self, config: KafkaConfig, client_id: str, linger_ms: float) -> None:
@@ -78,11 +78,11 @@ class KafkaWriter:
             if headers:
                 self._produce(data[0], value, key, data[1], report, headers=headers)
             else:
-                # A third of the client's cost per record is the keyword.
+                # No keyword: passing one is a third of the client's cost of a record.
                 self._produce(data[0], value, key, data[1], report)
         except BufferError:
-            # The client's limit of bytes; that of records is ours, because its own count goes down
-            # only some time after the report.
+            # The client's limit of bytes. The limit of records is checked by this writer, because
+            # the client's own count goes down only some time after the report.
             raise self._refuse_full() from None
         except KafkaException as error:
             raise translate(error, self._address, f"cannot write to {data}") from error
@@ -96,12 +96,12 @@ class KafkaWriter:
             await self._has_room.wait()
 
     def hurry(self) -> None:
-        """Sends what is queued without lingering; see `LogWriter.hurry`."""
+        """Sends the queued records without lingering; see `LogWriter.hurry`."""
         if self._hurrier is not None and self._under_way:
             self._hurrier.hurry()
 
     async def flush(self, timeout_s: float) -> bool:
-        """Waits for every queued record; False when some are still under way."""
+        """Waits for every queued record; False if records are still under way at the time-out."""
         if not self._under_way:
             return True
         landed = asyncio.get_running_loop().create_future()
@@ -114,7 +114,7 @@ class KafkaWriter:
         return True
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Flushes, then fails what is left with `RetriableError`; safe to call twice."""
+        """Flushes, then reports `RetriableError` for records left; safe to call twice."""
         self._produce = self._refuse
         if self._polling is not None:
             await self.flush(timeout_s)
@@ -133,18 +133,18 @@ class KafkaWriter:
         return self._under_way >= _MANY_RECORDS
 
     def thread_polled(self) -> None:
-        """The thread has polled; the last reports may have come while the queue still was full."""
+        """Wakes callers of `room`: the last reports may have come while the queue was full."""
         if self._full:
             self._wake()
 
     def loop_polls(self, producer: Producer) -> None:
-        """Polls on the loop, and passes on what that brings."""
-        self._wake_due = True  # what comes now is passed on at once
+        """Polls on the loop, and passes on the reports."""
+        self._wake_due = True  # reports of this poll are passed on below, without a wake
         producer.poll(0)
         self._drain()
 
     def _start(self, *record: object, **headers: object) -> None:
-        """Takes the place of `produce` in the first append."""
+        """Stands in for `produce` in the first append; starts polling."""
         assert self._producer is not None
         self._polling = ProducerPolling(self._producer, self, self._client_id)
         self._polling.start()
@@ -165,7 +165,7 @@ class KafkaWriter:
         raise FatalError(f"writer {self._client_id} is closed")
 
     def _report(self, delivered: Delivered, error: KafkaError | None, message: Message) -> None:
-        """One record's fate, on a thread that polls."""
+        """Queues the report of one record; called wherever the client is polled."""
         if error is None:
             offset = message.offset()
             failure = None
@@ -177,7 +177,7 @@ class KafkaWriter:
                 f"cannot write to {message.topic()}/{message.partition()}",
                 detail=self._last_error,
             )
-        # An idempotent retry that the broker knew already has no offset, or a negative one.
+        # The report of an idempotent retry of a known record has no offset, or a negative one.
         known = _UNKNOWN_OFFSET if offset is None or offset < 0 else offset
         self._reports.append((delivered, failure, known))
         if not self._wake_due:
@@ -189,7 +189,7 @@ class KafkaWriter:
         self._polling.call_loop(self._drain)
 
     def _drain(self) -> None:
-        """Passes on to the callers the reports that polls have collected."""
+        """Passes the collected reports on to the callers."""
         self._wake_due = False
         reports = self._reports
         drained = len(reports)

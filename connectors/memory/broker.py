@@ -1,11 +1,11 @@
 """A broker in memory: topics, logs, group offsets, and faults on demand.
 
-*Source*: architecture.md, The tree: a verified fake. What it does like Kafka is what the contract
-suite proves on both.
+*Source*: ARCHITECTURE.md. A verified fake: the contract suite proves its behaviour on this broker
+and on Kafka.
 
-*Invariants*: deterministic: no thread, no clock, no randomness; topic ids are made of the cluster's
-id and a count. A record that was reported without error stays until `delete_records` or
-`Topic.compact` removes it.
+*Invariants*: the broker is deterministic, without threads, clock or randomness; topic ids are made
+from the cluster id and a count. A record that was reported without error stays until
+`delete_records` or `Topic.compact` removes it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,17 +29,17 @@ _TOPIC_ID_BYTES = 16
 
 
 class MemoryBroker:
-    """A cluster in one piece. One for each loop; several connectors may share it.
+    """A whole cluster, used on one event loop; several connectors may share the cluster.
 
     Args:
-        cluster_id: what the cluster is named by.
-        figures: how many brokers it passes for; they are never up or down one by one.
+        cluster_id: the cluster id that admins report.
+        figures: the number of brokers that admins report; all are up or down together.
 
     Attributes:
-        topics: by name; `create_topic` and `delete_topic` change them.
-        watchers: hear of every change.
-        reports: of the next records, which tests have go wrong.
-        transactions: Kafka's own.
+        topics: topics by name, changed by `create_topic` and `delete_topic`.
+        watchers: calls that follow every change.
+        reports: wrong delivery reports of the next records, planned by tests.
+        transactions: native transactions.
     """
 
     def __init__(self, cluster_id: str = "memory", figures: BrokerFigures = ONE_BROKER) -> None:
@@ -57,7 +57,7 @@ class MemoryBroker:
         self._delayed: list[Callable[[], None]] = []
         self._held: set[str] = set()
 
-    # What clients ask.
+    # Requests of clients.
 
     def check_up(self) -> None:
         """Raises `RetriableError` while the broker is down."""
@@ -70,7 +70,7 @@ class MemoryBroker:
         """Creates a topic.
 
         Raises:
-            FatalError: it exists, or would have more replicas than there are brokers.
+            FatalError: the topic exists, or would have more replicas than there are brokers.
         """
         if spec.name in self.topics:
             raise FatalError(f"topic {spec.name} exists already")
@@ -100,7 +100,8 @@ class MemoryBroker:
 
         Raises:
             RetriableError: the broker is down.
-            FatalError: no such partition; or too large, or without key, for the topic's configs.
+            FatalError: the partition does not exist; or the record is too large, or has no key in a
+                compacted topic.
         """
         offset = self.log_for(data, key, value).append(key, value, headers)
         self.watchers.notify()
@@ -118,12 +119,12 @@ class MemoryBroker:
     def fetch(
         self, data: TopicPartition, position: Offset, *, committed: bool = True
     ) -> tuple[Sequence[Record], Offset]:
-        """Records from `position` on, some of them, and what to fetch from next.
+        """A batch of records from `position` on, and the next position to fetch from.
 
         Raises:
             RetriableError: the broker is down.
-            OffsetOutOfRangeError: a position outside the log.
-            FatalError: no such partition.
+            OffsetOutOfRangeError: the position is outside the log.
+            FatalError: the partition does not exist.
         """
         self.check_up()
         log = self.log(data)
@@ -132,7 +133,7 @@ class MemoryBroker:
         return log.read(position, committed=committed)
 
     def group(self, name: str) -> Group:
-        """A consumer group; it exists from its first mention on."""
+        """A consumer group, created by the first call with its name."""
         return self._groups.setdefault(name, Group())
 
     def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
@@ -144,7 +145,7 @@ class MemoryBroker:
         ]
 
     def when_up(self, call: Callable[[], None]) -> None:
-        """Calls at once, or when the broker is up again."""
+        """Runs `call` at once, or when the broker is up again."""
         if self.is_down:
             self._delayed.append(call)
         else:
@@ -154,15 +155,15 @@ class MemoryBroker:
         """Whether writes to this topic are held back."""
         return topic in self._held
 
-    # What tests do to it.
+    # Controls for tests.
 
     def down(self) -> None:
-        """Takes the broker away: whatever a client asks fails with `RetriableError`."""
+        """Takes the broker down: every request of a client fails with `RetriableError`."""
         self.is_down = True
         self.watchers.notify()
 
     def up(self) -> None:
-        """Brings it back with all its logs."""
+        """Takes the broker up again, with all its logs."""
         self.is_down = False
         delayed, self._delayed = self._delayed, []
         for call in delayed:
@@ -170,11 +171,11 @@ class MemoryBroker:
         self.watchers.notify()
 
     def hold(self, topic: str) -> None:
-        """Holds back writes to a topic: they neither land nor are reported until `release`."""
+        """Holds back writes to a topic: they are neither appended nor reported until `release`."""
         self._held.add(topic)
 
     def release(self) -> None:
-        """Lets everything land that was held back, in order."""
+        """Appends all records that were held back, in order."""
         self._held.clear()
         self.watchers.notify()
 
@@ -186,17 +187,17 @@ class MemoryBroker:
         self.watchers.notify()
 
     def add_partitions(self, name: str, partition_count: int) -> None:
-        """Has a topic have at least so many partitions."""
+        """Raises the partition count of a topic to `partition_count`, if it is lower."""
         self.topics[name].add_partitions(partition_count)
         self.watchers.notify()
 
     def delete_topic(self, name: str) -> None:
-        """Removes a topic; one created later by this name has another id."""
+        """Removes a topic; a topic created later with this name has another id."""
         del self.topics[name]
         self.watchers.notify()
 
     def records(self, data: TopicPartition) -> Sequence[Record]:
-        """All records of a partition, for a test's own eyes: also while the broker is down."""
+        """All records of a partition, for checks by tests; also while the broker is down."""
         log = self.log(data)
         assert log is not None, data
         return tuple(it for it in log.records if it.offset not in log.aborted)

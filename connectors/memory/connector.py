@@ -38,7 +38,7 @@ class MemoryConnector:
         return MemoryWriter(self._broker, client_id, self._writer_records_max)
 
     def transactional_writer(self, transactional_id: str) -> MemoryTransactionalWriter:
-        """A writer of sets of records, each whole or not at all."""
+        """A writer of sets of records, each written completely or not at all."""
         return MemoryTransactionalWriter(self._broker, transactional_id)
 
     def reader(
@@ -50,7 +50,7 @@ class MemoryConnector:
         fetching: Fetching = Fetching.TAILING,
     ) -> MemoryReader:
         """A reader of named partitions; see `Connector.reader`."""
-        del fetching  # without a network there is nothing to trade
+        del fetching  # without a network, fetches need no tuning
         return MemoryReader(self._broker, client_id, committed=committed, timestamps=timestamps)
 
     def column_reader(self, client_id: str) -> MemoryColumnReader:
@@ -83,7 +83,7 @@ class MemoryAdmin:
         self._broker = broker
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Creates what is missing and verifies the rest; see `LogAdmin.ensure_topics`."""
+        """Creates missing topics and verifies the others; see `LogAdmin.ensure_topics`."""
         check_specs(specs)
         self._broker.check_up()
         for spec in specs:
@@ -154,7 +154,7 @@ class MemoryAdmin:
         return sorted(self._broker.topics)
 
     async def topic_overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Configs that topics were created with."""
+        """The configs that topics were created with, by topic."""
         self._broker.check_up()
         return {name: dict(topic.set_configs) for name, topic in self._topics(names).items()}
 
@@ -166,9 +166,9 @@ class MemoryAdmin:
         self._broker.add_partitions(name, partition_count)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: an admin holds no resources."""
 
     def _topics(self, names: Sequence[str]) -> dict[str, Topic]:
-        """Those of the topics that exist."""
+        """The topics with these names that exist, by name."""
         topics = self._broker.topics
         return {name: topics[name] for name in names if name in topics}

@@ -1,4 +1,4 @@
-"""The reader and the writer of a link, in memory.
+"""The reader and the writer of a link, for the memory broker.
 
 *Source*: connectors.ports.copying.
 
@@ -40,7 +40,7 @@ class MemoryColumnReader:
         return found
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching."""
+        """Pauses partitions."""
         self._reader.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:

@@ -39,7 +39,7 @@ class Group:
 
     @property
     def is_active(self) -> bool:
-        """Whether it has members."""
+        """Whether the group has members."""
         return bool(self._members)
 
     def join(self, member: Member) -> None:
@@ -47,7 +47,7 @@ class Group:
         self._members.append(member)
 
     def leave(self, member: Member) -> bool:
-        """Removes a member; the caller rebalances. False if it was no member."""
+        """Removes a member; the caller rebalances. False if `member` was not in the group."""
         if member not in self._members:
             return False
         self._members.remove(member)
@@ -69,7 +69,7 @@ class Group:
 
 
 def _ranges(partitions: Sequence[TopicPartition], count: int) -> list[Sequence[TopicPartition]]:
-    """A contiguous share for each of `count` members, the first ones longer by one at most."""
+    """A contiguous share for each of `count` members; shares differ in length by one at most."""
     least, more = divmod(len(partitions), count)
     starts = [i * least + min(i, more) for i in range(count + 1)]
     return [partitions[starts[i] : starts[i + 1]] for i in range(count)]

@@ -1,4 +1,4 @@
-"""Consumer groups of the memory broker, seen from outside.
+"""Reads and moves offsets of the memory broker's consumer groups from outside of the groups.
 
 *Source*: connectors.ports.groups, `GroupAdmin`.
 """
@@ -47,4 +47,4 @@ class MemoryGroupAdmin:
         self._broker.watchers.notify()
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: an admin holds no resources."""

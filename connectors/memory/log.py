@@ -1,6 +1,6 @@
 """Topics and logs of the memory broker.
 
-*Invariants*: offsets never move and never come twice.
+*Invariants*: a record never changes its offset, and no offset is given to two records.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ _CONFIGS = {
     MIN_INSYNC_REPLICAS: "1",
     "retention.ms": "604800000",
 }
-"""Kafka's defaults of the configs that mean something here."""
+"""Kafka's defaults of the topic configs that the memory broker obeys."""
 
 
 class Log:
@@ -54,14 +54,14 @@ class Log:
         return offset
 
     def append_control(self) -> None:
-        """Takes the offset of a control record, which no reader sees."""
+        """Uses up an offset for a control record, which no reader sees."""
         self.end = EndOffset(self.end + 1)
 
     def read(self, position: Offset, *, committed: bool) -> tuple[Sequence[Record], Offset]:
-        """Records from `position` on, some of them, and the position to read from next.
+        """A batch of records from `position` on, and the next position to read from.
 
         Raises:
-            OffsetOutOfRangeError: a position outside the log.
+            OffsetOutOfRangeError: the position is outside the log.
         """
         if not self.start <= position <= self.end:
             raise OffsetOutOfRangeError(
@@ -76,7 +76,7 @@ class Log:
             if it.offset < end and not (committed and it.offset in self.aborted)
         )
         found = list(islice(readable, _BATCH_RECORDS))
-        # Without records the rest of the log, if any, was compacted away, or aborted.
+        # Without records, the rest of the log is empty, compacted away or aborted.
         after = Offset(found[-1].offset + 1) if found else Offset(max(position, end))
         return found, after
 
@@ -86,7 +86,7 @@ class Log:
         self.records = [it for it in self.records if it.offset >= self.start]
 
     def compact(self) -> None:
-        """Keeps the last record of each key, and of those no tombstone."""
+        """Keeps the last record of each key, unless that record is a tombstone."""
         last = {it.key: it.offset for it in self.records}
         self.records = [
             it for it in self.records if it.value is not None and last[it.key] == it.offset
@@ -98,8 +98,8 @@ class Topic:
 
     Attributes:
         set_configs: configs that the topic was created with.
-        configs: these, and the defaults of the others.
-        logs: by partition.
+        configs: all configs, with defaults for those that are not set.
+        logs: the log of each partition, by number.
     """
 
     def __init__(self, spec: TopicSpec, topic_id: bytes, replica_count: int) -> None:
@@ -113,18 +113,18 @@ class Topic:
 
     @property
     def description(self) -> TopicDescription:
-        """What admins see of the topic."""
+        """The description that admins return."""
         return TopicDescription(self._name, self._id, len(self.logs), self._replica_count)
 
     def add_partitions(self, partition_count: int) -> None:
-        """Has the topic have at least so many partitions."""
+        """Raises the partition count to `partition_count`, if it is lower."""
         self.logs += [
             Log(TopicPartition(self._name, number))
             for number in range(len(self.logs), partition_count)
         ]
 
     def compact(self) -> None:
-        """Keeps the last record of each key, and of those no tombstone; offsets stay."""
+        """Keeps the last record of each key, unless that is a tombstone; offsets stay."""
         for log in self.logs:
             log.compact()
 

@@ -1,8 +1,8 @@
-"""Readers of the memory broker: of named partitions, and of a group's.
+"""Readers of the memory broker: one of named partitions, one of a group's partitions.
 
 *Source*: connectors.ports, `LogReader` and `GroupReader`.
 
-*Invariants*: nothing is fetched ahead, so a record is read when `read` returns it and not before.
+*Invariants*: no record is fetched ahead: a record is read from the log when `read` returns it.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class MemoryReader:
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        # A caller that reads in a loop must let the others run, as one that waits for Kafka does.
+        # Gives other tasks a turn, as a read from Kafka does, even if records are there.
         await asyncio.sleep(0)
         while True:
             self.check_open()
@@ -61,7 +61,7 @@ class MemoryReader:
             await self._changed.wait()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching."""
+        """Pauses partitions."""
         self._paused.update(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -77,13 +77,13 @@ class MemoryReader:
             self._changed.set()
 
     def read_now(self) -> Sequence[Record | EndReached]:
-        """Records that are at hand; see `GroupReader.read_now`."""
+        """Records that can be read without waiting; see `GroupReader.read_now`."""
         if self._closed or self._failure is not None or self._broker.is_down:
             return ()
         return self._fetch()
 
     def check_open(self) -> None:
-        """Raises `FatalError` once closed."""
+        """Raises `FatalError` if the reader is closed."""
         if self._closed:
             raise FatalError(f"reader {self._client_id} is closed")
 
@@ -152,10 +152,10 @@ class MemoryGroupReader:
         self._rebalance_soon()
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Moves to other positions in partitions that the group has given.
+        """Moves to other positions in partitions that are assigned to this member.
 
         Raises:
-            FencedError: the group has given one of them to another member.
+            FencedError: a partition is not assigned to this member any more.
         """
         self._check_held(positions)
         await self._reader.assign(positions)
@@ -165,11 +165,11 @@ class MemoryGroupReader:
         return _runs(await self._reader.read())
 
     def read_now(self) -> Sequence[Run | EndReached]:
-        """Records that are at hand; see `GroupReader.read_now`."""
+        """Records that can be read without waiting; see `GroupReader.read_now`."""
         return _runs(self._reader.read_now())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops fetching."""
+        """Pauses partitions."""
         self._reader.pause(self._held.intersection(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:

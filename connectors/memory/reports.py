@@ -1,11 +1,11 @@
-"""Delivery reports of the memory broker that tests have go wrong."""
+"""Wrong delivery reports of the memory broker, planned by tests."""
 
 from collections import defaultdict
 from enum import Enum
 
 
 class Report(Enum):
-    """What becomes of the report of a record that has landed."""
+    """The delivery report of a record that was appended: right, lost, or without offset."""
 
     SENT = "sent"
     LOST = "lost"
@@ -13,20 +13,20 @@ class Report(Enum):
 
 
 class PlannedReports:
-    """Reports of the next records, by topic."""
+    """The planned reports of the next records of each topic."""
 
     def __init__(self) -> None:
         self._planned: defaultdict[str, list[Report]] = defaultdict(list)
 
     def lose(self, topic: str) -> None:
-        """Has the next record land while its writer gets `RetriableError` (A5)."""
+        """Plans that the next record is appended, but its writer gets `RetriableError` (A5)."""
         self._planned[topic].append(Report.LOST)
 
     def hide_offset(self, topic: str) -> None:
-        """Has the next record be reported at offset -1, as after an idempotent retry."""
+        """Plans that the next record is reported at offset -1, as after an idempotent retry."""
         self._planned[topic].append(Report.OFFSET_UNKNOWN)
 
     def next(self, topic: str) -> Report:
-        """What becomes of the report of the next record; counts as one record."""
+        """Takes the planned report of the next record."""
         planned = self._planned[topic]
         return planned.pop(0) if planned else Report.SENT

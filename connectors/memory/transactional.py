@@ -1,9 +1,9 @@
-"""Sets of records that are written completely or not at all, in memory.
+"""Writes sets of records completely or not at all, for the memory broker.
 
 *Source*: connectors.ports, `TransactionalWriter`.
 
 *Invariants*: a set is appended in one step, in a later turn of the loop than the call of `write`;
-after it each partition skips an offset, because Kafka's control record takes one.
+after the set each partition skips an offset, because Kafka's control record takes one.
 """
 
 import asyncio

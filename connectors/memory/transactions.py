@@ -1,7 +1,7 @@
 """Native transactions of the memory broker.
 
-*Invariants*: a transaction of `append_all` is one step. One of `append_open` stays open until its
-end, or until another writer fences its id.
+*Invariants*: `append_all` writes and commits a transaction in one step. A transaction of
+`append_open` stays open until `end_open`, or until another writer fences its transactional id.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ class MemoryTransactions:
     Args:
         check_up: raises `RetriableError` while the broker is down.
         log_for: the log that takes a record; raises as `MemoryBroker.append`.
-        reports: of the records that land.
-        watchers: hear of every change.
+        reports: planned delivery reports of appended records.
+        watchers: calls that follow every change.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class MemoryTransactions:
         self._reports = reports
         self._watchers = watchers
         self._epochs: dict[str, int] = {}
-        self._written: dict[str, list[tuple[Log, Offset]]] = {}  # in open transactions
+        self._written: dict[str, list[tuple[Log, Offset]]] = {}  # records of open transactions
 
     def fence(self, transactional_id: str) -> int:
-        """The next epoch of a transactional id; writers with a lower one are fenced.
+        """Raises and returns the epoch of a transactional id, which fences its earlier writers.
 
         Raises:
             RetriableError: the broker is down.
@@ -53,15 +53,16 @@ class MemoryTransactions:
         return epoch
 
     def epoch_of(self, transactional_id: str) -> int:
-        """The epoch of a transactional id; 0 when nobody has fenced it."""
+        """The epoch of a transactional id; 0 before its first fence."""
         return self._epochs.get(transactional_id, 0)
 
     def append_all(self, records: Sequence[NewRecord]) -> None:
-        """Appends all of them or none, and a control record in each partition.
+        """Appends all records or none, and a control record in each partition.
 
         Raises:
-            RetriableError: the broker is down, or it is not known whether they landed.
-            FatalError: as `MemoryBroker.append`; none has landed.
+            RetriableError: the broker is down, or it is not known whether the records were
+                appended.
+            FatalError: as `MemoryBroker.append` raises; no record was appended.
         """
         self._check_up()
         logs = {it.data: self._log_for(*it) for it in records}
@@ -91,7 +92,7 @@ class MemoryTransactions:
         return offset
 
     def end_open(self, transactional_id: str, *, committed: bool) -> None:
-        """Ends the open transaction of an id, if it has one, with a control record in each log."""
+        """Ends the open transaction of an id, if any, with a control record in each log."""
         for log, offset in self._written.pop(transactional_id, []):
             if not committed:
                 log.aborted.add(offset)

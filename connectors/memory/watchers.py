@@ -1,24 +1,24 @@
-"""Who wants to know of changes of the memory broker."""
+"""Calls that follow every change of the memory broker."""
 
 from collections.abc import Callable
 
 
 class Watchers:
-    """Calls that every change makes."""
+    """The registered calls, in order of registration."""
 
     def __init__(self) -> None:
         self._calls: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
-        """Whether anybody watches."""
+        """Whether any call is registered."""
         return bool(self._calls)
 
     def add(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls `changed` after every change; returns the call that ends that."""
+        """Registers `changed` to be called after every change; returns a call that removes it."""
         self._calls.append(changed)
         return lambda: self._calls.remove(changed)
 
     def notify(self) -> None:
-        """Something has changed."""
+        """Makes all calls, after a change."""
         for changed in list(self._calls):
             changed()

@@ -3,7 +3,7 @@
 *Source*: connectors.ports, `LogWriter`.
 
 *Invariants*: a record is written and reported in a later turn of the loop than the call of
-`append`; order per partition = order of appends.
+`append`; the order in a partition is the order of the calls.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from stilltide.connectors.ports.writers import Delivered
 from stilltide.schemas.values import TopicPartition
 
 RECORD_BYTES_MAX = 6 * 1024 * 1024
-"""The limit of a Kafka writer: larger records are refused at once, smaller ones by their topic."""
+"""A Kafka writer's limit; a topic's own limit, which may be lower, is applied at the append."""
 
 
 class _Waiting(NamedTuple):
@@ -72,7 +72,7 @@ class MemoryWriter:
         """Does nothing: the writer never lingers."""
 
     async def flush(self, timeout_s: float) -> bool:
-        """Waits for the outcome of every queued record; False if time is up before."""
+        """Waits for the report of every queued record; False if some are missing in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._waiting:

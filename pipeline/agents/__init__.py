@@ -1,1 +1,1 @@
-"""The worker: the only importers of Faust."""
+"""The worker. Only this package imports Faust."""

@@ -1,7 +1,8 @@
 """The two Faust Apps of a worker: one on the cluster, one without Kafka.
 
-*Source*: facts, faust.md 2, 3, 5. The buffered writers live in the Kafka-less App because a
-rebalance clears every channel of a Kafka App, memory channels included.
+*Source*: docs/internals/kafka-clients.md, Faust and aiokafka. The buffered writers are agents of
+the App without Kafka, because a rebalance clears every channel of a Kafka App, memory channels
+included.
 """
 
 import logging
@@ -25,10 +26,10 @@ class _KafkalessBoot(BootStrategy):
 
 class _KafkalessApp(faust.App):
     BootStrategy = _KafkalessBoot
-    logger = logging.getLogger("faust.app")  # else its own chatter would count as ours
+    logger = logging.getLogger("faust.app")  # else Faust logs under the name of this module
 
     async def on_started(self) -> None:
-        """Opens the channels: nobody else does without a consumer, and `put` would block."""
+        """Opens the channels, as the consumer of a Kafka App does; `put` blocks until then."""
         await super().on_started()
         self.flow_control.resume()
 
@@ -52,7 +53,7 @@ def writer_app(settings: Settings, data_dir: Path) -> faust.App:
 
 
 def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
-    """The App that takes part in the worker group: ownership is its assignment."""
+    """The App that is a member of the worker group, and so gets partitions assigned."""
     servers = [f"kafka://{server.strip()}" for server in settings.bootstrap_servers.split(",")]
     session_s = settings.session_timeout_s
     return _ClusterApp(
@@ -66,7 +67,7 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
         agent_supervisor=CrashingSupervisor,
         topic_disable_leader=True,
         topic_allow_declare=False,
-        table_standby_replicas=1,  # the Faust assignor, which keeps equal partitions together
+        table_standby_replicas=1,  # selects the assignor that keeps equal numbers together
         stream_wait_empty=False,
         stream_buffer_maxsize=1024,
         broker_commit_interval=0.5,

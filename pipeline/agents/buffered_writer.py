@@ -1,7 +1,7 @@
 """The buffered-writer agent: one channel event per entry, written in order.
 
-*Source*: protocols.md A; facts, faust.md 2 and 9 (an event per batch costs 7 us, an event per
-record would cap the log at 64 k records/s).
+*Source*: docs/protocols A. Measured: an event per entry costs 7 us; an event per record would
+limit the log to 64,000 records a second.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ Submitted = tuple[OwnedLog, WriteEntry]
 
 
 class BufferedWriter:
-    """Takes entries from the logs this worker owns and writes them through a Faust agent.
+    """Takes entries of the logs that this worker owns, and writes them in a Faust agent.
 
-    Entries are bounded by what the accumulators keep in flight: in eager mode one per log and
-    per `delay_ms_max`.
+    The number of waiting entries is bounded by the accumulators: in eager mode one for each log and
+    each `delay_ms_max`.
     """
 
     def __init__(self, app: faust.App) -> None:
-        self._channel: Any = app.channel()  # takes raw objects, though typed for events
+        self._channel: Any = app.channel()  # typed for events, but accepts any object
         self._submitted: deque[Submitted] = deque()
         self._wake = asyncio.Event()
         app.agent(self._channel, name="buffered-writer")(self._write)
 
     def submit(self, log: OwnedLog, entry: WriteEntry) -> None:
-        """Hands one entry over; entries of a log are written in the order they are handed over."""
+        """Queues one entry; the entries of a log are written in the order of these calls."""
         self._submitted.append((log, entry))
         self._wake.set()
 

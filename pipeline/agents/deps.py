@@ -1,6 +1,6 @@
-"""What the owners of a worker use together, and what each kind of owner takes of it.
+"""The dependencies that the owners of a worker share, and those of each kind of owner.
 
-*Source*: system.md, Process shapes 1; protocols.md A7 (batching is switched while owners serve).
+*Source*: docs/protocols A7 (batching is switched while owners serve).
 """
 
 from dataclasses import dataclass
@@ -34,27 +34,27 @@ from stilltide.schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BAT
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 SNAPSHOT_TIMEOUT_S = 10.0
-"""How long a controller waits for the snapshot that it begins reading at; then it begins again."""
+"""How long a controller waits for the snapshot from which it begins reading, before it retries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDeps:
-    """What all owners of one worker use together.
+    """The dependencies that all owners of one worker share.
 
     Attributes:
-        connector: the cluster.
-        batches: reads batches of data topics, for indexers.
-        admin: of the cluster.
-        writer: appends log entries, requests and answers.
-        replies: takes answers.
-        marker_writer: appends markers.
-        ends: reads end offsets.
-        acks: asks pending-ack stores.
-        barriers: asks coordinators.
-        buffered_writer: takes log entries.
-        settings: of the worker.
+        connector: connector of the cluster.
+        batches: reader of batches of data topics, for indexers.
+        admin: admin client of the cluster.
+        writer: writer of log entries, requests and answers.
+        replies: sender of answers.
+        marker_writer: writer of markers.
+        ends: reader of end offsets.
+        acks: client of pending-ack stores.
+        barriers: client of coordinators.
+        buffered_writer: queue of log entries.
+        settings: settings of the worker.
         dynamic: settings that change while the worker runs.
-        metrics: of the worker.
+        metrics: metrics of the worker.
     """
 
     connector: GroupConnector
@@ -73,7 +73,7 @@ class WorkerDeps:
 
 
 def txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
-    """Thresholds of the transaction log (A); a dynamic setting goes before a static one."""
+    """Thresholds of the transaction log (A); a dynamic setting overrides a static one."""
     batching = dynamic.flag(TXN_LOG_BATCHING_ENABLED)
     return BatchLimits(
         records_max=settings.txn_log_batch_records_max,
@@ -85,7 +85,7 @@ def txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
 
 
 def pending_ack_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
-    """Thresholds of the pending-ack log (A); a dynamic setting goes before a static one."""
+    """Thresholds of the pending-ack log (A); a dynamic setting overrides a static one."""
     batching = dynamic.flag(PENDING_ACK_BATCHING_ENABLED)
     return BatchLimits(
         records_max=settings.pending_ack_batch_records_max,
@@ -97,7 +97,7 @@ def pending_ack_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLim
 
 
 def owner_deps(worker: WorkerDeps) -> OwnerDeps:
-    """What coordinators and pending-ack stores use."""
+    """The dependencies of coordinators and pending-ack stores."""
     return OwnerDeps(
         connector=worker.connector,
         writer=worker.writer,
@@ -111,7 +111,7 @@ def owner_deps(worker: WorkerDeps) -> OwnerDeps:
 
 
 def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
-    """What snapshot writers use."""
+    """The dependencies of snapshot writers."""
     settings = worker.settings
     return SnapshotDeps(
         connector=worker.connector,
@@ -131,7 +131,7 @@ def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
 
 
 def index_deps(worker: WorkerDeps) -> IndexDeps:
-    """What indexers use."""
+    """The dependencies of indexers."""
     return IndexDeps(
         connector=worker.connector,
         admin=worker.admin,
@@ -144,7 +144,7 @@ def index_deps(worker: WorkerDeps) -> IndexDeps:
 
 
 def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDeps:
-    """What replication controllers use; `metrics` count each position snapshot."""
+    """The dependencies of replication controllers; `metrics` count each position snapshot."""
     settings = worker.settings
 
     async def first(data: TopicPartition) -> Offset:

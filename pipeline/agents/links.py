@@ -1,7 +1,7 @@
 """The links into a worker's cluster: one worker of the cluster runs all of them.
 
-*Source*: system.md, Process shapes 3; protocols.md B4, H2 (ownership is Faust's assignment, safety
-is the transactional id's).
+*Source*: docs/protocols B4, H2. Faust's assignment decides which worker runs the links; the fenced
+transactional id keeps two workers from writing at once.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,9 @@ def links_agent(
     registry: CollectorRegistry,
     failed: Callable[[BaseException], None],
 ) -> PartitionOwners[LinksDriver]:
-    """What runs the links that the settings name, see `placement.LINKS`.
+    """Runs the links that the settings name, see `placement.LINKS`.
 
-    Their figures are shown in `registry`.
+    The links' metrics are added to `registry`.
     """
     options = ReplicationOptions(
         TopicChoice(settings.replicate_topics.split()),

@@ -1,6 +1,6 @@
-"""What a worker owns: coordinators, stores, snapshot writers, indexers, replication controllers.
+"""A worker's owners: coordinators, stores, snapshot writers, indexers, replication controllers.
 
-*Source*: system.md, Process shapes 1; protocols.md A7 (batching is switched while they serve).
+*Source*: docs/protocols A7 (batching is switched while owners serve).
 """
 
 import asyncio
@@ -36,8 +36,8 @@ class Owners:
 
     Args:
         app: the App on the cluster.
-        deps: what the drivers use.
-        failed: called with what an owner failed with; the worker cannot go on.
+        deps: the dependencies of the drivers.
+        failed: called with the error of an owner that failed; the worker has to stop.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Owners:
 
     @property
     def serving(self) -> bool:
-        """Whether coordinators are assigned, and everything that transactions wait for serves."""
+        """Whether coordinators are assigned, and they and all pending-ack stores serve."""
         owners = [*self.coordinators.drivers.values(), *self.pending_acks.drivers.values()]
         return bool(self.coordinators.drivers) and all(owner.serving for owner in owners)
 
     def finding(self) -> ProbeResult:
-        """Whether the group has assigned partitions, be it none, and those are recovered."""
+        """Whether the group has assigned partitions, or none, and all of them are recovered."""
         said: list[str] = []
         for agent in self._owners:
             name = agent.placement.title
@@ -98,11 +98,11 @@ class Owners:
         return ProbeResult(passed=True, text=f"serving {', '.join(said)}")
 
     async def stop(self) -> None:
-        """Stops every owner; what is in flight is not acknowledged."""
+        """Stops every owner; requests in flight are not answered."""
         await asyncio.gather(*(it.stop() for it in self._owners))
 
     def settings_changed(self) -> None:
-        """A dynamic setting has another value."""
+        """Passes changed dynamic settings on to the owners."""
         deps = self._deps
         for coordinator in self.coordinators.drivers.values():
             coordinator.limits_changed(txn_log_limits(deps.settings, deps.dynamic))
@@ -137,7 +137,7 @@ class Owners:
         return SnapshotDriver(partition, self._snapshot_deps, metrics=metrics)
 
     def _own_replication(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
-        """Controls groups, see `placement.CONTROLLERS`."""
+        """Runs replication controllers, see `placement.CONTROLLERS`."""
 
         def stats() -> dict[TopicPartition, ControllerStats]:
             drivers = controllers.drivers.values()
@@ -154,7 +154,7 @@ class Owners:
         self._deps.metrics.registry.register(metrics)
 
     def _own_index(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
-        """Indexes native transactions, see `placement.INDEXERS`."""
+        """Runs indexers of native transactions, see `placement.INDEXERS`."""
         metrics, deps = self._deps.metrics, index_deps(self._deps)
 
         def indexer(partition: int) -> IndexOwner:

@@ -1,7 +1,8 @@
 """Owners of assigned partitions, and the agent of a requests topic that feeds them.
 
-*Source*: system.md, Process shapes; protocols.md B (ownership is the Faust assignment, safety is
-the fence's), C, E, F3, G. An assignment that comes straight back after a rebalance keeps its owner.
+*Source*: docs/protocols B, C, E, F3, G. Faust's assignment decides which worker runs an owner; the
+fence (B1) keeps two owners from writing. A partition that is assigned to the same worker again
+after a rebalance keeps its owner.
 """
 
 import asyncio
@@ -21,17 +22,18 @@ log = get_logger(__name__)
 
 
 class PartitionDriver(Protocol):
-    """What is run for one assigned partition.
+    """The owner of one assigned partition.
 
     Attributes:
-        assigned: the partition is this worker's; else it may end once another one has it.
+        assigned: whether the partition is assigned to this worker; if not, the driver ends when
+            another owner replaces it.
     """
 
     assigned: bool
 
     @property
     def serving(self) -> bool:
-        """Whether it has recovered, and still is the owner."""
+        """Whether the driver has recovered, and still is the owner."""
         ...
 
     async def run(self) -> None:
@@ -40,7 +42,7 @@ class PartitionDriver(Protocol):
 
 
 class RequestsDriver(PartitionDriver, Neighbour, Protocol):
-    """What is run for one partition of a requests topic."""
+    """The owner of one partition of a requests topic."""
 
 
 D = TypeVar("D", bound=PartitionDriver)
@@ -48,16 +50,16 @@ R = TypeVar("R", bound=RequestsDriver)
 
 
 class PartitionOwners(Generic[D]):
-    """Runs a driver for each assigned partition of a topic that some agent reads.
+    """Runs a driver for each assigned partition of a topic that an agent of the App reads.
 
     Args:
         app: the App on the cluster.
-        placement: names the topic whose partitions are followed.
+        placement: placement of the owners, with the topic whose assignment they follow.
         make_driver: makes the driver of one partition.
-        failed: called with what an owner failed with; the worker cannot go on.
+        failed: called with the error of an owner that failed; the worker has to stop.
 
     Attributes:
-        joined: the group has said which partitions are this worker's.
+        joined: whether the group has assigned partitions to this worker, or none.
     """
 
     def __init__(
@@ -78,11 +80,11 @@ class PartitionOwners(Generic[D]):
 
     @property
     def drivers(self) -> dict[int, D]:
-        """By partition: those assigned to this worker."""
+        """The drivers of the partitions assigned to this worker, by partition."""
         return self._drivers
 
     async def stop(self) -> None:
-        """Stops every owner; what is in flight is not acknowledged."""
+        """Stops every owner; requests in flight are not answered."""
         await self._keep(set())
 
     async def _assigned(self, _app: Any, assigned: Any, *_: Any, **__: Any) -> None:
@@ -101,7 +103,7 @@ class PartitionOwners(Generic[D]):
         log.info("assigned", owner=self.placement.name, partitions=sorted(owned))
 
     async def _revoked(self, _app: Any, _taken: Any, *_: Any, **__: Any) -> None:
-        # Most come straight back. Until then they serve, and stop for good when fenced.
+        # Most are assigned again at once. Until then their owners serve, and end if fenced.
         for driver in self._drivers.values():
             driver.assigned = False
 
@@ -127,8 +129,8 @@ class PartitionOwnerAgent(PartitionOwners[R]):
     """Runs a driver for each assigned partition of a requests topic, and hands it the requests.
 
     Args:
-        As of `PartitionOwners`; the topic of the placement holds the requests.
-        undecodable: counts and logs records that are no requests.
+        As for `PartitionOwners`; the topic of the placement holds the requests.
+        undecodable: counter and log of records that are no requests.
     """
 
     def __init__(
@@ -148,11 +150,11 @@ class PartitionOwnerAgent(PartitionOwners[R]):
         self._undecodable = undecodable
 
     async def _receive(self, stream: Any) -> None:
-        # Faust acknowledges an event whose agent fails, and would pass it over after a restart.
+        # Without `noack`, Faust acknowledges an event whose agent fails, and a restart skips it.
         async for event in stream.noack().events():
             message = event.message
             driver = self._drivers.get(message.partition)
-            if driver is not None:  # else revoked: its new owner serves it, clients ask again
+            if driver is not None:  # else revoked: clients ask the new owner again
                 place = TopicPartition(message.topic, message.partition), message.offset
                 hand_over(driver, *place, event.value, undecodable=self._undecodable)
             await stream.ack(event)

@@ -1,12 +1,12 @@
-"""Which topic's assignment gives a worker which owners.
+"""Defines which topic's assignment gives a worker which owners.
 
-*Source*: system.md, Process shapes 1; protocols.md B (ownership is Faust's assignment, safety is
-the fence's).
+*Source*: docs/protocols B. Faust's assignment decides which worker runs an owner; the fence (B1)
+keeps two owners from writing.
 
 Faust assigns the partitions of the topics that agents read: the three topics of requests. Owners
-that no client asks have no such topic, and follow the one of snapshot writers, because data
-partitions are hashed to the partitions of all these topics in the same way: a worker that writes
-the snapshots of a data partition also indexes the partition and controls its groups.
+that no client asks have no such topic, and follow the topic of snapshot writers. Data partitions
+are hashed to the partitions of all these topics in the same way, so a worker that writes the
+snapshots of a data partition also indexes the partition and controls its groups.
 """
 
 from typing import NamedTuple
@@ -18,12 +18,13 @@ class Placement(NamedTuple):
     """Where the owners of one kind run.
 
     Attributes:
-        name: of one owner, in logs; also of the agent that reads the requests.
-        title: of all owners of this kind, in the answer of the readiness probe.
-        topic: a worker to which partition n of this topic is assigned runs owner n.
+        name: name of one owner in logs, and of the agent that reads the requests.
+        title: name of all owners of this kind in the answer of the readiness probe.
+        topic: the topic whose assignment counts: the worker that has partition n runs owner n.
         owns: system topics whose partition n belongs to owner n; they have as many partitions as
             `topic`.
-        is_asked: whether `topic` holds requests to these owners; else they only follow it.
+        is_asked: whether `topic` holds requests to these owners; if not, they only follow its
+            assignment.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """A process's web site: `/metrics`, `/livez` and `/readyz`, on its own loop.
 
-*Source*: the probes of Kubernetes: 200 or 503, and a line for each check. A loop that hangs answers
-nothing, which a probe takes for what it is.
-*Invariants*: however often it is asked, the broker is asked once in `FRESH_S` at most.
+*Source*: the probes of Kubernetes: 200 or 503, and a line for each check. A process whose loop
+hangs does not answer, which fails the probe.
+
+*Invariants*: `/readyz` asks the broker once in `FRESH_S` at most, however often the site is asked.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class ProbeResult(NamedTuple):
-    """What a check found: all is well, or not, and in words."""
+    """The result of a check: whether it passed, and a text for people."""
 
     passed: bool
     text: str
@@ -35,10 +36,10 @@ Check = Callable[[], Awaitable[ProbeResult]]
 
 
 class Probes:
-    """The site; `start` first, `close` last.
+    """The web site; call `start` first and `close` last.
 
     Args:
-        registry: what `/metrics` shows.
+        registry: the metrics that `/metrics` shows.
         ready: the checks of `/readyz`, by name.
     """
 
@@ -51,10 +52,10 @@ class Probes:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self, host: str, port: int) -> str:
-        """Listens, on a free port for 0; the site's address.
+        """Listens on the port, or on any free port for 0; returns the site's address.
 
         Raises:
-            ConfigError: the port is taken, or is not this host's to listen on.
+            ConfigError: the port is taken, or the host is not an address of this machine.
         """
         await self._runner.setup()
         try:
@@ -64,14 +65,14 @@ class Probes:
             raise ConfigError(
                 f"web_port {port} of {host} cannot be listened on",
                 detail=str(error),
-                hint="does another worker listen there? set web_port to another one, or to 0 for "
-                "any free one (--web-port, STILLTIDE_WEB_PORT); the host is web_host",
+                hint="set web_port to a port where no other process listens, or to 0 for any free "
+                "port (--web-port, STILLTIDE_WEB_PORT); the host is the setting web_host",
             ) from error
         bound = self._runner.addresses[0][1]
         return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
 
     async def close(self) -> None:
-        """Listens no more. Safe to call twice."""
+        """Stops listening. Safe to call twice."""
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -100,7 +101,7 @@ async def _loop_turns() -> ProbeResult:
 
 
 def broker_check(admin: LogAdmin) -> Check:
-    """A check that the broker answers; those who ask at the same time share the question."""
+    """A check that the broker answers; concurrent calls share one request to the broker."""
     lock = asyncio.Lock()
     last: tuple[float, ProbeResult] | None = None
 

@@ -1,12 +1,12 @@
-"""Faust's Kafka transport, on the worker's own loop and with a fetch that keeps no request waiting.
+"""Faust's Kafka transport on the worker's own loop, with fetches that do not delay requests.
 
-Faust runs aiokafka on a loop and a thread of its own, so that slow agents cannot hold up its
-heartbeats. Ours hold the loop up for 30 ms at most, and a batch of requests crossed over four
-times: with 32 transactions at once that cost one in seven.
+Faust runs aiokafka on its own loop and thread, so that slow agents cannot delay heartbeats. The
+worker's agents hold the loop for 30 ms at most, and each batch of requests crossed four times
+between the loops: with 32 transactions at once that cost a seventh of the throughput.
 
-aiokafka has one fetch under way per broker. While records of one partition lie unread for 0.1 s,
-as under load, it fetches the others alone; no matter what arrives meanwhile, that fetch rests for
-its whole waiting time, which Faust has fixed at 1.5 s.
+aiokafka has one fetch under way for each broker. While records of one partition are unread for
+0.1 s, as under load, the fetch covers the other partitions only. Requests that arrive meanwhile
+wait until that fetch ends, after the whole waiting time, which Faust has fixed at 1.5 s.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FETCH_WAIT_MS = 50
 
 
 class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
-    """A service thread without a thread: all that would be called over there is called here."""
+    """A service thread without a thread: runs the calls for that thread on the worker's loop."""
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, thread_loop=asyncio.get_running_loop(), **options)
@@ -49,6 +49,6 @@ class _Consumer(aiokafka.Consumer):
 
 
 class PromptTransport(aiokafka.Transport):
-    """Waits for at most `FETCH_WAIT_MS` in each fetch, and for no other thread."""
+    """A transport whose fetches wait `FETCH_WAIT_MS` at most, and that uses no other thread."""
 
     Consumer = _Consumer

@@ -1,6 +1,6 @@
-"""One worker process: both Faust Apps, what it owns, and what its owners share.
+"""One worker process: both Faust Apps, the owners, and their shared dependencies.
 
-*Source*: system.md, Process shapes 1; facts, faust.md 5.3 (stop), 6 (several Apps).
+*Source*: docs/internals/kafka-clients.md, Faust and aiokafka.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ SERVING_POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0
 
 MARKER_LINGER_MS = 5.0
-"""Nobody waits for a marker as for an answer, and a few large batches spare the broker."""
+"""Longer than for answers: few clients wait for markers, and large batches spare the broker."""
 
 ASK_RESEND_S = 1.0
 ASK_TIMEOUT_S = 30.0
-"""Then coordinators settle anew, and snapshot writers ask anew; an owner may be away for long."""
+"""Time after which coordinators and snapshot writers ask again; an owner may be away for long."""
 
 B = TypeVar("B")
 R = TypeVar("R", bound=Numbered)
@@ -62,9 +62,9 @@ class Worker:
     """Runs until stopped or until a part of it fails.
 
     Args:
-        settings: of this worker.
-        serving: called once with the coordinators and the address of the web site, when every
-            assigned one first serves.
+        settings: settings of this worker.
+        serving: called once when every assigned coordinator serves, with the coordinators' numbers
+            and the address of the web site.
     """
 
     def __init__(self, settings: Settings, serving: Callable[[list[int], str], None]) -> None:
@@ -80,17 +80,17 @@ class Worker:
         """Serves until SIGTERM or SIGINT.
 
         Raises:
-            RetriableError, UnavailableError: the cluster cannot be reached, or stayed away; names
-                its address.
-            FatalError: a system topic is not as it must be.
-            DecodeError: an effective log entry (B6) or a dynamic setting cannot be understood;
-                names its place.
-            SnapshotError: what is known of aborted transactions has a gap (E4).
+            RetriableError, UnavailableError: the cluster cannot be reached, or was away for too
+                long; the error names the address.
+            FatalError: a system topic has wrong configs or a wrong partition count.
+            DecodeError: an effective log entry (B6) or a dynamic setting cannot be decoded; the
+                error names topic, partition and offset.
+            SnapshotError: the evidence of aborted transactions has a gap (E4).
             ConfigError: the port of the web site is taken, or system topics would have fewer
                 replicas than must be in sync.
         """
         tune()
-        disable_created_metrics()  # a time stamp beside each sample tells nothing new
+        disable_created_metrics()  # their time stamps would double the samples
         settings = self._settings
         connector = KafkaConnector(settings.kafka)
         admin = connector.admin()
@@ -120,7 +120,7 @@ class Worker:
             raise self._failure
 
     def fail(self, error: BaseException) -> None:
-        """A part has failed; the worker stops and `run` raises it."""
+        """Stops the worker, and has `run` raise `error`."""
         if self._failure is None:
             self._failure = error
         self._stop.set()
@@ -190,7 +190,7 @@ class Worker:
     def _asking(
         service: Service[B, R, A], connector: Connector, writer: LogWriter
     ) -> Requests[B, R, A]:
-        """A line from one kind of owners to another; it opens and closes with the worker."""
+        """A client of one kind of owners, for other owners; open while the worker runs."""
         return Requests(
             service,
             connector,
@@ -205,7 +205,7 @@ class Worker:
         self._owners.settings_changed()
 
     async def _ready(self) -> ProbeResult:
-        """Whether every partition that the group gave to this worker is recovered."""
+        """Whether every partition that is assigned to this worker is recovered."""
         if self._stop.is_set():
             return ProbeResult(passed=False, text="the worker is stopping")
         if self._owners is None:
@@ -213,7 +213,7 @@ class Worker:
         return self._owners.finding()
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Runs `work`; what it fails with ends the worker."""
+        """Runs `work` as a task; an error of the task ends the worker."""
         task = asyncio.create_task(work, name=name)
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -225,7 +225,7 @@ class Worker:
         return task
 
     async def _run_apps(self, *apps: faust.App) -> None:
-        """Starts the Apps; one that stops by itself has crashed."""
+        """Starts the Apps; an App that stops by itself has crashed, and ends the worker."""
         for app in apps:
             app.finalize()
             await app.maybe_start()
@@ -240,12 +240,12 @@ class Worker:
             if owners.serving:
                 break
             await asyncio.sleep(SERVING_POLL_S)
-        tune()  # again: what was recovered is there now
+        tune()  # again: the recovered state is in memory now
         self._serving(sorted(owners.coordinators.drivers), self._web)
 
 
 async def _stop(app: faust.App) -> None:
-    """Stops an App; where the broker is away, its consumer may wait for it."""
+    """Stops an App; gives up after a while, since its consumer waits for a broker that is away."""
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await app.stop()

@@ -1,4 +1,4 @@
-"""Appending to an owned log one record at a time."""
+"""Appends to an owned log one record at a time."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ async def append_and_wait(log: OwnedLog, record: bytes) -> BatchPosition:
     """Appends one record and waits until the owner has read it back.
 
     Raises:
-        ConnectorError: the record is not in the log, or nobody knows.
+        ConnectorError: the record is not in the log, or that is unknown.
     """
     future: asyncio.Future[BatchPosition] = asyncio.get_running_loop().create_future()
 

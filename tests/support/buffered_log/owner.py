@@ -1,4 +1,4 @@
-"""An owner of a log on the memory broker, and what it was told."""
+"""An owner of a log on the memory broker, which notes what the log reports."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from tests.support.coordinator.worker_memory import WAIT_S, EntryQueue, until
 LOG = TopicPartition(TXN_LOG, 0)
 
 BYTES = replace(CODEC, decode=bytes)
-"""For a log whose records are any bytes, but for fences and no-ops."""
+"""A codec for logs whose records are any bytes, except for fences and no-ops."""
 BATCHED = BatchLimits()
 
 
 class Owner:
-    """An owner of the log, with what it was told."""
+    """An owner of the log, with the entries and events that the log reported."""
 
     def __init__(
         self, connector: Connector, limits: BatchLimits = BATCHED, patience_s: float = 60.0
@@ -48,13 +48,13 @@ class Owner:
         )
 
     def run(self) -> "asyncio.Task[None]":
-        """Begins; the task ends with what `run` raises."""
+        """Starts the owner as a task, which ends with the error of `run`."""
         task = asyncio.create_task(self.log.run())
         self._tasks = [task, asyncio.create_task(self._queue.run())]
         return task
 
     async def serving(self) -> "asyncio.Task[None]":
-        """Begins, and returns when it serves."""
+        """Starts the owner, and returns when it serves."""
         task = self.run()
         async with asyncio.timeout(WAIT_S):
             await self._serving.wait()
@@ -65,7 +65,7 @@ class Owner:
         await until(lambda: self.writer._waiting and not self.writer._due)
 
     async def close(self) -> None:
-        """Stops it."""
+        """Stops the owner."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -76,7 +76,7 @@ class Owner:
 
 
 async def raised(task: "asyncio.Task[None]") -> BaseException:
-    """What an ownership ended with."""
+    """The error with which an ownership ended."""
     async with asyncio.timeout(WAIT_S):
         await asyncio.wait([task])
     error = task.exception()

@@ -1,4 +1,4 @@
-"""A reader that knows of a log entry what PIP-160 says and nothing else, protobuf included."""
+"""A reader of log entries made from PIP-160 alone, without Stilltide's code or protobuf."""
 
 
 def records_of(entry: bytes) -> list[bytes]:

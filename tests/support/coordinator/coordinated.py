@@ -11,11 +11,11 @@ from stilltide.schemas.topics import TXN_MARKERS, TopicSpec, system_topics
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 MARKER_PARTITIONS = 4
-"""As in the settings' defaults: all tests of a broker share its system topics."""
+"""The default of the settings, because all tests of a broker share its system topics."""
 
 
 class CoordinatedTopic:
-    """Writes what clients and coordinators would; made by `create`."""
+    """Writes records and markers as clients and coordinators do; made by `create`."""
 
     def __init__(self, connector: Connector, name: str, topic_id: bytes) -> None:
         self.name = name
@@ -39,9 +39,9 @@ class CoordinatedTopic:
     async def write(
         self, partition: int, txn: TxnId | bytes | None, count: int = 1, value: bytes | None = None
     ) -> EndOffset:
-        """Writes records, plain, of a transaction, or with a raw header; their end offset.
+        """Writes records, plain, of a transaction, or with a raw header; returns their end offset.
 
-        A value that is not given is the record's number in this call.
+        The default value of a record is its number in this call.
         """
         raw = txn.to_bytes() if isinstance(txn, TxnId) else txn
         headers = None if raw is None else [(TXN, raw)]
@@ -62,7 +62,7 @@ class CoordinatedTopic:
         await self._mark(partition, txn, committed=False, end_offset=end_offset)
 
     async def write_marker_bytes(self, partition: int, key: bytes, value: bytes | None) -> int:
-        """Writes anything where the markers of a partition lie; its offset."""
+        """Writes any bytes to the markers of a partition; returns the offset."""
         return await self._append(self.markers_of(partition), key, value, None)
 
     def markers_of(self, partition: int) -> TopicPartition:
@@ -70,7 +70,7 @@ class CoordinatedTopic:
         return TopicPartition(TXN_MARKERS, system_partition(self.at(partition), MARKER_PARTITIONS))
 
     async def close(self) -> None:
-        """Releases the writer."""
+        """Closes the writer."""
         await self._writer.close()
 
     async def _mark(

@@ -1,7 +1,7 @@
-"""An independent reading of a coordinator's log, by which tests judge the real one.
+"""An independent model of a coordinator's log, with which tests compare the real state.
 
-*Source*: rules C0, C1b, C2, C4, C6, C7, said again without looking at `pipeline.core`: one
-list of fates, never shortened, and one answer per request, never forgotten.
+*Source*: rules C0, C1b, C2, C4, C6, C7, implemented without `pipeline.core`: one list of
+transactions that is never shortened, and one answer for each request that is never forgotten.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Fate:
 
 
 class Judge:
-    """Reads the effective records in log order beside a fresh `CoordinatorState`.
+    """Reads the effective records in log order, and compares with a fresh `CoordinatorState`.
 
     Args:
         ends: end offsets of the data partitions, as they are now.
@@ -66,7 +66,7 @@ class Judge:
         self._unknown: dict[bytes, int] = {}
 
     def read(self, record: TxnLogRecord) -> None:
-        """Takes the next effective record, and compares."""
+        """Applies the next effective record to both, and compares them."""
         body = record.body
         expected: Answer | None = None
         if isinstance(body, Request):
@@ -84,7 +84,7 @@ class Judge:
         self._compare()
 
     def marked_partitions(self, sequence: int) -> set[TopicPartition]:
-        """Where readers need the outcome: where records may lie (C4, C6)."""
+        """The partitions that may hold records, where readers need the outcome (C4, C6)."""
         fate = self.fates[sequence]
         if fate.committed is None:  # released, when it has ended
             return set()
@@ -104,7 +104,7 @@ class Judge:
         ]
 
     def _request(self, request: Request, at_ms: int) -> Answer | None:
-        """C1b: what the request is to be answered; None where it is to be ignored."""
+        """C1b: the right answer to the request; None if the request is to be ignored."""
         client, number = request.client_id, request.number
         if client not in self._heard_ms:
             self._unknown[client] = number if request.acked_through else 0
@@ -198,7 +198,7 @@ class Judge:
                 self._acked.pop(client, None)
 
     def _compare(self) -> None:
-        """C0, C2, C7: the state says what the fates say, and nothing else."""
+        """C0, C2, C7: compares the whole state with the model."""
         alive = {n: fate for n, fate in enumerate(self.fates) if not fate.ended}
         names = {None: "OPEN", True: "COMMITTING", False: "ABORTING"}
         assert {

@@ -1,4 +1,4 @@
-"""What lies on a memory broker after a client's transactions, and what readers see of it."""
+"""Reads the content of a memory broker after a client's transactions, and its visible part."""
 
 from collections import Counter
 from typing import Any
@@ -15,11 +15,11 @@ from stilltide.schemas.topics import TXN_MARKERS, TXN_REQUESTS
 from stilltide.schemas.values import TopicPartition
 
 TOPICS = ("orders", "payments")
-"""Of three partitions each."""
+"""Data topics, with three partitions each."""
 
 
 async def visible(connector: MemoryConnector) -> Counter[tuple[str, bytes | None]]:
-    """What readers of the two topics see, once everything is decided: (topic, value)."""
+    """Counts (topic, value) of visible records of the two topics, once all are decided."""
     admin = connector.admin()
     ends = await admin.end_offsets(
         [TopicPartition(topic, number) for topic in TOPICS for number in range(3)]
@@ -38,7 +38,7 @@ def written(broker: MemoryBroker, topic: str) -> list[tuple[int, bytes | None, l
 
 
 def requests_in(broker: MemoryBroker) -> list[Request]:
-    """Everything that coordinators were asked."""
+    """All requests to coordinators."""
     return [
         decode_request(data)
         for requests in broker.partitions([TXN_REQUESTS])
@@ -48,7 +48,7 @@ def requests_in(broker: MemoryBroker) -> list[Request]:
 
 
 def markers_in(broker: MemoryBroker) -> list[Marker]:
-    """Every outcome there is."""
+    """All markers."""
     found = [
         markers.decode(it.key, it.value)
         for number in range(2)

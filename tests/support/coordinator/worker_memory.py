@@ -1,4 +1,4 @@
-"""A worker's owners on the memory broker, without Faust: a queue and a reader are its agents."""
+"""A worker's owners on the memory broker; a queue and a reader replace the Faust agents."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,15 +38,15 @@ from stilltide.schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUES
 from stilltide.schemas.values import Offset, TopicPartition
 
 PARTITIONS = 2
-"""Of the system topics that data partitions are hashed to."""
+"""Partition count of the system topics to which data partitions are hashed."""
 
 AWAY_S = 0.01
-"""Between two looks at a broker that is down."""
+"""Time between two attempts while the broker is down."""
 
 RESEND_S = 0.2
 
 WAIT_S = 10.0
-"""For what happens within milliseconds."""
+"""Time-out for changes that take milliseconds."""
 
 B = TypeVar("B")
 R = TypeVar("R", bound=Numbered)
@@ -56,18 +56,18 @@ A = TypeVar("A")
 async def until(holds: Callable[[], object]) -> None:
     """Lets the loop run until something holds."""
     async with asyncio.timeout(WAIT_S):
-        while not holds():  # noqa: ASYNC110 - what is waited for has no event, and the broker no thread
+        while not holds():  # noqa: ASYNC110 - the condition has no event, and the broker no thread
             await asyncio.sleep(0)
 
 
 class EntryQueue:
-    """Writes entries in the order they are handed over, as the buffered-writer agent does."""
+    """Writes entries in the order of `submit`, as the buffered-writer agent does."""
 
     def __init__(self) -> None:
         self._entries: asyncio.Queue[tuple[OwnedLog, WriteEntry]] = asyncio.Queue()
 
     def submit(self, log: OwnedLog, entry: WriteEntry) -> None:
-        """Hands one entry over."""
+        """Queues one entry."""
         self._entries.put_nowait((log, entry))
 
     async def run(self) -> None:
@@ -80,8 +80,8 @@ class EntryQueue:
 class MemoryWorker:
     """Serves every coordinator, pending-ack store and snapshot writer from entry to exit.
 
-    Like a group that has committed nothing, it is given every request since the beginning.
-    There are snapshot writers only with `snapshots`: they trim the markers.
+    The worker gets every request since the beginning, like a group without commits. Snapshot
+    writers, which trim the markers, run only with `snapshots`.
     """
 
     def __init__(

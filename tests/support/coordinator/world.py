@@ -1,7 +1,7 @@
 """Clients, a request path, a log with changing owners and markers, all in one process.
 
-*Source*: rules B4, C0-C8. It does what the drivers do and checks each effect when it comes;
-what happens next, and what goes wrong, is the test's to say.
+*Source*: rules B4, C0-C8. The world carries out effects as the drivers do, and checks each effect;
+the test chooses the next step and the faults.
 """
 
 from collections import deque
@@ -51,12 +51,12 @@ from tests.support.coordinator.judge import Judge
 
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)]
 RETENTION_MS = 10 * 60 * 1000
-"""Of the request path: older copies are gone."""
+"""Retention of the requests topic: older copies are deleted."""
 
 ASK_TIMEOUT_MS = 20_000
 
 BASE_LIMITS = BaseLimits(interval_ms=700, dead_floor=4, dead_factor=0)
-"""Bases in nearly every example."""
+"""Limits that lead to bases in nearly every example."""
 
 
 @dataclass
@@ -128,13 +128,13 @@ class CoordinatorWorld:
 
     @property
     def processes(self) -> list[Owner]:
-        """The owner, and the one it replaced that may not have noticed."""
+        """The owner, and the replaced owner, which may not know of the replacement yet."""
         return [self.owner, *self.zombies]
 
     # -- clients
 
     def registrations(self, data: tuple[TopicPartition, ...]) -> tuple[Registered, ...]:
-        """From the ends as they are now (C2)."""
+        """Registrations from the present end offsets (C2)."""
         return tuple(Registered(one, EndOffset(self.ends[one]), b"") for one in data)
 
     def delivered(self, sequence: int) -> tuple[Written, ...]:
@@ -154,7 +154,7 @@ class CoordinatorWorld:
         self.send(client, sent)
 
     def send(self, client: Client, sent: Send):
-        """C1b: what a client claims to have, it never asks for again."""
+        """C1b: a client never repeats a request whose answer it has acknowledged."""
         number, acked_through = sent.request.number, sent.request.acked_through
         assert sent.request.body == client.asked[number]
         assert acked_through < number
@@ -165,7 +165,7 @@ class CoordinatorWorld:
         self.sent.append((self.now_ms, sent.request))
 
     def tick_client(self, client: Client):
-        """Runs a session's effects."""
+        """Carries out a session's effects."""
         for effect in client.session.tick(self.now_ms):
             match effect:
                 case Send():
@@ -182,7 +182,7 @@ class CoordinatorWorld:
             self.end_request(client, number, given)
 
     def end_request(self, client: Client, number: int, answer: Answer | None):
-        """Each request ends exactly once; what it was told is held against the log."""
+        """Each request ends exactly once; its answer is compared with the log."""
         assert number not in client.ended
         client.ended[number] = answer
         body = client.asked[number]
@@ -213,7 +213,7 @@ class CoordinatorWorld:
     # -- owners and their log
 
     def replace_owner(self, ahead_ms: int):
-        """B1, B4: what the old owner has on its way counts for nothing; it does not know yet."""
+        """B1, B4: appends of the old owner that are under way will not be effective."""
         self.end += len(self.owner.queue) % 2  # it may land, and is not effective
         self.owner.until = len(self.log)
         self.owner.queue.clear()
@@ -221,7 +221,7 @@ class CoordinatorWorld:
         self.new_owner(ahead_ms)
 
     def land(self, count: int):
-        """The owner's oldest appends are effective, in one entry."""
+        """Makes the owner's oldest appends effective, in one entry."""
         for _ in range(landed := min(count, len(self.owner.queue))):
             append = self.owner.queue.popleft()
             append.offset = self.end
@@ -238,11 +238,11 @@ class CoordinatorWorld:
             self.owner.machine.lost(body.sequence, self.clock(self.owner))
 
     def tick_owner(self, owner: Owner):
-        """C7: its clock says so."""
+        """C7: a deadline of the owner has come, by its own clock."""
         self.run(owner, owner.machine.tick(self.clock(owner)))
 
     def clock(self, owner: Owner) -> int:
-        """Clocks of two machines differ."""
+        """The owner's clock; clocks of two owners differ."""
         return self.now_ms + owner.clock_ahead_ms
 
     def new_owner(self, ahead_ms: int):
@@ -254,7 +254,7 @@ class CoordinatorWorld:
         self.run(owner, owner.machine.serve(epoch, self.clock(owner)))
 
     def replayed(self, ahead_ms: int = 0) -> Coordinator:
-        """C8: a machine that has read everything the log still holds."""
+        """C8: a new machine after reading the whole remaining log."""
         machine = Coordinator(0, Offset(self.start), base_limits=BASE_LIMITS)
         kept = [one for one in self.log if one.offset >= self.start]
         for offset, group in groupby(kept, key=lambda one: one.offset):
@@ -265,13 +265,13 @@ class CoordinatorWorld:
         return machine
 
     def append(self, owner: Owner, body: object, **question: object):
-        """A zombie's append goes nowhere."""
+        """Queues an append; ignores the append of a replaced owner."""
         if owner is self.owner:
             record = TxnLogRecord(body, self.clock(owner))
             owner.queue.append(Append(owner, record, **question))
 
     def arrive(self, request: Request):
-        """What the driver does with a request: a no-op stands in for a question (C1)."""
+        """Handles a request as the driver does; appends a no-op for a question (C1)."""
         self.run(self.owner, self.owner.machine.appending())
         if isinstance(request.body, Describe | ListTransactions | WriteBarrier):
             known, held = dict(self.outcomes), [dict(it.registered) for it in self.judge.fates]
@@ -280,7 +280,7 @@ class CoordinatorWorld:
             self.append(self.owner, request)
 
     def read(self, owner: Owner, count: int):
-        """Some entries, their questions answered behind each."""
+        """Reads some entries, and answers the questions after each."""
         until = len(self.log) if owner.until is None else owner.until
         for _ in range(count):
             if owner.position >= until:
@@ -324,7 +324,7 @@ class CoordinatorWorld:
         self.responses.append((question.client_id, question.number, Done()))
 
     def run(self, owner: Owner, effects: list[CoordinatorEffect]):
-        """Does what a driver does, and checks what must be durable first."""
+        """Carries out effects as a driver does, and checks what must be durable before."""
         for effect in effects:
             match effect:
                 case Reply(request, answer):
@@ -386,12 +386,12 @@ class CoordinatorWorld:
         return sorted({one.offset for one in self.log if one.offset <= as_of})
 
     def trim(self, offset: int):
-        """The log begins there, and means what it meant."""
+        """Trims the log; checks that the state after a replay is the same."""
         self.start = max(self.start, offset)
         assert state_of(self.replayed().state) == state_of(self.judge.state)
 
     def trim_done(self, pick: int, *, lands: bool, fails: bool):
-        """One trim's fate; a dead process hears nothing."""
+        """Ends one trim; a dead process gets no report."""
         owner, offset = self.trims.pop(pick % len(self.trims))
         if lands:
             self.trim(offset)
@@ -414,7 +414,7 @@ class CoordinatorWorld:
             assert not self.judge.missing_markers(body.sequence)
 
     def check_markers(self, sequence: int, markers: list[Marker]):
-        """C2, C3, C4: a marker wherever records may lie, saying what the log says."""
+        """C2, C3, C4: each partition that may hold records has a marker as the log demands."""
         fate = self.judge.fates[sequence]
         assert {one.data for one in markers} == self.judge.marked_partitions(sequence)
         written = {one.data: one for one in fate.written}
@@ -429,7 +429,7 @@ class CoordinatorWorld:
                 assert marker.record_count == written[marker.data].record_count
 
     def marker_done(self, pick: int, *, lands: bool, fails: bool):
-        """One marker's fate; its owner hears when the whole set is done."""
+        """Ends one marker's write; its owner gets a report when the whole set is done."""
         batch, marker = self.marker_flights.pop(pick % len(self.marker_flights))
         if lands:
             before = self.markers.get((marker.data, marker.txn))
@@ -447,7 +447,7 @@ class CoordinatorWorld:
             self.run(batch.owner, ended)
 
     def ends_done(self, pick: int, *, fails: bool):
-        """One read of end offsets; a dead process hears nothing."""
+        """Ends one read of end offsets; a dead process gets no report."""
         owner, asked = self.end_reads.pop(pick % len(self.end_reads))
         if owner not in self.processes:
             return
@@ -489,7 +489,7 @@ class CoordinatorWorld:
                 self.ends_done(0, fails=False)
 
     def calm_round(self):
-        """All of it, then more than half a second passes."""
+        """Does all calm steps, then lets more than half a second pass."""
         for client in self.clients:
             self.tick_client(client)
         self.tick_owner(self.owner)

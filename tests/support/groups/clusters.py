@@ -38,7 +38,7 @@ LINKS = ReplicationOptions(
 
 
 async def cancelled(task: asyncio.Task[None]):
-    """Ends a task."""
+    """Cancels a task and waits for its end."""
     task.cancel()
     await asyncio.wait([task])
 
@@ -61,7 +61,7 @@ class Site:
         self.broker.create_topic(TopicSpec(DATA.topic, 1))
 
     def start(self):
-        """Its controller begins, or another one does."""
+        """Starts a controller of the cluster."""
         deps = ReplicationDeps(
             connector=self.connector,
             admin=self.connector.admin(),
@@ -81,39 +81,39 @@ class Site:
         self.task = asyncio.create_task(self.driver.run())
 
     async def kill(self):
-        """Its controller is gone in the middle of whatever it did."""
+        """Cancels the controller at any point of its work."""
         assert self.task is not None
         await cancelled(self.task)
 
     def write(self, *values: bytes):
-        """Local records."""
+        """Writes local records."""
         for value in values:
             self.broker.append(DATA, None, value, None)
 
     def commit(self, group: str, offset: int, metadata: str = ""):
-        """A consumer of any kind commits."""
+        """Commits for the group, as any consumer does."""
         self.broker.group(group).committed[DATA] = Committed(Offset(offset), metadata)
 
     def committed(self, group: str) -> int | None:
-        """Where the group stands."""
+        """The group's committed offset."""
         found = self.broker.group(group).committed.get(DATA)
         return None if found is None else found.offset
 
     def markers(self) -> list[tuple[SignalKey, SignalValue | None]]:
-        """All that were written, in order."""
+        """All replication markers, in order."""
         found = self.broker.records(MARKERS)
         return [replication_markers.decode(one.key, one.value) for one in found]
 
     def updates(self) -> list[tuple[SignalKey, SignalValue | None]]:
-        """Of any cluster, as this one has them."""
+        """Updates of all clusters that this cluster has."""
         return [it for it in self.markers() if isinstance(it[0], UpdateKey)]
 
     def values(self) -> list[bytes]:
-        """Of the records that readers of committed data see."""
+        """The values that readers of committed data see."""
         return self.visible(0, self.stable_end())
 
     def visible(self, first: int, end: int) -> list[bytes]:
-        """The same for a stretch below the last stable offset."""
+        """The visible values in a range of offsets below the last stable offset."""
         log = self.broker.log(DATA)
         assert log is not None
         assert end <= log.stable_end
@@ -130,7 +130,7 @@ class Site:
         return log.stable_end
 
     def end(self) -> int:
-        """Of the log."""
+        """The end offset of the log."""
         log = self.broker.log(DATA)
         assert log is not None
         return log.end
@@ -142,7 +142,7 @@ class Site:
 
 
 class Sites:
-    """All of them, fully meshed."""
+    """All clusters, with a link in each direction between any two."""
 
     def __init__(self, names: str, mode: SyncMode) -> None:
         self.sites = {
@@ -161,25 +161,25 @@ class Sites:
         return self.sites[name]
 
     def link(self, source: str, target: str):
-        """A link begins, or another one does."""
+        """Starts a link."""
         ends = [(ClusterName(it), self.sites[it].connector) for it in (source, target)]
         link = Replication(ends[0], ends[1], SystemClock(), LINKS)
         self.links[source, target] = link
         self.linking[source, target] = asyncio.create_task(link.run())
 
     def link_all(self):
-        """Every link begins."""
+        """Starts every link."""
         for source in self.sites:
             for target in self.sites:
                 if source != target:
                     self.link(source, target)
 
     async def unlink(self, source: str, target: str):
-        """A link is gone in the middle of whatever it did."""
+        """Cancels a link at any point of its work."""
         await cancelled(self.linking.pop((source, target)))
 
     async def until(self, reached: Callable[[], bool]):
-        """Returns when it is so."""
+        """Returns when `reached()` is true."""
         async with asyncio.timeout(WAIT_S):
             while not reached():
                 running = [site.task for site in self.sites.values()]
@@ -193,7 +193,7 @@ class Sites:
 async def replicated(
     names: str, *groups: str, mode: SyncMode = SyncMode.EXACT
 ) -> AsyncIterator[Sites]:
-    """Sites whose controllers replicate these groups, fully meshed."""
+    """Sites whose controllers replicate these groups, with links between any two."""
     sites = Sites(names, mode)
     for site in sites.sites.values():
         site.named = {(DATA.topic, group, True) for group in groups}

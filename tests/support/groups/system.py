@@ -76,7 +76,7 @@ class ControllerActor:
         first = pick % len(choices)
         return any(choice() for choice in choices[first:] + choices[:first])
 
-    # -- what it reads by itself
+    # -- reads that need no effect
 
     def tick(self) -> bool:
         """Deadlines have come, or links."""
@@ -90,7 +90,7 @@ class ControllerActor:
         return len(self.todo) > before
 
     def read_signals(self, count: int) -> bool:
-        """Some of this cluster's."""
+        """Reads some signals of this cluster."""
         log, now_ms = self.cluster.markers, self.world.now_ms
         stable = log.stable
         end = min(stable, self.signals_at + count)
@@ -107,7 +107,7 @@ class ControllerActor:
         return moved
 
     def read_positions(self) -> bool:
-        """As far as they are stable."""
+        """Reads positions up to the last stable offset."""
         log = self.cluster.positions
         stable = log.stable
         if stable <= self.positions_at:
@@ -121,7 +121,7 @@ class ControllerActor:
     # -- effects
 
     def on_write_signal(self, effect: WriteSignal):
-        """Checks what it says before it is said."""
+        """Checks the signal, then writes it."""
         key, value = effect.key, effect.value
         if isinstance(key, UpdateKey) and isinstance(value, Update):
             self.world.check_claims(key.group, self.data, value)
@@ -144,7 +144,7 @@ class ControllerActor:
         self.todo += self.builder.end_read(effect.attempt_id, log.incarnation.topic, end)
 
     def on_poll(self, effect: Poll):
-        """Groups, log, positions: one after the other."""
+        """Reads groups, log and positions, one after the other."""
         names = sorted({*effect.groups, *self.system.groups})
         seen = {group: self.seen(group) for group in names}
         topic = self.cluster.data[self.data].incarnation.topic
@@ -166,7 +166,7 @@ class ControllerActor:
         self.todo.append(poll_positions)
 
     def on_read_records(self, effect: ReadRecords):
-        """Nothing of a log that has begun later since, or is another one."""
+        """Reads records; none if the log was trimmed or created again."""
         log, first = self.cluster.data[self.data], effect.first
         records = [
             VisibleRecord(Offset(at), one.header) for at, one in log.visible(first, effect.end)
@@ -177,7 +177,7 @@ class ControllerActor:
         self.todo += self.machine.log_read(effect.number, found, self.world.now_ms)
 
     def seen(self, group: str) -> GroupSeen:
-        """A group as it is."""
+        """The present state of a group."""
         offset, tag = self.cluster.committed.get((group, self.data), (None, None))
         return GroupSeen(
             None if offset is None else Offset(offset),
@@ -187,7 +187,7 @@ class ControllerActor:
         )
 
     def on_move_group(self, effect: MoveGroup):
-        """Unless it is not what it was."""
+        """Moves the group, unless it has changed."""
         group, seen, now_ms = effect.group, self.seen(effect.group), self.world.now_ms
         same = effect.incarnation == self.cluster.data[self.data].incarnation.topic
         if seen.active or seen.offset != effect.expected or not same:
@@ -225,7 +225,7 @@ class System:
         return all(one.connected for one in self.links if cluster in (one.source, one.target))
 
     def kill_link(self, at: int):
-        """Its transaction stays open."""
+        """Kills a link, whose transaction stays open."""
         link = self.links[at]
         link.dead = True
         if link.txn is not None:
@@ -233,24 +233,24 @@ class System:
         self.links[at] = LinkActor(self, link.source, link.target)
 
     def restart_link(self, link: LinkActor):
-        """It dies by itself."""
+        """Restarts a link that has died by itself."""
         self.kill_link(self.links.index(link))
 
     def fence(self, link: LinkActor):
-        """H2: what a former link left open is aborted."""
+        """H2: aborts the open transaction of a former link."""
         txn = self.open.pop((link.source.name, link.target.name), None)
         if txn is not None and txn.committed is None:
             end_txn(txn, committed=False)
 
     def kill_controller(self, at: int, *, zombie: bool = False):
-        """Another one begins by reading the signals; a zombie does not know."""
+        """Replaces a controller; the old one goes on if it is a `zombie`."""
         actor = self.controllers[at]
         if zombie:
             self.zombies = [*self.zombies[-2:], actor]
         self.controllers[at] = ControllerActor(self, actor.cluster, actor.data, self.mode)
 
     def check_snapshot(self, cluster: Cluster, data: TopicPartition, value: PositionSnapshots):
-        """I3: who has read below the local end has read below every position."""
+        """I3: a group that has read below the local end has read below every position."""
         if not value.snapshots or self.logs_are_short:
             return
         newest = value.snapshots[-1]
@@ -263,7 +263,7 @@ class System:
                     assert one.truth in have, f"I3 {one.truth}@{at} of {where} is not below"
 
     def read_again(self, cluster: Cluster, data: TopicPartition, group: str) -> int:
-        """What an operator is told before a fail-over to a cluster."""
+        """The number of records to be read again, as reported before a fail-over."""
         log = cluster.data[data]
         position, _ = cluster.committed.get((group, data), (log.start, None))
         controller = next(
@@ -307,7 +307,7 @@ class System:
         raise AssertionError("never rests")
 
     def written(self) -> list[object]:
-        """Changes whenever anything was written."""
+        """A value that changes with every write."""
         return [
             (
                 cluster.markers.end,

@@ -1,7 +1,7 @@
-"""Plays a replication world act by act and writes down what it sees.
+"""Runs a replication world step by step, and keeps a transcript.
 
-A line says what came to be on a cluster: `a| ask 1` is a request of round 1 written on `a`,
-`a>b| ask 1` the same, copied by the link from `a` to `b`.
+A line of the transcript names a change on a cluster: `a| ask 1` is a request of round 1 written on
+`a`, `a>b| ask 1` the same request, copied by the link from `a` to `b`.
 """
 
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ class Theatre:
     """Clusters with connected links, one data partition, and a transcript.
 
     Args:
-        names: of the clusters, a letter each.
-        about: attempts at snapshots of this cluster are shown, no others.
-        groups: that are replicated.
+        names: names of the clusters, a letter each.
+        about: the cluster whose attempts at snapshots are shown.
+        groups: names of the replicated groups.
     """
 
     def __init__(self, names: str, *, about: str = "a", groups: str = "g") -> None:
@@ -42,18 +42,18 @@ class Theatre:
                 pass
 
     def cluster(self, name: str) -> Cluster:
-        """By its letter."""
+        """The cluster with this name."""
         return next(one for one in self.world.clusters if one.name == name)
 
     def write(self, name: str, count: int):
-        """Local records."""
+        """Writes local records."""
         log = self.cluster(name).data[self.data]
         for _ in range(count):
             self.world.write(self.cluster(name), self.data)
         self.lines.append(f"{name}| log to {log.end}")
 
     def read(self, name: str, group: str, count: int, *, ours: bool = False):
-        """A member comes, reads, commits and goes."""
+        """Has a member join, read, commit and leave."""
         cluster = self.cluster(name)
         self.world.start(group, cluster, ours=ours)
         self.world.poll(group, cluster, self.data, count)
@@ -61,19 +61,19 @@ class Theatre:
         self.lines.append(f"{name}| {group} at {cluster.committed[group, self.data][0]}")
 
     def link(self, source: str, target: str):
-        """A link runs until it has nothing to do, and its transaction is committed."""
+        """Runs a link until it has nothing to do, and its transaction is committed."""
         for actor in self.system.links:
             if (actor.source.name, actor.target.name) == (source, target):
                 self._play(actor, f"{source}>{target}", actor.target)
 
     def controller(self, name: str):
-        """A controller runs until it has nothing to do."""
+        """Runs a controller until it has nothing to do."""
         for actor in self.system.controllers:
             if actor.cluster.name == name:
                 self._play(actor, name, actor.cluster)
 
     def all(self):
-        """Everybody in turn, until nothing is written any more."""
+        """Runs controllers and links in turn, until nothing is written any more."""
         before: object = None
         while before != self.system.written():
             before = self.system.written()

@@ -1,7 +1,7 @@
 """Clusters with logs, markers, positions and groups, in one process, and the truth about them.
 
-*Source*: rules H, I. It does what brokers and applications do; links and controllers are
-actors of their own. What happens next is the test's to say.
+*Source*: rules H, I. The world acts as brokers and applications do; links and controllers are
+separate actors. The test chooses the next step.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ class Log(Generic[T]):
     start: int = 0
 
     def append(self, entry: T | None, txn: Txn | None = None) -> int:
-        """Returns the offset."""
+        """Appends an entry; returns the offset."""
         if txn is not None and self not in txn.logs:
             txn.logs.append(self)
         self.entries.append((entry, txn))
@@ -46,26 +46,26 @@ class Log(Generic[T]):
 
     @property
     def end(self) -> int:
-        """High watermark."""
+        """The high watermark."""
         return len(self.entries)
 
     @property
     def stable(self) -> int:
-        """Last stable offset, or decided end."""
+        """The last stable offset, or the decided end."""
         for at, (_, txn) in enumerate(self.entries):
             if at >= self.start and txn is not None and txn.committed is None:
                 return at
         return self.end
 
     def visible(self, first: int, end: int) -> Iterator[tuple[int, T]]:
-        """What readers of committed data see."""
+        """The entries that readers of committed data see."""
         for at in range(max(first, self.start), min(end, self.stable)):
             entry, txn = self.entries[at]
             if entry is not None and (txn is None or txn.committed):
                 yield at, entry
 
     def alive(self, first: int, end: int) -> Iterator[tuple[int, T]]:
-        """What is visible or may become so, also below the log start."""
+        """The entries that are or may become visible, also below the log start."""
         for at in range(first, min(end, self.end)):
             entry, txn = self.entries[at]
             if entry is not None and (txn is None or txn.committed is not False):
@@ -73,7 +73,7 @@ class Log(Generic[T]):
 
 
 def end_txn(txn: Txn, *, committed: bool):
-    """Commits or aborts."""
+    """Commits or aborts the transaction."""
     txn.committed = committed
     for log in txn.logs:
         if txn.control:
@@ -82,7 +82,7 @@ def end_txn(txn: Txn, *, committed: bool):
 
 @dataclass(frozen=True)
 class Written:
-    """A record: where it was written first, and what its header says."""
+    """A record: its true origin, and the origin in its header."""
 
     truth: Origin
     header: Origin | None
@@ -110,7 +110,7 @@ class Cluster:
     )
 
     def view(self, data: TopicPartition) -> LogView:
-        """Of a data partition."""
+        """The log view of a data partition."""
         log = self.data[data]
         return LogView(
             log.incarnation, Offset(log.start), EndOffset(log.end), EndOffset(log.stable)
@@ -139,7 +139,7 @@ class Cluster:
 
 @dataclass(eq=False)
 class Consumer:
-    """The one member of a group on a cluster; `ours` skips what was read elsewhere (I11)."""
+    """The only member of a group on a cluster; `ours` skips records read elsewhere (I11)."""
 
     cluster: Cluster
     ours: bool
@@ -150,7 +150,7 @@ class Consumer:
 
 
 class World:
-    """Clusters, groups, and what was truly read."""
+    """Clusters, groups, and the records that each group has really read."""
 
     def __init__(self, names: str, partitions: int = 1) -> None:
         self.now_ms = 1_000_000
@@ -167,7 +167,7 @@ class World:
                 self.create(cluster, data)
 
     def create(self, cluster: Cluster, data: TopicPartition):
-        """A topic, or another one of its name: open transactions and offsets are gone."""
+        """Creates a topic, or creates it again without its open transactions and offsets."""
         self.created += 1
         for txn in cluster.data[data].open if data in cluster.data else ():
             txn.committed = False
@@ -182,13 +182,13 @@ class World:
     # -- producers
 
     def write(self, cluster: Cluster, data: TopicPartition, txn: Txn | None = None):
-        """A local record."""
+        """Writes a local record."""
         log = cluster.data[data]
         truth = Origin(log.incarnation, Offset(log.end))
         log.append(Written(truth, None), txn)
 
     def forward(self, cluster: Cluster, data: TopicPartition):
-        """A local record with the headers of another topic's record (H1)."""
+        """Writes a local record with the headers of another topic's record (H1)."""
         log = cluster.data[data]
         truth = Origin(log.incarnation, Offset(log.end))
         log.append(Written(truth, Origin(Incarnation(cluster.name, FORWARDED), Offset(0))))
@@ -196,7 +196,7 @@ class World:
     # -- groups
 
     def have_read(self, group: str, data: TopicPartition) -> set[Origin]:
-        """What the group has read, for a change."""
+        """The set of records that the group has read; the caller may change it."""
         return self.read.setdefault((group, data), set())
 
     def start(self, group: str, cluster: Cluster, *, ours: bool):
@@ -208,7 +208,7 @@ class World:
                 self.assign(consumer, data, group)
 
     def assign(self, consumer: Consumer, data: TopicPartition, group: str):
-        """It gets a partition: position and what to skip."""
+        """Assigns a partition: sets the position and the records to skip."""
         cluster, log = consumer.cluster, consumer.cluster.data[data]
         offset, tag = cluster.committed.get((group, data), (None, None))
         position = -1 if offset is None else offset
@@ -224,7 +224,7 @@ class World:
         consumer.skipped[data] = cluster.claimed(data, group) if fits and updates else {}
 
     def count_as_read(self, group: str, data: TopicPartition, log: DataLog, end: int):
-        """What a member passes over since retention took it counts as read (I)."""
+        """Counts records as read that a member passes because retention has deleted them (I)."""
         self.have_read(group, data).update(one.truth for _, one in log.alive(0, end))
 
     def poll(self, group: str, cluster: Cluster, data: TopicPartition, count: int):
@@ -249,12 +249,12 @@ class World:
                 consumer.unread[data].append(origin)
 
     def given(self, group: str) -> Callable[[], int]:
-        """Counts the records that its members get from now on, read before or not."""
+        """A counter of the records that the group's members get from now on, read before or not."""
         before = self.delivered.get(group, 0)
         return lambda: self.delivered.get(group, 0) - before
 
     def commit(self, group: str, cluster: Cluster, data: TopicPartition):
-        """Commits where it stands."""
+        """Commits the member's position."""
         consumer = self.consumers[group, cluster.name]
         cluster.committed[group, data] = (consumer.positions[data], consumer.tags[data])
         self.have_read(group, data).update(consumer.unread[data])
@@ -284,7 +284,7 @@ class World:
         assert forward or gen > 0, f"I7 {group} on {cluster.name} moved back to {to}"
 
     def set_back(self, cluster: Cluster, group: str, data: TopicPartition, offset: int):
-        """I10: from now on the group has read what lies below `offset` here, and nothing else."""
+        """I10: from now on the group has read the records below `offset` here, and no others."""
         log = cluster.data[data]
         self.generations[group, data] = self.generations.get((group, data), 0) + 1
         self.read[group, data] = {one.truth for _, one in log.alive(0, offset)}
@@ -301,7 +301,7 @@ class World:
                     assert record.truth in read, f"I6 {group} claims {record.truth} unread"
 
     def check_copies(self, cluster: Cluster, data: TopicPartition):
-        """H1, H2: of each origin every record at most once, in order; no copy of a copy."""
+        """H1, H2: each origin's records are copied at most once, in order; no copy of a copy."""
         last: dict[Incarnation, int] = {}
         log = cluster.data[data]
         for at, record in log.visible(0, log.end):
@@ -313,7 +313,7 @@ class World:
             last[origin.incarnation] = origin.offset
 
     def check_copied_everything(self):
-        """H1: when nothing moves any more, every local record is everywhere."""
+        """H1: when nothing changes any more, every cluster has every local record."""
         for source in self.clusters:
             for data, log in source.data.items():
                 seen_here = [one.truth for _, one in log.visible(0, log.end)]

@@ -32,16 +32,16 @@ LINK_LIMITS = LinkLimits(linger_ms=100, records_max=6, position_interval_ms=1000
 
 
 class LinkSystem(Protocol):
-    """What a link needs of its surroundings."""
+    """The surroundings of a link."""
 
     world: World
 
     def fence(self, link: "LinkActor") -> None:
-        """Aborts what a former link left open (H2)."""
+        """Aborts the open transaction of a former link (H2)."""
         ...
 
     def restart_link(self, link: "LinkActor") -> None:
-        """It dies by itself."""
+        """Restarts a link that has died by itself."""
         ...
 
 
@@ -78,7 +78,7 @@ class LinkActor:
 
     @property
     def connected(self) -> bool:
-        """Whether it copies."""
+        """Whether the link copies."""
         return self.serving and self.source.up and self.target.up
 
     def step(self, pick: int, count: int) -> bool:
@@ -101,7 +101,7 @@ class LinkActor:
         first = pick % len(choices)
         return any(choice() for choice in choices[first:] + choices[:first])
 
-    # -- what it reads by itself
+    # -- reads that need no effect
 
     def tick(self) -> bool:
         """A deadline has come."""
@@ -112,7 +112,7 @@ class LinkActor:
         return True
 
     def read_positions(self) -> bool:
-        """The target's positions, as far as they are stable."""
+        """Reads the target's positions up to the last stable offset."""
         log = self.target.positions
         stable = log.stable
         for _, (key, bucket) in log.visible(self.positions_at, stable):
@@ -125,7 +125,7 @@ class LinkActor:
         return bool(served)
 
     def read_markers(self, count: int) -> bool:
-        """Some of the source's."""
+        """Reads some markers of the source."""
         log = self.source.markers
         stable = log.stable
         if self.markers_at >= stable:
@@ -138,7 +138,7 @@ class LinkActor:
         return True
 
     def check_caught_up(self):
-        """Whether it has read what was there at the start."""
+        """Reports when the link has read everything that existed at its start."""
         if not self.caught_up and self.markers_at >= self.markers_end:
             self.caught_up = True
             self.todo += self.machine.markers_caught_up(self.world.now_ms)
@@ -159,7 +159,7 @@ class LinkActor:
         return True
 
     def topics(self, data: TopicPartition) -> Topics:
-        """As they are now."""
+        """The topics as they are now."""
         source, target = self.source.data[data], self.target.data[data]
         incarnations = source.incarnation.topic, target.incarnation.topic
         return Topics(*incarnations, Offset(source.start), Offset(target.start))
@@ -172,7 +172,7 @@ class LinkActor:
             self.todo.append(lambda: self.take_topics(data))
 
     def look_at_topics(self) -> bool:
-        """H6: also a link with nothing to commit learns that a topic is another one."""
+        """H6: a link with nothing to commit learns, too, that a topic was created again."""
         for data in self.fetched:
             partition, topics = self.machine.partitions[data], self.topics(data)
             assert partition.topics is not None
@@ -183,7 +183,7 @@ class LinkActor:
         return False
 
     def fetch(self, data: TopicPartition, count: int) -> bool:
-        """Some records of the source, as far as they are decided."""
+        """Reads some decided records of the source."""
         log, at = self.source.data[data], self.fetched[data]
         if not self.machine.accepts_records or data in self.asking:
             return False
@@ -212,17 +212,17 @@ class LinkActor:
         self.todo += self.machine.fenced()
 
     def on_read_positions_end(self, _: ReadPositionsEnd):
-        """And the markers that are there already."""
+        """Reads the present markers of the target, and the end of its positions."""
         for _, (key, value) in self.target.markers.visible(0, self.target.markers.end):
             self.machine.target_marker_read(key, value)
         self.todo += self.machine.positions_end_read(EndOffset(self.target.positions.end))
 
     def on_read_positions(self, effect: ReadLinkPositions):
-        """Step by step."""
+        """Begins to read positions, step by step."""
         self.positions_to = effect.until
 
     def on_serve(self, _: ServeLink):
-        """Everything may come now."""
+        """Marks the link as serving, and reads topics and the end of the markers."""
         self.serving = True
         self.markers_end = self.source.markers.stable
         for data in self.world.partitions:
@@ -230,16 +230,16 @@ class LinkActor:
         self.check_caught_up()
 
     def on_fetch(self, effect: Fetch):
-        """Reads on from there."""
+        """Moves the position of the reader."""
         self.fetched[effect.data] = effect.position
         self.asking.discard(effect.data)
 
     def on_begin(self, _: Begin):
-        """A transaction."""
+        """Begins a transaction."""
         self.txn, self.copies = Txn(), {}
 
     def on_copy(self, effect: Copy[Written]):
-        """Some of the records; what others write may come between."""
+        """Copies some records; other writers may write in between."""
         data, log = effect.data, self.target.data[effect.data]
         topics = self.machine.partitions[data].topics
         assert topics is not None
@@ -253,7 +253,7 @@ class LinkActor:
             self.todo.appendleft(Copy(effect.transaction, data, effect.chunk, later))
 
     def on_finish(self, effect: Finish):
-        """Says where the copies are, and what the topics are now."""
+        """Reports the offsets of the copies, and the topics as they are now."""
         copies: dict[TopicPartition, list[Interval | None]] = {}
         for data, chunk_count in effect.partitions.items():
             spans = self.copies.get(data, {})
@@ -284,5 +284,5 @@ class LinkActor:
         self.todo.append(lambda: self.committed(transaction))
 
     def committed(self, transaction: int):
-        """Reports."""
+        """Reports the commit."""
         self.todo += self.machine.committed(transaction, self.world.now_ms)

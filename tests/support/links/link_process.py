@@ -1,4 +1,4 @@
-"""`stilltide replicate` as a process of its own, and what it copies between two brokers."""
+"""`stilltide replicate` as a child process, and the brokers that it copies between."""
 
 import asyncio
 import sys
@@ -17,17 +17,17 @@ WAIT_S = 60.0
 
 
 class LinkProcess(Child):
-    """`stilltide replicate` between two of the clusters; `serving` says when it copies.
+    """`stilltide replicate` between two of the clusters; `serving` waits until the link copies.
 
     Args:
-        clusters: by name.
-        source: name of the one that it copies from.
-        target: of the one that it copies to.
-        log_path: where its stderr goes; appended to.
+        clusters: addresses of clusters, by name.
+        source: name of the cluster to copy from.
+        target: name of the cluster to copy to.
+        log_path: file to which stderr is appended.
         options: further options of the command.
 
     Attributes:
-        web: address of its site, once it serves; None without one.
+        web: address of the web site, once the link copies; None without a web site.
     """
 
     def __init__(
@@ -44,29 +44,29 @@ class LinkProcess(Child):
         self.web: str | None = None
 
     async def serving(self, within_s: float = WAIT_S) -> list[str]:
-        """Waits until the link copies; its topics."""
+        """Waits until the link copies; returns its topics."""
         announced = await self.announced(within_s)
         self.web = announced["web"]
         return announced["topics"]
 
 
 class Clusters:
-    """Two brokers, or more, by name; every test has topics of its own."""
+    """Two or more brokers, by name; every test uses other topics."""
 
     def __init__(self, brokers: Sequence[LocalCluster]) -> None:
         self.brokers = {one.name: one for one in brokers}
 
     @property
     def addresses(self) -> dict[str, str]:
-        """By name."""
+        """The addresses of the brokers, by name."""
         return {name: one.bootstrap for name, one in self.brokers.items()}
 
     def connector(self, name: str) -> KafkaConnector:
-        """To one of them."""
+        """A connector of one broker."""
         return KafkaConnector(KafkaConfig(self.brokers[name].bootstrap))
 
     async def create(self, name: str, topic: str, partitions: int = 1, **configs: str):
-        """A topic; `_` in config names stands for a dot."""
+        """Creates a topic; `_` in config names means a dot."""
         admin = self.connector(name).admin()
         wanted = {key.replace("_", "."): value for key, value in configs.items()}
         await admin.ensure_topics([TopicSpec(topic, partitions, wanted)])
@@ -78,10 +78,10 @@ class Clusters:
         """The first `count` committed records of a partition, once they are there.
 
         Args:
-            name: of the cluster.
-            data: the partition; may have to be created first.
-            count: how many.
-            more: whether others may lie behind them.
+            name: name of the cluster.
+            data: the partition, which may not exist yet.
+            count: number of records to wait for.
+            more: whether further records may follow.
         """
         connector = self.connector(name)
         admin, reader = connector.admin(), connector.reader("test")

@@ -1,4 +1,4 @@
-"""One data partition as links fill it, and as a plain list of origins: the truth about an index.
+"""One data partition that links fill, and a plain list of origins as the truth about its index.
 
 *Source*: rules H1, H3, H5, H6.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class Copier:
-    """A link into the log; it writes its buckets as a link does."""
+    """A link into the log, which writes buckets as a real link does."""
 
     index: OffsetIndex
     source: Incarnation
@@ -33,7 +33,7 @@ class Copier:
 
 
 class FilledLog:
-    """A log of this cluster: at each offset an origin, or None: nobody sees a record there."""
+    """A log of this cluster: the origin of the record at each offset, None: no visible record."""
 
     def __init__(self, sources: int = 2) -> None:
         self.entries: list[Origin | None] = []
@@ -47,27 +47,27 @@ class FilledLog:
 
     @property
     def view(self) -> LogView:
-        """What a controller reads of it."""
+        """The view of a controller."""
         end = EndOffset(len(self.entries))
         decided = end if self.decided is None else EndOffset(min(end, self.decided))
         return LogView(HERE, Offset(self.log_start), end, decided)
 
     @property
     def indexes(self) -> list[OffsetIndex]:
-        """Of every link."""
+        """The offset index of every link."""
         return [one.index for one in self.copiers]
 
     def write_local(self, count: int):
-        """Records of this cluster."""
+        """Appends records of this cluster."""
         for _ in range(count):
             self.entries.append(Origin(HERE, Offset(len(self.entries))))
 
     def write_nothing(self, count: int):
-        """Control records, aborted records, gaps."""
+        """Appends offsets without visible records: control records, aborted records, gaps."""
         self.entries += [None] * count
 
     def copy(self, which: int, gaps: list[int]):
-        """One transaction: a record of the source behind each gap, its control record behind."""
+        """Copies in one transaction: a source record after each gap, then a control record."""
         copier = self.copiers[which]
         first, source_from = len(self.entries), copier.position
         for gap in gaps:
@@ -79,7 +79,7 @@ class FilledLog:
         self.write_nothing(bool(gaps))
 
     def skip(self, which: int, count: int):
-        """Nothing of the source's next offsets is copied."""
+        """Skips the source's next offsets without copying a record."""
         copier = self.copiers[which]
         copier.position += count
         self._append(copier, copier.position - count, None)
@@ -102,7 +102,7 @@ class FilledLog:
         copier.position, copier.jumped = 0, True
 
     def trim(self, to: int):
-        """Retention; what translates nothing any more is dropped (H3)."""
+        """Trims the log, and drops buckets that translate no offset any more (H3)."""
         self.log_start = max(self.log_start, to)
         for copier in self.copiers:
             held = copier.index.buckets
@@ -124,7 +124,7 @@ class FilledLog:
         copier.index.bucket_read(copier.number, bucket)
 
     def read(self, wanted: ReadLog) -> LogRead:
-        """Visible records, as far as they are decided."""
+        """Visible records up to the decided end."""
         end = min(wanted.end, self.view.decided_end)
         found = [
             VisibleRecord(Offset(at), None if origin.incarnation == HERE else origin)
@@ -134,7 +134,7 @@ class FilledLog:
         return LogRead(found, EndOffset(max(end, wanted.first)))
 
     def run(self, reading: Generator[ReadLog, LogRead, T]) -> T:
-        """Carries a generator's reads out."""
+        """Carries out a generator's reads."""
         try:
             wanted = next(reading)
             while True:

@@ -1,4 +1,4 @@
-"""Memory clusters with links between them, on a clock that moves whenever it is read."""
+"""Memory clusters with links, on a clock that moves on at each look."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -42,7 +42,7 @@ OPTIONS = ReplicationOptions(
 
 
 class RestlessClock:
-    """Every look at it costs 10 ms, so that every deadline comes."""
+    """A clock on which every look takes 10 ms, so that every deadline comes."""
 
     def __init__(self) -> None:
         self.at_ms = 1_000_000
@@ -66,18 +66,18 @@ class MemoryCluster:
             self.create("orders", orders)
 
     def create(self, topic: str, partitions: int = 1, **configs: str):
-        """A topic; `_` in config names stands for a dot."""
+        """Creates a topic; `_` in config names means a dot."""
         wanted = {key.replace("_", "."): value for key, value in configs.items()}
         self.broker.create_topic(TopicSpec(topic, partitions, wanted))
 
     def write(self, *values: bytes, data: TopicPartition = ORDERS, txn: TxnId | None = None):
-        """Local records; with a transaction, its."""
+        """Writes local records, plain or of a transaction."""
         headers = None if txn is None else [("txn", txn.to_bytes())]
         for value in values:
             self.broker.append(data, b"k", value, headers)
 
     def end(self, txn: TxnId, *, committed: bool, data: TopicPartition = ORDERS):
-        """The marker of a transaction that ends where the log does."""
+        """Writes the marker of a transaction, with the log's end offset."""
         log = self.broker.log(data)
         assert log is not None
         end = EndOffset(log.end)
@@ -109,23 +109,23 @@ class MemoryCluster:
         }
 
     def topic_id(self, data: TopicPartition = ORDERS) -> bytes:
-        """Its 16 bytes."""
+        """The topic's id, 16 bytes."""
         found = self.broker.topics[data.topic]
         return found.description.topic_id
 
     def incarnation(self, data: TopicPartition = ORDERS) -> bytes:
-        """What replication knows the topic by."""
+        """The topic's incarnation."""
         return topic_incarnation(self.topic_id(data))
 
     def values(self, data: TopicPartition = ORDERS) -> list[bytes | None]:
-        """Of a topic that may not be there yet, what a reader of committed data finds."""
+        """The committed values of a topic, which may not exist yet."""
         log = self.broker.log(data)
         if log is None:
             return []
         return [it.value for it in self.broker.records(data) if it.offset < log.stable_end]
 
     def origins(self, data: TopicPartition = ORDERS) -> list[Origin | None]:
-        """Of each record."""
+        """The origin of each record."""
         return [origin_of(it.headers) for it in self.broker.records(data)]
 
     def _place(self, topic: str, data: TopicPartition) -> TopicPartition:
@@ -135,13 +135,13 @@ class MemoryCluster:
 def link_of(
     source: MemoryCluster, target: MemoryCluster, options: ReplicationOptions = OPTIONS
 ) -> Replication:
-    """A link that does not run yet."""
+    """A link that is not started."""
     ends = (source.name, source.connector), (target.name, target.connector)
     return Replication(*ends, RestlessClock(), options)
 
 
 def copying(*topics: str, merge: bool = False) -> ReplicationOptions:
-    """Options of a link of these topics, or all."""
+    """Options of a link that copies these topics, or all topics."""
     return replace(OPTIONS, choice=TopicChoice(topics or ("*",), merge=merge))
 
 
@@ -149,7 +149,7 @@ def copying(*topics: str, merge: bool = False) -> ReplicationOptions:
 async def linked(
     source: MemoryCluster, target: MemoryCluster, options: ReplicationOptions = OPTIONS
 ) -> AsyncIterator[Replication]:
-    """A link that runs meanwhile; what it fails with is raised at the end."""
+    """Runs a link from entry to exit; raises the link's error at exit."""
     replication = link_of(source, target, options)
     running = asyncio.create_task(replication.run())
     try:
@@ -161,7 +161,7 @@ async def linked(
 
 
 async def until(ready: Callable[[], bool]):
-    """Returns when it is so."""
+    """Returns when `ready()` is true."""
     async with asyncio.timeout(WAIT_S):
         while True:
             if ready():

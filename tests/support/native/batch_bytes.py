@@ -1,4 +1,4 @@
-"""Bytes of batches that no producer may send: control batches, and what compaction leaves."""
+"""Encodes batches that no producer may send: control batches, and compacted batches."""
 
 import struct
 
@@ -15,17 +15,17 @@ VALUE_BYTES = 8
 
 
 def value_of(offset: int) -> bytes:
-    """What the record at an offset holds, so that no reader can take one for another."""
+    """The value of the record at an offset, unlike the value at every other offset."""
     return b"%0*d" % (VALUE_BYTES, offset)
 
 
 def encode(piece: Piece, *, epoch: int = 0, value_bytes: int = VALUE_BYTES) -> bytes:
-    """A batch as it lies in a segment file.
+    """The bytes of a batch in a segment file.
 
     Args:
         piece: the batch.
-        epoch: of the producer.
-        value_bytes: of each record.
+        epoch: epoch of the producer.
+        value_bytes: size of each value.
     """
     control = piece.control
     control_type = CONTROL_TYPES.get(control) if control else None
@@ -59,7 +59,7 @@ def encode_batch(
     time_ms: int = _TIME_MS,
     records: list[tuple[int, bytes, bytes]],
 ) -> bytes:
-    """A batch of (offset delta, key, value); its extent and flags are what they are said to be."""
+    """A batch of (offset delta, key, value); the arguments alone decide its extent and flags."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,

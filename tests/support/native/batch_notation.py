@@ -1,4 +1,4 @@
-"""Logs of batches in a line of text.
+"""A notation for logs of batches in one line of text.
 
 A log is written as batches, each `P.n` (n records of transactional producer P), `P.0` (emptied by
 the cleaner), `-n` (n plain records), `P~n` (n records of P outside a transaction), `P!` (ABORT),

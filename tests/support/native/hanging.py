@@ -1,7 +1,7 @@
 """Makes a native transaction that hangs: a batch whose producer no coordinator knows.
 
-Kafka since 3.6 asks the coordinator before it takes such a batch; that is switched off for the
-moment, as it is for producers of older brokers.
+Kafka since 3.6 asks the coordinator before it accepts such a batch. The helper switches this
+verification off meanwhile, so that the broker behaves as an older one.
 """
 
 import asyncio

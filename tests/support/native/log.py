@@ -1,8 +1,8 @@
-"""A partition of a Kafka log with native transactions: a model that knows every record's fate.
+"""A model of a partition with native transactions, which knows the outcome of every record.
 
-It appends as a broker does, keeps the transaction index by the letter of the seed (a list, walked
-from its beginning), removes what retention and the cleaner may remove, and answers fetches. What a
-reader must see comes from a dict, not from any rule about batches.
+The model appends as a broker does, keeps the transaction index as Kafka's source does (a list,
+searched from its beginning), removes what retention and the cleaner may remove, and answers
+fetches. The records that a reader must see come from a dict, not from any rule about batches.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ class Piece:
     txn: int | None
     """The transaction of a data batch, or the one that a marker ends."""
     offsets: list[int]
-    """Of the records that compaction has left."""
+    """Offsets of the records that compaction has left."""
 
     @property
     def header(self) -> Batch:
-        """As a reader gets it; a control batch without record says nothing."""
+        """The batch as a reader gets it; a control batch without record has no type."""
         control = self.control
         if control is not None and not self.offsets:
             control = Control.OTHER
@@ -49,7 +49,7 @@ class Fetched:
 
     @property
     def batches(self) -> list[Batch]:
-        """The headers."""
+        """The headers of the batches."""
         return [piece.header for piece in self.pieces]
 
 
@@ -107,7 +107,7 @@ class NativeLog:
         ]
 
     def search(self, first: int, until: int) -> tuple[list[AbortedEntry], bool]:
-        """`collectAbortedTxns` of the seed, line by line."""
+        """Kafka's `TransactionIndex.collectAbortedTxns`, line by line."""
         found: list[AbortedEntry] = []
         for row in self.rows:
             if row.last_offset >= first and row.first_offset < until:
@@ -134,17 +134,18 @@ class NativeLog:
         return Fetched(pieces, shuffled)
 
     def trim(self, start: int) -> None:
-        """Retention, or DeleteRecords: whole batches go, of the next one not even its records."""
+        """Removes whole batches, as retention and DeleteRecords do; never part of a batch."""
         assert start <= self.stable
         self.start = max(self.start, start)
         self.pieces = [one for one in self.pieces if one.last >= self.start]
 
     def compact(self, choose: Choose, *, empty_markers: bool = True) -> None:
-        """What the cleaner may do below the last stable offset.
+        """Compacts below the last stable offset as the cleaner may.
 
-        All aborted data goes; other records by the dozen. A batch or marker that is left without
-        anything to say goes, or stays empty as the last of its producer. A marker outlives every
-        batch of its transaction, and so does its row. `empty_markers`: some stay without record.
+        Removes all aborted data and many other records. An empty batch, or a marker without batches
+        before it, is removed, or stays empty as the last batch of its producer. A marker outlives
+        every batch of its transaction, and so does its row in the index. With `empty_markers` some
+        markers stay without record.
         """
         kept: list[Piece] = []
         for piece in self.pieces:
@@ -192,7 +193,7 @@ class NativeLog:
 
 
 def grow(log: NativeLog, choose: Choose, *, producers: int = 4, steps: int) -> None:
-    """A history: transactions of several producers, plain batches, markers that nobody needs."""
+    """Appends a random history: transactions, plain batches, markers without a transaction."""
     for _ in range(steps):
         producer = 1000 + choose(producers)
         match choose(10):

@@ -7,7 +7,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.native.log import NativeLog
 
 BATCHES = 3
-"""In one answer."""
+"""Number of batches in one answer."""
 
 
 class ModelBatches:
@@ -18,7 +18,7 @@ class ModelBatches:
         self._broker = broker
 
     def mirror(self) -> None:
-        """Has each log of the broker end and begin where the model does; none may be open."""
+        """Gives each log of the broker the model's start and end; no transaction may be open."""
         for data, log in self.logs.items():
             assert log.stable == log.end
             mirrored = self._broker.log(data)
@@ -35,7 +35,7 @@ class ModelBatches:
         committed: bool = True,
         bytes_max: int = FETCH_BYTES,
     ) -> FetchedBatches:
-        """As a leader answers."""
+        """The batches that a leader would answer with."""
         assert committed
         assert bytes_max
         log = self.logs[data]
@@ -48,4 +48,4 @@ class ModelBatches:
         )
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing."""

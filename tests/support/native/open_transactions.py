@@ -4,7 +4,7 @@
 
 *Invariants*:
 - F1 An entry is made for each ABORT that ends an open transaction, with the last stable offset of
-  that moment: the first offset of the earliest other one that is open, else behind the marker.
+  that moment: the first offset of the earliest other open transaction, else after the marker.
 - A marker without data before it makes no entry, and neither does a repeated marker.
 - A transaction begins with its first batch here, also when compaction has left that one empty; in
   a log that was compacted or trimmed this is the first batch that is left.
@@ -21,10 +21,11 @@ class AbortedEntry(NamedTuple):
     """A row of the transaction index (F1).
 
     Attributes:
-        producer_id: whose transaction.
-        first_offset: of its first batch.
-        last_offset: of its ABORT marker.
-        last_stable_offset: once it had ended: no transaction open then began below it.
+        producer_id: id of the transaction's producer.
+        first_offset: first offset of the transaction's first batch.
+        last_offset: offset of the transaction's ABORT marker.
+        last_stable_offset: last stable offset after the marker: no transaction that was open then
+            began below this offset.
     """
 
     producer_id: int
@@ -48,12 +49,12 @@ class OpenTransactions:
         self._first_offsets: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[OpenTransaction]:
-        """The open ones, earliest first."""
+        """The open transactions, earliest first."""
         return (OpenTransaction(one, Offset(first)) for one, first in self._first_offsets.items())
 
     @property
     def first_offset(self) -> Offset | None:
-        """Where the earliest open one began; None when none is open."""
+        """The first offset of the earliest open transaction; None when none is open."""
         return Offset(next(iter(self._first_offsets.values()))) if self._first_offsets else None
 
     def batch_read(self, batch: Batch) -> AbortedEntry | None:

@@ -1,4 +1,4 @@
-"""Topics with native transactions on a real broker, and their index."""
+"""Writes native transactions to topics of a real broker, and indexes them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def transactional(bootstrap: str, name: str) -> Producer:
 
 
 def write(producer: Producer, data: TopicPartition, count: int, *, commit: bool) -> None:
-    """One transaction; it takes `count` offsets and one more."""
+    """Writes one transaction, which takes `count` offsets and one for the marker."""
     producer.begin_transaction()
     for number in range(count):
         while True:
@@ -45,14 +45,14 @@ def write(producer: Producer, data: TopicPartition, count: int, *, commit: bool)
 
 
 async def until_stable(admin: LogAdmin, data: TopicPartition, end: int) -> None:
-    """Waits for the last marker, which the answer to a commit does not."""
+    """Waits for the last marker, since the answer to a commit may come before the marker."""
     async with asyncio.timeout(TIMEOUT_S):
         while (await admin.end_offsets([data], committed=True))[data] < end:
             """Each look takes a round trip."""
 
 
 def make_indexing(bootstrap: str, topics: Sequence[str]) -> AbortedIndexing:
-    """The indexer of topics; it writes at once."""
+    """An indexer of topics that writes without delay."""
     connector = KafkaConnector(KafkaConfig(bootstrap))
     return AbortedIndexing(
         connector,
@@ -77,7 +77,7 @@ async def index_topics(bootstrap: str, *topics: str) -> None:
 async def read_index(
     bootstrap: str, data: TopicPartition, partitions: int = INDEX_PARTITIONS
 ) -> StoredIndex | None:
-    """What aborted-index, of so many partitions, holds about a partition."""
+    """The content of aborted-index for a partition; None if there is none."""
     connector = KafkaConnector(KafkaConfig(bootstrap))
     admin = connector.admin()
     try:

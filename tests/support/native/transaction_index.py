@@ -7,8 +7,8 @@
   go back, because the transactions that are open when a marker is written outlive it.
 - F1 A search gives every entry that has a record in the range, in that order; it may give more.
 
-Where Kafka walks from the beginning of a segment, both ends are found by bisection, which the order
-allows. Columns of 64-bit integers: 32 bytes for an entry.
+Kafka searches from the beginning of a segment; this model finds both ends by bisection, which the
+order allows. An entry takes 32 bytes: four columns of 64-bit integers.
 """
 
 from array import array
@@ -21,11 +21,11 @@ from tests.support.native.open_transactions import AbortedEntry
 
 
 class SearchResult(NamedTuple):
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        entries: in the order of their markers.
-        is_complete: no entry to come can touch the range; else one may, once there are more.
+        entries: entries found, in the order of their markers.
+        is_complete: whether no later entry can have a record in the range.
     """
 
     entries: list[AbortedEntry]
@@ -49,7 +49,7 @@ class TransactionIndex:
         return map(self._entry, range(len(self)))
 
     def append(self, entry: AbortedEntry) -> None:
-        """One more, behind the others."""
+        """Appends an entry."""
         if self._last_offsets:
             assert entry.last_offset > self._last_offsets[-1], "entries come as their markers do"
             assert entry.last_stable_offset >= self._last_stable_offsets[-1], "it never goes back"
@@ -59,10 +59,10 @@ class TransactionIndex:
         self._last_stable_offsets.append(entry.last_stable_offset)
 
     def search(self, first: Offset, until: EndOffset) -> SearchResult:
-        """The entries with a record in `[first, until)`; O(log n), and what lies between.
+        """The entries with a record in `[first, until)`; O(log n) plus the length of the result.
 
-        What lies between are the entries whose markers were written from `first` on, until the
-        last stable offset passed `until`.
+        The result holds the entries whose markers were written from `first` on, until the last
+        stable offset passed `until`.
         """
         begin = bisect_left(self._last_offsets, first)
         # The first entry whose last stable offset has reached the end is the last to be looked at.

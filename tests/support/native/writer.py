@@ -1,4 +1,4 @@
-"""Writes native transactions to real topics, offset by offset, and a false index of them."""
+"""Writes native transactions to real topics, offset by offset, and a wrong index of them."""
 
 import time
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class NativeWriter:
         self._producer = transactional(bootstrap, topic)
 
     def transaction(self, partition: int, count: int, *, commit: bool) -> list[int]:
-        """One transaction; the offsets of its records, once its marker is there."""
+        """Writes one transaction; returns its records' offsets once its marker is written."""
         offsets = self.write(partition, count)
         if commit:
             self._producer.commit_transaction(TIMEOUT_S)
@@ -38,7 +38,7 @@ class NativeWriter:
         return offsets
 
     def write(self, partition: int, count: int) -> list[int]:
-        """The records of a transaction that stays open."""
+        """Writes records of a transaction that stays open; returns their offsets."""
         offsets: list[int] = []
         self._producer.begin_transaction()
         for number in range(count):
@@ -54,7 +54,7 @@ class NativeWriter:
         return offsets
 
     def abort(self) -> None:
-        """Aborts what `write` began."""
+        """Aborts the transaction that `write` began."""
         self._producer.abort_transaction(TIMEOUT_S)
 
 
@@ -73,9 +73,9 @@ def write_false_index(
     *,
     end: int,
 ) -> None:
-    """Replaces the one run that `data` has, which begins at 0; covers all up to `end`.
+    """Replaces the only run of `data`, which begins at 0, by ranges that cover offsets below `end`.
 
-    Of the indexer's own transactional id: as whole as what that writes.
+    Writes in one transaction with the indexer's transactional id, as the indexer itself does.
     """
     where = system_partition(data, INDEX_PARTITIONS)
     producer = transactional(bootstrap, f"{ABORTED_INDEX}-{where}")

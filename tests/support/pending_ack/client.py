@@ -1,4 +1,4 @@
-"""A client that asks coordinators and the owners of pending acknowledgements anything."""
+"""A client that sends any request to coordinators and pending-ack stores."""
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.requests import (
@@ -28,16 +28,16 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
 
 FIRST, SECOND = bytes(15) + b"\x01", bytes(15) + b"\x02"
-"""Members."""
+"""Ids of two members."""
 
 
 def one(first: int, end: int) -> AckRange:
-    """A range."""
+    """A range of offsets."""
     return AckRange(Offset(first), EndOffset(end))
 
 
 class AckClient:
-    """Asks a coordinator and the owners of pending acknowledgements."""
+    """Sends requests to a coordinator and to pending-ack stores."""
 
     def __init__(
         self, connector: Connector, subscription: SubscriptionId, *, resend_s: float = 0.2
@@ -55,7 +55,7 @@ class AckClient:
         )
 
     async def open(self, *, coordinators: int = 1, partitions: int) -> None:
-        """Listens; after the worker made the topics."""
+        """Begins to read answers; the worker must have made the topics."""
         self.partition = system_partition(self.subscription.data, partitions)
         await self._acks.open(partition_count=partitions, response_partition_count=partitions)
         await self._coordinators.open(
@@ -63,20 +63,20 @@ class AckClient:
         )
 
     async def close(self) -> None:
-        """Listens no more."""
+        """Stops reading answers."""
         await self._acks.close()
         await self._coordinators.close()
 
     async def ask(self, body: AckBody) -> AckAnswer:
-        """One request about the subscription."""
+        """Sends one request about the subscription."""
         return await self._acks.ask(self.partition, AckQuestion(self.subscription, body))
 
     async def acknowledge(self, txn: TxnId, *offsets: int, member: bytes = FIRST) -> AckAnswer:
-        """Single records in a transaction."""
+        """Acknowledges single records in a transaction."""
         return await self.ask(Acknowledge(txn, member, tuple(map(Offset, offsets))))
 
     async def begin(self) -> TxnId:
-        """A transaction with which the subscription is registered."""
+        """Opens a transaction that is registered with the subscription."""
         opened = await self._coordinators.ask(0, Open(30_000, 1, ()))
         assert isinstance(opened, Opened)
         registered = AddSubscriptions(opened.first_sequence, (self.subscription,))
@@ -84,12 +84,12 @@ class AckClient:
         return TxnId(0, opened.first_sequence)
 
     async def end(self, txn: TxnId, *, committed: bool, wait_visible: bool = True) -> None:
-        """Commits or aborts."""
+        """Commits or aborts the transaction."""
         body = End(txn.sequence, committed, (), wait_visible)
         assert await self._coordinators.ask(0, body) == Done()
 
     async def state(self, txn: TxnId) -> str:
-        """What the coordinator says of a transaction."""
+        """The state of a transaction at its coordinator."""
         described = await self._coordinators.ask(0, Describe(txn.sequence))
         assert isinstance(described, Description)
         return described.state

@@ -1,6 +1,6 @@
-"""A second, naive reading of a pending-ack log: sets of offsets, one by one.
+"""A naive model of a pending-ack log, with sets of single offsets.
 
-*Source*: rules G. It shares nothing with the state it judges: no range, no index.
+*Source*: rules G. The model shares no code with the state that it checks: no range, no index.
 """
 
 from dataclasses import dataclass, field
@@ -24,14 +24,14 @@ from stilltide.schemas.values import SubscriptionId, TxnId
 
 HOUR_MS = 60 * 60 * 1000
 GROUP = "group"
-"""Who acknowledged what the group's commit brought."""
+"""The name under which offsets count that the group's commit has acknowledged."""
 
 Codes = AckRefusalCode
 
 
 @dataclass
 class Held:
-    """One subscription: who acknowledged each offset, and in what each is pending."""
+    """One subscription: acknowledged offsets, and pending offsets of each transaction."""
 
     acknowledged: dict[int, TxnId | str] = field(default_factory=dict)
     pending: dict[TxnId, set[int]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Held:
 
 
 class Judge:
-    """Reads every effective record; says what may be answered."""
+    """Reads every effective record, and knows the right answers."""
 
     def __init__(self) -> None:
         self.held: dict[SubscriptionId, Held] = {}
@@ -62,7 +62,7 @@ class Judge:
         self._now_ms = 0
 
     def read(self, record: PendingAckRecord) -> set[AckRefusalCode]:
-        """The refusals that would be right; empty: it is legal, and has taken effect."""
+        """Applies a record; returns the right refusals, or none if the record is legal."""
         request = record.body
         if not isinstance(request, AckRequest):
             return set()
@@ -87,7 +87,7 @@ class Judge:
         return txn in self.settled or txn.sequence < self.low_watermarks.get(txn.coordinator, 0)
 
     def check_answer(self, request: AckRequest, answer: AckAnswer, right: set[AckRefusalCode]):
-        """C0: what was answered is what the log says, as of this record."""
+        """C0: the answer agrees with the log up to this record."""
         if right:
             assert isinstance(answer, AckRefused)
             assert answer.code in right
@@ -98,7 +98,7 @@ class Judge:
             assert answer == Done()
 
     def check_acks(self, subscription: SubscriptionId, acks: Acks):
-        """The whole state of one subscription."""
+        """Compares the whole state of one subscription."""
         held = self.held.get(subscription, Held())
         assert acks.cursor == held.cursor
         assert offsets(acks.acknowledged) == {n for n in held.acknowledged if n > held.cursor}
@@ -115,7 +115,7 @@ class Judge:
         assert slots == ({held.slot} if held.slot else set())
 
     def check_counts(self, subscription: SubscriptionId, counted: SubscriptionAcks):
-        """What an operator is told of one subscription."""
+        """Compares the counts that an operator sees of one subscription."""
         held = self.held[subscription]
         slot = held.slot[1] if held.slot else None
         below = range(0 if slot is None else slot + 1)

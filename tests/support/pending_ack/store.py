@@ -1,4 +1,4 @@
-"""The state of pending-ack logs, asked directly: what their owners would answer, without a log."""
+"""An `AckStore` that asks the state of pending-ack logs directly, without owners and logs."""
 
 import asyncio
 
@@ -14,11 +14,11 @@ from stilltide.schemas.values import SubscriptionId, TxnId
 
 
 class StateStore:
-    """An `AckStore`; requests take effect in the order they are asked in.
+    """An `AckStore`; requests take effect in the order of the calls.
 
     Attributes:
-        asked: every request so far.
-        present: cleared, requests and their answers wait.
+        asked: all requests so far.
+        present: event that is set while the store answers; requests wait while it is cleared.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class StateStore:
         return self.apply(subscription, body)
 
     def apply(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
-        """Takes a request of anybody."""
+        """Applies a request of any client; returns the answer."""
         if isinstance(body, DescribeAcks):
             return self._state.acks(subscription)
         request = AckRequest(b"c", 1, 0, subscription, body)
         return self._state.apply(request, at_ms=0)
 
     def settle(self, subscription: SubscriptionId, txn: TxnId, *, committed: bool) -> None:
-        """A coordinator says how a transaction has ended."""
+        """Settles a transaction, as a coordinator does."""
         self.apply(subscription, Settle(txn, committed, 0))

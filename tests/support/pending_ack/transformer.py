@@ -20,7 +20,7 @@ SESSION_TIMEOUT_S = 6.0
 
 
 async def transform(bootstrap: str, source: str, target: str, group: str) -> None:
-    """Copies for ever."""
+    """Copies messages until cancelled."""
     connector = KafkaConnector(KafkaConfig(bootstrap, session_timeout_s=SESSION_TIMEOUT_S))
     messages: asyncio.Queue[Message] = asyncio.Queue(CONCURRENCY)
     async with (

@@ -1,4 +1,4 @@
-"""A program as a child process of a test: its output, signals, and an end that is certain."""
+"""A program as a child process of a test: its output, its signals, and its end in any case."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ END_S = 90.0
 
 
 class Held(NamedTuple):
-    """What a process holds of the machine."""
+    """The resources that a process uses."""
 
     rss_kib: int
     threads: int
@@ -30,8 +30,8 @@ class Child:
 
     Args:
         command: the program and its arguments.
-        log_path: where its stderr goes, appended to; None: to the stderr of the tests.
-        variables: of its environment, in addition to those of the tests.
+        log_path: file to which stderr is appended; None: the stderr of the tests.
+        variables: environment variables, in addition to those of the tests.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, once started."""
+        """The process id, once the program was started."""
         return self._started.pid
 
     @property
@@ -75,17 +75,17 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Of a program that has ended; minus the number of the signal that ended the program."""
+        """The exit code after the end; minus the signal's number if a signal ended the program."""
         return None if self._process is None else self._process.returncode
 
     @property
     def said(self) -> str:
-        """Its stderr so far, with that of children before it which had the same log."""
+        """The content of the log: stderr so far, also of earlier children with the same log."""
         assert self.log_path is not None
         return self.log_path.read_text()
 
     def held(self) -> Held:
-        """What the process holds just now."""
+        """The resources that the process uses now."""
         proc = Path("/proc") / str(self.pid)
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         return Held(
@@ -95,7 +95,7 @@ class Child:
         )
 
     async def spawn(self) -> None:
-        """Starts the program and waits for nothing."""
+        """Starts the program without waiting for its output."""
         log = None if self.log_path is None else self.log_path.open("ab")
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -105,7 +105,7 @@ class Child:
                 stdin=DEVNULL,
                 stdout=PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the tests alone, which end the child
+                start_new_session=True,  # Ctrl-C reaches only the tests, which end the child
             )
         finally:
             if log is not None:
@@ -138,22 +138,22 @@ class Child:
         self._started.send_signal(number)
 
     def pause(self) -> None:
-        """SIGSTOP: the program holds its connections and does nothing."""
+        """Sends SIGSTOP: the program keeps its connections open and does nothing."""
         self.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT: the program goes on."""
         self.send(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """SIGTERM: the program may end in good order."""
+        """Sends SIGTERM: the program may end cleanly."""
         self.send(signal.SIGTERM)
 
     async def ended(self, within_s: float | None = END_S) -> int:
-        """Waits until the program has ended and `heard` has every line; its exit code.
+        """Waits until the program has ended and `heard` has every line; returns the exit code.
 
         Args:
-            within_s: fails after so long; None: waits without limit.
+            within_s: time after which the call fails; None: no limit.
         """
         async with asyncio.timeout(within_s):
             code = await self._started.wait()
@@ -162,12 +162,12 @@ class Child:
         return code
 
     async def stop(self) -> int:
-        """SIGTERM, and waits for the end; its exit code."""
+        """Sends SIGTERM and waits for the end; returns the exit code."""
         self.terminate()
         return await self.ended()
 
     async def kill(self) -> None:
-        """SIGKILL, and waits for the end. Does nothing when no program was started."""
+        """Sends SIGKILL and waits for the end. Does nothing if no program was started."""
         if self._process is not None:
             if self.running:
                 self._process.kill()

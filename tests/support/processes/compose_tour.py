@@ -1,7 +1,8 @@
 """A load over the three clusters of the compose file, while its services are killed.
 
-Transactions write orders on a; an application on b makes an invoice of each order that is copied
-there, acknowledging it in the same transaction; all of it is copied to every cluster.
+Transactions write orders on cluster a. An application on cluster b writes an invoice for each
+copied order, and acknowledges the order in the same transaction. Links copy orders and invoices to
+every cluster.
 """
 
 import asyncio
@@ -21,28 +22,28 @@ LOGGER = logging.getLogger(__name__)
 """Progress; pytest shows it with `--log-cli-level=INFO`."""
 
 ORDERS = INDEXED
-"""Written on a."""
+"""Topics written on cluster a."""
 
 INVOICES = "invoices-sent"
-"""Written on b, from the first of them."""
+"""Topic written on cluster b, from the first topic of `ORDERS`."""
 
 STEP = 200
-"""Transactions between two kills at least."""
+"""Smallest number of transactions between two kills."""
 
 CONCURRENCY = 8
 SETTLED_S = 300.0
 
 
 class Tour:
-    """One load and its end.
+    """One load on the compose project, and the check of its result.
 
     Args:
-        compose: the project, healthy.
+        compose: the healthy project.
         victims: services to kill, one after the other.
-        duration_s: the kills are spread over so long at least.
+        duration_s: shortest time over which the kills are spread.
 
     Attributes:
-        load: what was written, and what its writer was told.
+        load: the transactions, and the outcomes that the client reported.
     """
 
     def __init__(self, compose: Compose, victims: Sequence[str], duration_s: float) -> None:
@@ -53,7 +54,7 @@ class Tour:
         self._moved = asyncio.Event()
 
     async def run(self) -> None:
-        """Writes and kills; returns when every cluster has all, and each record of it once."""
+        """Writes and kills; returns when every cluster has each record exactly once."""
         compose = self._compose
         await create_topics(compose.bootstrap("a"), *ORDERS)
         await create_topics(compose.bootstrap("b"), INVOICES)
@@ -100,9 +101,7 @@ class Tour:
                 await self._moved.wait()
 
     async def _invoice(self) -> None:
-        """Runs the application on b; whenever it ends, another one follows, as under a restart
-        policy.
-        """  # noqa: D205 - one sentence
+        """Runs the application on b, and restarts it after each end, as a restart policy does."""
         arguments = (self._compose.bootstrap("b"), ORDERS[0], INVOICES, "invoicing")
         while True:
             module = "tests.support.pending_ack.transformer"
@@ -123,7 +122,7 @@ class Tour:
     async def _read(
         self, cluster: str, topics: Sequence[str], awaited: Mapping[int, int]
     ) -> Counter[int]:
-        """How often each number is visible on a cluster, once it is as often as awaited."""
+        """Waits until each number is visible as often as awaited; returns how often it is."""
         connector = KafkaConnector(KafkaConfig(self._compose.bootstrap(cluster)))
         group, missing = _group(cluster, topics), Counter(awaited)
         seen: Counter[int] = Counter()
@@ -144,5 +143,5 @@ class Tour:
 
 
 def _group(cluster: str, topics: Sequence[str]) -> str:
-    """Who reads them on a cluster in the end."""
+    """The name of the group that reads these topics on a cluster at the end."""
     return f"check-{cluster}-{topics[0]}"

@@ -1,4 +1,4 @@
-"""Docker as the tests use it: commands, the compose project, brokers in containers."""
+"""Docker for tests: commands, the compose project, brokers in containers."""
 
 import json
 import os
@@ -24,7 +24,7 @@ SPARK_IMAGE = "stilltide:spark"
 PROJECT = "stilltide-test"
 TIMEOUT_S = 300
 READY_S = 120
-"""The machine may be busy."""
+"""How long a container may take to be ready; long, because the machine may be busy."""
 
 INDEXED = ("orders-taken", "payments-taken")
 """Topics of which the project's workers index native transactions."""
@@ -41,7 +41,7 @@ Completed = subprocess.CompletedProcess[str]
 
 
 def docker(*arguments: str, check: bool = True, timeout_s: float = TIMEOUT_S) -> Completed:
-    """Runs the docker command; with `check` a failure is raised with what it said."""
+    """Runs the docker command; with `check` a failure is raised with the command's output."""
     done = subprocess.run(
         ["docker", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
     )
@@ -50,12 +50,12 @@ def docker(*arguments: str, check: bool = True, timeout_s: float = TIMEOUT_S) ->
 
 
 def run_image(image: str, *arguments: str, options: tuple[str, ...] = ()) -> Completed:
-    """Runs a container to its end; failure is the caller's to judge."""
+    """Runs a container to its end; does not raise if the command fails."""
     return docker("run", "--rm", *options, image, *arguments, check=False)
 
 
 def ready(container: str) -> list[str]:
-    """The lines of its `/readyz`, asked inside of it, as soon as every check passes."""
+    """The lines of `/readyz`, requested inside of the container, once every check passes."""
     end_s = time.monotonic() + READY_S
     while True:
         asked = docker("exec", container, "python", "-c", _READYZ, check=False)
@@ -79,13 +79,13 @@ class Compose:
         }
 
     def __call__(self, *arguments: str, check: bool = True) -> Completed:
-        """Runs `docker compose` on it."""
+        """Runs `docker compose` on the project."""
         return self.run(["docker", "compose", *arguments], check=check)
 
     def run(
         self, command: Sequence[str], *, check: bool = True, timeout_s: float = TIMEOUT_S
     ) -> Completed:
-        """Runs a command for which `docker compose` is about this project."""
+        """Runs a command in whose environment `docker compose` means this project."""
         settings = {name: str(port) for name, port in self.ports.items()}
         settings |= {"COMPOSE_PROJECT_NAME": PROJECT, "STILLTIDE_INDEX_TOPICS": ",".join(INDEXED)}
         done = subprocess.run(
@@ -101,15 +101,15 @@ class Compose:
         return done
 
     def bootstrap(self, cluster: str) -> str:
-        """Address of a cluster on this host."""
+        """The address of a cluster's broker on this host."""
         return f"127.0.0.1:{self.ports[f'KAFKA_{cluster.upper()}_PORT']}"
 
     def web(self, cluster: str) -> str:
-        """The site of its worker on this host."""
+        """The address of the web site of a cluster's worker on this host."""
         return f"http://127.0.0.1:{self.ports[f'WORKER_{cluster.upper()}_PORT']}"
 
     def states(self) -> dict[str, str]:
-        """Health by service, of those that run."""
+        """The health of each running service."""
         lines = self("ps", "--format", "json").stdout.splitlines()
         rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
         return {row["Service"]: row["Health"] for row in rows}
@@ -119,7 +119,7 @@ class Compose:
         return self("ps", "--all", "--quiet", service).stdout.strip()
 
     def crash(self, service: str) -> None:
-        """SIGKILL to its process; returns when the restart policy has it healthy again.
+        """Kills a service's process; returns when the restarted service is healthy.
 
         `docker kill` would count as stopped by hand, and nothing would bring the container back.
         """
@@ -142,7 +142,7 @@ def _state(container: str) -> dict[str, Any]:
 
 @contextmanager
 def compose_project() -> Iterator[Compose]:
-    """The project, gone with its volumes at the end."""
+    """The running project, which is removed with its volumes at the end."""
     compose = Compose()
     compose("down", "--volumes", "--timeout", "5", check=False)
     try:
@@ -156,10 +156,10 @@ def compose_project() -> Iterator[Compose]:
 
 @contextmanager
 def kafka_container(**changed: str) -> Iterator[str]:
-    """A broker from the official image, through testcontainers; its address on this host.
+    """Runs a broker from the official image; yields the broker's address on this host.
 
     Args:
-        changed: settings of the image that are to be others.
+        changed: settings that replace those of the image.
     """
     port = free_port()
     settings = {
@@ -190,10 +190,10 @@ def kafka_container(**changed: str) -> Iterator[str]:
 
 @contextmanager
 def stilltide_container(*command: str, **settings: str) -> Iterator[None]:
-    """A worker or a link from our image, through testcontainers, on the network of this host.
+    """Runs a worker or a link from Stilltide's image on the network of this host.
 
     Args:
-        command: of `stilltide`.
+        command: arguments of `stilltide`.
         settings: environment variables.
     """
     serving = LogMessageWaitStrategy(

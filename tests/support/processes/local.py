@@ -1,4 +1,4 @@
-"""Helpers around local brokers: records in and out, and waiting for a broker's end."""
+"""Helpers for local brokers: write and read records, and wait for a broker's end."""
 
 import fcntl
 import json
@@ -63,5 +63,5 @@ def run_stilltide(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[st
 
 
 def cluster_rows(cwd: Path) -> list[dict[str, object]]:
-    """What `stilltide local status -o json` prints in `cwd`."""
+    """The rows that `stilltide local status -o json` prints in `cwd`."""
     return json.loads(run_stilltide("local", "status", "-o", "json", cwd=cwd).stdout)

@@ -1,4 +1,4 @@
-"""What an operator has: the command line, and the web site of a worker."""
+"""The tools of an operator: the command line, and the web site of a worker."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ class Operator:
 
     Args:
         bootstrap: the broker.
-        directory: where the commands are run.
+        directory: working directory of the commands.
     """
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
@@ -32,7 +32,7 @@ class Operator:
         return done
 
     async def ask(self, command: str, *, code: int = 0) -> Any:
-        """What a command prints as JSON."""
+        """The JSON that a command prints, decoded."""
         return json.loads((await self.run(f"{command} -o json", code=code)).stdout)
 
 

@@ -13,7 +13,7 @@ _STORE_PASSWORD = "changeit"  # noqa: S105 - of a certificate that lives as long
 
 
 class Secured(NamedTuple):
-    """A listener, and what a client must be told to use it, without the address."""
+    """A listener, and the settings with which a client uses it, without the address."""
 
     listener: Listener
     settings: dict[str, str]
@@ -42,7 +42,7 @@ def scram_listener() -> Secured:
 
 
 def tls_listener(directory: Path) -> Secured:
-    """SSL with a certificate of its own, for HOST; `directory` gets the files."""
+    """SSL with a self-signed certificate for HOST, whose files are written to `directory`."""
     store, ca = directory / "broker.p12", directory / "ca.pem"
     keytool = find_java().home / "bin" / "keytool"
     common = ["-alias", "broker", "-keystore", store, "-storepass", _STORE_PASSWORD]

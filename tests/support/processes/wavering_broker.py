@@ -1,7 +1,8 @@
-"""A listener that speaks as much of Kafka's protocol as a client needs to look for its brokers.
+"""A listener that answers the requests with which Kafka clients look for brokers.
 
-While it wavers it does as a single broker does that starts or was frozen, only more so: it lists no
-brokers, or closes the connection. It holds no records and answers nothing else.
+While the listener wavers, it lists no brokers, or closes the connection, as a single broker may do
+that starts or was frozen, but more often. The listener holds no records, and answers no other
+request.
 """
 
 import asyncio
@@ -28,10 +29,10 @@ _LISTS = 0.5
 
 
 class WaveringBroker:
-    """Serves while it is entered, on a loop of its caller's.
+    """Serves from entry to exit, on the event loop of its caller.
 
     Attributes:
-        wavers: whether it does now.
+        wavers: whether the listener wavers now.
         heard: client ids that have asked for metadata; the caller may clear it.
     """
 
@@ -45,7 +46,7 @@ class WaveringBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Where it listens."""
+        """The listener's address."""
         return f"127.0.0.1:{self._port}"
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""`stilltide worker` as a process of its own, and what applications do and see while it lives."""
+"""`stilltide worker` as a child process, and a load of transactions for it."""
 
 import asyncio
 from collections import defaultdict
@@ -22,22 +22,22 @@ from tests.support.processes.child import Child
 
 COORDINATORS = 4
 PARTITIONS = 3
-"""Of each data topic."""
+"""Partition count of each data topic."""
 
 READ_S = 120.0
 
 
 class WorkerProcess(Child):
-    """`stilltide worker` with an empty log; `serving` says when it serves.
+    """`stilltide worker` with an empty log; `serving` waits until the worker serves.
 
     Args:
         bootstrap: the cluster.
-        log_path: where its stderr goes; emptied on entry.
+        log_path: file for stderr, emptied on entry.
         options: further options of the command.
-        settings: as environment variables, without the prefix.
+        settings: environment variables, without the prefix.
 
     Attributes:
-        web: address of its site, once it serves.
+        web: address of the web site, once the worker serves.
     """
 
     def __init__(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> None:
@@ -51,19 +51,19 @@ class WorkerProcess(Child):
         return await super().__aenter__()
 
     async def serving(self) -> list[int]:
-        """Waits until the worker serves; its coordinators."""
+        """Waits until the worker serves; returns its coordinators."""
         announced = await self.announced()
         self.web = announced["web"]
         return announced["coordinators"]
 
 
 class ModuleWorker:
-    """A worker of a module's tests, whose loops come and go; each call blocks.
+    """A worker for all tests of a module, each with its own event loop; every call blocks.
 
     The loop that watches the process runs in a thread of its own.
 
     Args:
-        child: not yet started.
+        child: the worker, not started yet.
     """
 
     def __init__(self, child: WorkerProcess) -> None:
@@ -74,7 +74,7 @@ class ModuleWorker:
 
     @property
     def web(self) -> str:
-        """Address of its site."""
+        """The address of the web site."""
         return self._child.web
 
     def start(self) -> None:
@@ -83,11 +83,11 @@ class ModuleWorker:
         self._run(self._child.serving())
 
     def kill(self) -> None:
-        """SIGKILL, and waits for the end."""
+        """Sends SIGKILL and waits for the end."""
         self._run(self._child.kill())
 
     def close(self) -> None:
-        """SIGTERM, and SIGKILL if that does not end the worker; no start can follow."""
+        """Sends SIGTERM, and SIGKILL if the worker does not end; the worker cannot start again."""
         try:
             if self._child.running:
                 self._run(self._child.stop())
@@ -116,7 +116,7 @@ def running_worker(
 
 @dataclass
 class Outcomes:
-    """What an application was told of its transactions, by their number."""
+    """The outcomes that a client reported, by number of the transaction."""
 
     committed: set[int] = field(default_factory=set[int])
     aborted: set[int] = field(default_factory=set[int])
@@ -140,11 +140,11 @@ class Load:
     begun: int = 0
 
     def stop(self) -> None:
-        """Begins no further transaction; `run` ends with those that have begun."""
+        """Begins no further transaction; `run` returns when the begun ones have ended."""
         self.count = self.begun
 
     async def run(self, client: TransactionClient, ended: Callable[[int], None]) -> None:
-        """Runs them all; `ended` is told after each how many have."""
+        """Runs all transactions; calls `ended` after each with the number of ended ones."""
 
         async def work() -> None:
             while self.begun < self.count:
@@ -171,7 +171,7 @@ class Load:
             (outcomes.aborted if number % 5 == 0 else outcomes.committed).add(number)
 
     async def check(self, bootstrap: str, group: str) -> None:
-        """Readers see every committed transaction whole, and no other but an unknown one."""
+        """Checks that readers see every committed transaction whole, and others only if unknown."""
         connector = KafkaConnector(KafkaConfig(bootstrap))
         admin = connector.admin()
         ends = await admin.end_offsets(
@@ -190,7 +190,7 @@ class Load:
 
 
 async def read_and_commit(connector: Connector, topic: str, group: str, count: int) -> list[int]:
-    """So many numbers that a member of ours is given next; it commits all of them."""
+    """Reads the next `count` numbers with a `Subscription` of the group, and commits them."""
     found: list[int] = []
     async with (
         asyncio.timeout(READ_S),

@@ -71,7 +71,7 @@ STATS = CoordinatorStats(
     answer_count=19,
     liveness=None,
 )
-"""A coordinator's figures, each unlike the others."""
+"""A coordinator's statistics, each value different."""
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -207,11 +207,11 @@ BARRIERS = st.builds(
 
 
 def request(body: RequestBody) -> Request:
-    """Request number 2 of client `c`, which has the answer to number 1."""
+    """Request number 2 of client `c`, which acknowledges the answer to number 1."""
     return Request(b"c", 2, 1, 4, body)
 
 
 def too_deep(request: bytes) -> bytes:
-    """A request that can be parsed by itself, but not within a log record, one message deeper."""
+    """A request at the nesting limit of protobuf: it parses alone, but not inside a log record."""
     group_begins, group_ends, nesting_max = b"\x7b", b"\x7c", 100  # of an unknown field, number 15
     return request + group_begins * nesting_max + group_ends * nesting_max

@@ -1,4 +1,4 @@
-"""Sample values and Hypothesis strategies of everything about acknowledgements."""
+"""Sample values and Hypothesis strategies of acknowledgements."""
 
 import hypothesis.strategies as st
 
@@ -69,7 +69,7 @@ STORE_STATS = StoreStats(
     subscriptions=(SUBSCRIPTION_STATS,),
     subscriptions_omitted=20,
 )
-"""Figures of a store, each unlike the others."""
+"""Statistics of a pending-ack store, each value different."""
 
 OFFSETS = U64.map(Offset)
 TXNS = st.builds(TxnId, U64, U64)

@@ -1,4 +1,4 @@
-"""Transactions on one data partition, and what its snapshots say of them, on any connector."""
+"""Writes transactions to one data partition, and reads its snapshots, on any connector."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,10 +36,10 @@ class Sent(NamedTuple):
 
 
 async def read_all(connector: Connector, data: TopicPartition) -> list[Record]:
-    """Every committed record of a partition that is there now."""
+    """Every committed record that a partition holds now."""
     async with asyncio.timeout(WAIT_S):
         while True:
-            with suppress(OffsetOutOfRangeError):  # trimmed meanwhile: what is there begins later
+            with suppress(OffsetOutOfRangeError):  # trimmed meanwhile: the log begins later
                 return await _read_all(connector, data)
 
 
@@ -82,11 +82,11 @@ class SnapshotClient:
         self._asker, self._line = asker, line
 
     async def topic_id(self) -> bytes:
-        """Of the data topic as it is now."""
+        """The id of the data topic as it is now."""
         return (await self.admin.describe_topics([self.data.topic]))[self.data.topic].topic_id
 
     async def write(self, coordinator: int) -> Sent:
-        """A transaction with one record."""
+        """Opens a transaction and writes one record."""
         start = (await self.admin.end_offsets([self.data]))[self.data]
         there = Registered(self.data, start, await self.topic_id())
         opened = await self._asker.ask(coordinator, Open(TXN_TIMEOUT_MS, 1, (there,)))
@@ -95,7 +95,7 @@ class SnapshotClient:
         return Sent(txn, await self.append(txn))
 
     async def append(self, txn: TxnId) -> Offset:
-        """A record of a transaction, whatever became of it."""
+        """Appends a record of a transaction, open or ended; returns the offset."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def delivered(error: ConnectorError | None, offset: int) -> None:
@@ -114,23 +114,23 @@ class SnapshotClient:
         assert await self._asker.ask(sent.txn.coordinator, end) == Done()
 
     async def committed(self, coordinator: int = 0) -> Sent:
-        """One record of a transaction that has committed."""
+        """Writes one record in a transaction that commits."""
         sent = await self.write(coordinator)
         await self.end(sent, committed=True)
         return sent
 
     async def aborted(self, coordinator: int = 0) -> Sent:
-        """One record of a transaction that has aborted."""
+        """Writes one record in a transaction that aborts."""
         sent = await self.write(coordinator)
         await self.end(sent, committed=False)
         return sent
 
     async def take(self) -> SnapshotSummary:
-        """A snapshot on request."""
+        """Requests a snapshot."""
         return await self._line.take(self.data)
 
     async def table(self) -> SnapshotTable:
-        """What the snapshot partition says."""
+        """The content of the snapshot partition."""
         found = await read_all(self.connector, self.snapshots)
         return recover(self.partition, ((it.offset, it.key, it.value) for it in found))
 
@@ -141,22 +141,22 @@ class SnapshotClient:
         return found
 
     async def seen(self, *sent: Sent) -> list[bool | None]:
-        """What the snapshot says of records: visible, hidden, or undecided (D4)."""
+        """The snapshot's decision on records: True visible, False hidden, None undecided (D4)."""
         snapshot = await self.snapshot()
         return [snapshot.visible(offset, *txn) for txn, offset in sent]
 
     async def marker_log(self) -> list[Marker | Barrier]:
-        """What the marker partition holds."""
+        """The content of the marker partition."""
         found = await read_all(self.connector, self.markers)
         decoded = (markers.decode(it.key, it.value) for it in found)
         return [it for it in decoded if it is not None]
 
     async def outcomes(self) -> list[Marker]:
-        """Those of it that are no barriers."""
+        """The markers of the marker partition, without barriers."""
         return [it for it in await self.marker_log() if isinstance(it, Marker)]
 
     async def close(self) -> None:
-        """Releases the clients."""
+        """Closes the clients."""
         await self._writer.close()
         await self.admin.close()
 
@@ -164,7 +164,7 @@ class SnapshotClient:
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
     """Asks until something holds."""
     async with asyncio.timeout(WAIT_S):
-        while not await holds():  # noqa: ASYNC110 - what is waited for is in another process
+        while not await holds():  # noqa: ASYNC110 - the condition depends on another process
             await asyncio.sleep(0)
 
 
@@ -172,7 +172,7 @@ async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
 async def snapshot_client(
     connector: Connector, data: TopicPartition, *, partitions: int
 ) -> AsyncIterator[SnapshotClient]:
-    """Of a cluster with a worker; `partitions` as in its settings."""
+    """A client of a cluster with a worker; `partitions` is the worker's setting."""
     asking = connect_service(COORDINATOR_SERVICE, connector, "test-asker", timeout_s=WAIT_S)
     lines = connect_snapshots(connector, "test-line", timeout_s=WAIT_S)
     async with asking as (asker, _), lines as line:

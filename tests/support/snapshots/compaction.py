@@ -1,4 +1,4 @@
-"""Makes the cleaner of a real broker take records out of the middle of a topic."""
+"""Makes the cleaner of a real broker remove records from the middle of a topic."""
 
 from collections.abc import Callable, Mapping
 
@@ -21,7 +21,7 @@ EAGER = {
     "max.compaction.lag.ms": "1",
     "delete.retention.ms": "0",
 }
-"""Configs that have the cleaner begin as soon as it looks."""
+"""Topic configs with which the cleaner compacts a log at its next round."""
 
 
 def alter_configs(bootstrap: str, topic: str, configs: Mapping[str, str]) -> None:
@@ -57,7 +57,7 @@ def force_compaction(
     roller: bytes,
     done: Callable[[list[bytes]], bool] = lambda keys: len(keys) == len(set(keys)),
 ) -> None:
-    """Returns when the keys without `roller` are as they should be; rollers lie behind them."""
+    """Appends records of key `roller` until compaction has left keys for which `done` holds."""
     alter_configs(bootstrap, log.topic, EAGER)
     producer = Producer({"bootstrap.servers": bootstrap})
     while not done([key for key in keys_of(bootstrap, log) if key != roller]):

@@ -1,4 +1,4 @@
-"""What workers write for one data partition, written by hand on the memory broker."""
+"""Writes a worker's records for one data partition by hand, on the memory broker."""
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
@@ -27,13 +27,13 @@ SERVING = system_partition(ORDERS, PARTITIONS)
 MARKERS = TopicPartition(TXN_MARKERS, SERVING)
 SNAPSHOTS = TopicPartition(TXN_SNAPSHOTS, SERVING)
 FIRST, SECOND = TxnId(0, 1), TxnId(0, 2)
-"""Neither is in `PART`."""
+"""Transactions that are not in `PART`."""
 
 PART = encode_part({0: [7, 8]})
 
 
 class EvidenceRig:
-    """A broker with three data records, and hands to write what workers write."""
+    """A broker with three data records, and calls that write markers and snapshots."""
 
     def __init__(self) -> None:
         self.broker = MemoryBroker()
@@ -47,7 +47,7 @@ class EvidenceRig:
 
     @property
     def connector(self) -> MemoryConnector:
-        """To the broker."""
+        """A connector of the broker."""
         return MemoryConnector(self.broker)
 
     def mark(self, txn: TxnId, *, count: int = 1, committed: bool = True) -> Marker:

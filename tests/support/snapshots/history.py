@@ -1,4 +1,4 @@
-"""A snapshot log as writers have made it step by step, and what is true at each of its records."""
+"""A snapshot log, made step by step by writers, and the true outcomes at each of its records."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -18,7 +18,7 @@ LogRecord = tuple[int, bytes, bytes | None]
 
 
 class History:
-    """Transactions on one data partition that end one after the other, and snapshots of them."""
+    """Transactions on one data partition that end one after another, and snapshots of them."""
 
     def __init__(self) -> None:
         self.world = SnapshotWorld()
@@ -37,7 +37,7 @@ class History:
         return there
 
     def end_txns(self, *, aborted: int, committed: int):
-        """So many transactions with a record each, all of them ended."""
+        """Ends these numbers of transactions, each with one record."""
         world = self.world
         for number in range(aborted + committed):
             world.open(0)
@@ -49,7 +49,7 @@ class History:
             world.land_marker(0)
 
     def take(self, *, committed: bool = True):
-        """A snapshot on request; nothing goes wrong, or another writer follows."""
+        """Requests a snapshot; if its write fails, another writer follows."""
         world = self.world
         world.request(DATA)
         for _ in range(20):
@@ -69,7 +69,7 @@ class History:
         self.boundaries.append(len(world.snapshots))
 
     def note(self, records: Sequence[SnapshotRecord], *, committed: bool):
-        """What is true when these are written."""
+        """Notes the true outcomes when these records are written."""
         ended = {txn for txn, held in self.world.txns.items() if held.committed is not None}
         for key, value in records:
             if not committed:
@@ -87,7 +87,7 @@ class History:
             world.log = [one for one in world.log[:-1] if one[1] != marker] + world.log[-1:]
 
     def retain(self, records: int):
-        """Only so many of the last records stay."""
+        """Removes all but the last records of the data partition."""
         self.data.log_start = max(self.data.log_start, len(self.data.records) - records)
 
     @property
@@ -102,9 +102,10 @@ class History:
     # -- what must hold
 
     def check(self, read_to: int, left: list[LogRecord]) -> bool:
-        """A reader that read `left` of the first `read_to` records; False when it is told of a gap.
+        """Checks a reader that read `left` of the first `read_to` records; False: it finds a gap.
 
-        Nothing aborted is visible, nothing committed hidden, M not ahead of what had ended.
+        No aborted record is visible, no committed record is hidden, and M is not ahead of the
+        ended transactions.
         """
         table = recover(0, ((Offset(offset), key, value) for offset, key, value in left))
         try:
@@ -123,7 +124,7 @@ class History:
         return True
 
     def check_writer(self, left: list[LogRecord]):
-        """A writer that begins here knows each abort, or reads its marker."""
+        """A writer that begins with these records knows each abort, or reads its marker."""
         table: SnapshotTable = recover(0, left)  # type: ignore[arg-type]
         begins = table.star.markers_covered_to
         writer = SnapshotWriter(0, table, Offset(begins), nonce=b"n", limits=LIMITS, now_ms=0)
@@ -135,7 +136,7 @@ class History:
 
 
 def compactions(log: list[LogRecord], read_to: int) -> Iterator[list[LogRecord]]:
-    """Whatever a cleaner that knows the whole log may leave of its first records.
+    """All results of a cleaner that knows the whole log, for its first records.
 
     A record may go when a later one has its key; a tombstone then too, once the others are gone.
     """
@@ -148,7 +149,7 @@ def compactions(log: list[LogRecord], read_to: int) -> Iterator[list[LogRecord]]
 
 
 def _left(records: list[LogRecord], read_to: int) -> Iterator[list[LogRecord]]:
-    """What may be left of the records of one key, of those that are read."""
+    """All possible remainders of the records of one key, among those that are read."""
     *older, last = records
     seen = [one for one in older if one[0] < read_to]
     latest = [last] if last[0] < read_to else []
@@ -159,5 +160,5 @@ def _left(records: list[LogRecord], read_to: int) -> Iterator[list[LogRecord]]:
 
 
 def is_star(record: LogRecord) -> bool:
-    """Whether readers pass it over."""
+    """Whether the record is a star, which readers ignore."""
     return record[1] == snapshots.STAR_KEY

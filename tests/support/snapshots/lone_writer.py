@@ -1,8 +1,8 @@
-"""A snapshot writer without a worker: with a clock of its own, held before a write, or dying in it.
+"""A snapshot writer without a worker, with its own clock, that can be held or die in a write.
 
-As a program, `python -m tests.support.snapshots.lone_writer BOOTSTRAP RECORDS`, it writes so many
-records of its first snapshot and kills itself; the transaction stays open, or is committed when
-there are no more of them.
+The program `python -m tests.support.snapshots.lone_writer BOOTSTRAP RECORDS` writes RECORDS records
+of its first snapshot and kills itself. The transaction stays open, or is committed if the snapshot
+has no more records.
 """
 
 import asyncio
@@ -30,30 +30,30 @@ from stilltide.pipeline.metrics.worker import WorkerMetrics
 
 COORDINATORS = 2
 PARTITIONS = 1
-"""Of the workers that it runs beside."""
+"""Partition count of the workers that run at the same time."""
 
 PART_BYTES_MAX = 64
-"""A few ids fill a part."""
+"""Size at which a few ids fill a part."""
 
 EAGER = SnapshotLimits(changes_max=1, interval_ms=1, part_bytes_max=PART_BYTES_MAX)
 WAIT_S = 20.0
 
 
 class FastClock:
-    """A wall clock that runs faster: what takes minutes takes seconds."""
+    """A wall clock that runs faster, so that minutes take seconds."""
 
     def __init__(self, factor: int) -> None:
         self._factor = factor
         self._began_s = time.time()
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, as it says."""
+        """The fast time, milliseconds since 1970."""
         gone_s = time.time() - self._began_s
         return round((self._began_s + self._factor * gone_s) * 1000)
 
 
 class HeldWriter(KafkaTransactionalWriter):
-    """Waits before each write until it may."""
+    """Waits before each write until `may_write` is set."""
 
     may_write: asyncio.Event
     waits: asyncio.Event
@@ -74,7 +74,7 @@ class HoldingConnector(KafkaConnector):
         self.may_write, self.waits = asyncio.Event(), asyncio.Event()
 
     def transactional_writer(self, transactional_id: str) -> HeldWriter:
-        """One that is held."""
+        """A writer that waits before each write."""
         made = HeldWriter(self._held_config, transactional_id)
         made.may_write, made.waits = self.may_write, self.waits
         return made
@@ -99,7 +99,7 @@ class DyingWriter(KafkaTransactionalWriter):
 
 
 class DyingConnector(KafkaConnector):
-    """Its transactional writers die."""
+    """A connector whose transactional writers kill the process."""
 
     def __init__(self, config: KafkaConfig, records_max: int) -> None:
         super().__init__(config)
@@ -107,7 +107,7 @@ class DyingConnector(KafkaConnector):
         self._records_max = records_max
 
     def transactional_writer(self, transactional_id: str) -> DyingWriter:
-        """One that dies after so many records."""
+        """A writer that kills the process after `records_max` records."""
         made = DyingWriter(self._dying_config, transactional_id)
         made.records_max = self._records_max
         return made
@@ -117,7 +117,7 @@ class DyingConnector(KafkaConnector):
 async def lone_writer(
     connector: KafkaConnector, limits: SnapshotLimits, clock: Clock | None = None
 ) -> AsyncIterator[SnapshotDriver]:
-    """Runs from entry to exit, or until it is replaced; it never begins again."""
+    """Runs a writer from entry to exit, or until it is replaced; never restarts it."""
     admin, writer = connector.admin(), connector.writer("lone")
     line = connect_service(COORDINATOR_SERVICE, connector, "lone", timeout_s=WAIT_S)
     async with line as (coordinators, _):

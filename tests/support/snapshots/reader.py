@@ -1,7 +1,7 @@
 """A long-lived reader of one data partition of a `SnapshotWorld`, and a reader that never forgets.
 
-Whatever it reads comes late and in any order: records that were fetched before retention took them,
-markers behind the cleaner and the trims, snapshots as compaction left them.
+Records, markers and snapshots reach the reader late and in any order: records that retention has
+removed since the fetch, markers after cleaner and trims, snapshots after compaction.
 """
 
 from stilltide.pipeline.core.read_committed.effects import Deliver, Effect, Reason, Withheld
@@ -14,7 +14,7 @@ from tests.support.snapshots.world import Data, SnapshotWorld
 
 
 class SnapshotReader:
-    """One partition, from where its log starts when it begins."""
+    """A reader of one partition, from its log start at the begin."""
 
     def __init__(self, world: SnapshotWorld, data: TopicPartition, there: Data) -> None:
         self.world, self.data, self.there = world, data, there
@@ -29,24 +29,24 @@ class SnapshotReader:
         self.marker_end: int | None = None  # to be read before anything is lost
         self.delivered: list[int] = []
         self.lost: set[int] = set()
-        # What it knows if it forgets nothing.
+        # The outcomes of a reader that forgets nothing.
         self.outcomes: dict[TxnId, int | None] = {}
 
     @property
     def alive(self) -> bool:
-        """Whether its topic is still there, and what it fetches next."""
+        """Whether the topic and the next offset to fetch still exist."""
         return self.world.topics[self.data] is self.there and (
             self.fetch_from >= self.there.log_start
         )
 
     def fetch(self, count: int) -> None:
-        """Records are under way."""
+        """Fetches records, which are then under way."""
         end = min(self.there.stable, self.fetch_from + count)
         self.fetched += range(self.fetch_from, end)
         self.fetch_from = max(self.fetch_from, end)
 
     def feed(self, count: int) -> None:
-        """They arrive."""
+        """Hands fetched records to the reader."""
         batch, self.fetched = self.fetched[:count], self.fetched[count:]
         self.fed += batch
         found = [self.there.records[offset] for offset in batch]
@@ -54,7 +54,7 @@ class SnapshotReader:
         self.run(self.machine.records_read(batch, txns, batch))
 
     def read_markers(self, count: int) -> None:
-        """D5: what was trimmed is not waited for."""
+        """D5: reads markers; does not wait for trimmed ones."""
         world = self.world
         self.markers_from = max(self.markers_from, world.log_start)
         found = [one for one in world.log if one[0] >= self.markers_from]
@@ -73,7 +73,7 @@ class SnapshotReader:
         self.give_up()
 
     def read_snapshots(self) -> bool:
-        """E4: to the end of the log; False: E8, its topic is another one, and it stops."""
+        """E4: reads snapshots to the end of the log; False: the topic was created again (E8)."""
         for offset, key, value in self.world.snapshots:
             if offset >= self.snapshots_from:
                 self.table.record_read(Offset(offset), key, value)
@@ -94,13 +94,13 @@ class SnapshotReader:
         return True
 
     def give_up(self) -> None:
-        """D4: once the markers of that time were read."""
+        """D4: gives up undecided records, after the markers of that time were read."""
         if self.marker_end is not None and self.markers_from >= self.marker_end:
             self.marker_end = None
             self.run(self.machine.markers_read_to_end())
 
     def run(self, effects: list[Effect[int]]) -> None:
-        """Does what a driver does."""
+        """Carries out effects as a driver does."""
         for effect in effects:
             match effect:
                 case Deliver(payloads, position):
@@ -117,7 +117,7 @@ class SnapshotReader:
     def check(self) -> None:
         """D1, D2, D3: what is below the position is exactly what committed, once and in order.
 
-        And it forgets nothing that matters: it stands where one stands that keeps every outcome.
+        And the position is that of a reader that keeps every outcome.
         """
         truth, records = self.world.txns, self.there.records
         passed = [offset for offset in self.fed if offset < self.position]
@@ -137,13 +137,13 @@ class SnapshotReader:
             assert told is None, "D4"
 
     def seen(self, offset: int, txn: TxnId) -> bool | None:
-        """What the snapshot in use says."""
+        """The decision of the snapshot in use."""
         snapshot = self.machine.snapshot
         assert isinstance(snapshot, Snapshot)
         return snapshot.visible(offset, *txn)
 
     def check_memory(self) -> None:
-        """An outcome is held only if the snapshot in use does not tell it."""
+        """An outcome is kept in memory only if the snapshot in use does not decide it."""
         snapshot, known = self.machine.snapshot, self.outcomes.items()
         if isinstance(snapshot, Snapshot):
             told = snapshot.max_read_position
@@ -157,7 +157,7 @@ class SnapshotReader:
             assert self.machine.statistics.outcomes == len(self.outcomes)
 
     def finish(self) -> None:
-        """Everything arrives."""
+        """Hands over everything that is under way."""
         self.fetch(1000)
         self.feed(1000)
         self.read_markers(1000)

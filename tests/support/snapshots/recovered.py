@@ -1,4 +1,4 @@
-"""Reading a partition of txn-snapshots whole (E4)."""
+"""Reads a whole partition of txn-snapshots (E4)."""
 
 from collections.abc import Collection, Iterable
 
@@ -18,12 +18,13 @@ def recover(
     """The latest records of a partition of txn-snapshots.
 
     Args:
-        partition: of txn-snapshots.
-        records: committed ones in topic order, up to a last stable offset.
+        partition: number of the partition of txn-snapshots.
+        records: committed records in offset order, up to a last stable offset.
         only: data partitions of interest; None: all.
 
     Raises:
-        DecodeError: a record is not one of this topic, or of a later version; names its place.
+        DecodeError: a record is not one of this topic, or is of a later version; the error names
+            partition and offset.
     """
     table = SnapshotTable(partition, only=only)
     for offset, key, value in records:

@@ -1,7 +1,7 @@
 """Coordinators, clients, markers, a compacted snapshot log and its writers, in one process.
 
-*Source*: rules C2-C4, D, E. It does what the drivers and brokers do; what happens next, and
-what goes wrong, is the test's to say. The truth is a plain dict of transactions.
+*Source*: rules C2-C4, D, E. The world acts as drivers and brokers do; the test chooses the next
+step and the faults. The truth is a plain dict of transactions.
 """
 
 from dataclasses import dataclass, field
@@ -41,12 +41,12 @@ from tests.support.snapshots.recovered import recover
 
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)]
 LIMITS = SnapshotLimits(changes_max=3, interval_ms=5000, part_bytes_max=25)
-"""Parts of two ids."""
+"""Limits with which a part holds two ids."""
 
 
 @dataclass(eq=False)
 class Data:
-    """One incarnation of a data partition: whose record lies at each offset, None: nobody's."""
+    """One incarnation of a data partition: the transaction of each offset, None: no record."""
 
     topic_id: bytes
     records: list[TxnId | None] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Txn:
 
 @dataclass(eq=False)
 class Actor:
-    """A snapshot writer process, and what it waits for."""
+    """A snapshot writer process, and the answers that it waits for."""
 
     machine: SnapshotWriter
     reads: list[list] = field(default_factory=list)  # [counter, partitions, found, log ends]
@@ -108,12 +108,12 @@ class SnapshotWorld:
     # -- topics
 
     def create(self, data: TopicPartition):
-        """A topic of that name, or another one in its place."""
+        """Creates the topic, or replaces it by a new topic of the same name."""
         self.ids += 1
         self.topics[data] = Data(self.ids.to_bytes(16))
 
     def append(self, data: TopicPartition, txn: TxnId | None):
-        """A record; nobody can write where there is no topic."""
+        """Appends a record, if the topic exists."""
         there = self.topics[data]
         if there is not None:
             there.records.append(txn)
@@ -129,13 +129,13 @@ class SnapshotWorld:
         return self.coordinators[coordinator].apply(TxnLogRecord(request, self.now_ms))
 
     def open(self, coordinator: int):
-        """A transaction that is registered nowhere."""
+        """Opens a transaction without registrations."""
         answer = self.change(coordinator, Open(1000, 1, ()))
         assert isinstance(answer, Opened)
         self.txns[TxnId(coordinator, answer.first_sequence)] = Txn()
 
     def register(self, txn: TxnId, data: TopicPartition, behind: int):
-        """C2: with an end offset known before, maybe an old one."""
+        """C2: registers a partition with a known end offset, which may be old."""
         there = self.topics[data]
         if there is not None and data not in self.txns[txn].registered:
             start = EndOffset(max(0, len(there.records) - behind))
@@ -144,7 +144,7 @@ class SnapshotWorld:
             self.txns[txn].registered[data] = one
 
     def end(self, txn: TxnId, *, committed: bool):
-        """C4, C6: decides, and puts the markers on their way; impossible counts abort."""
+        """C4, C6: decides the outcome, and sends the markers; impossible counts abort."""
         held = self.txns[txn]
         if committed:
             counts = self.counts(held)
@@ -169,7 +169,7 @@ class SnapshotWorld:
         self.finish(txn)
 
     def counts(self, held: Txn) -> tuple[Written, ...]:
-        """What delivery reports said, whatever became of the topic since."""
+        """The counts from delivery reports, even if the topic was created again since."""
         offsets: dict[TopicPartition, list[int]] = {}
         for data, _, offset in held.written:
             offsets.setdefault(data, []).append(offset)
@@ -194,7 +194,7 @@ class SnapshotWorld:
         self.finish(marker.txn)
 
     def append_marker(self, item: Marker | Barrier):
-        """Through its bytes, as on the wire."""
+        """Appends an item after encoding and decoding it."""
         if isinstance(item, Marker):
             key, value = markers.encode_key(item.data, item.txn), markers.encode_value(item)
             assert markers.decode(key, value) == item
@@ -202,14 +202,14 @@ class SnapshotWorld:
         self.log_end += 1
 
     def compact_markers(self, pick: int):
-        """One record that a later one of its key replaces is gone."""
+        """Removes one record that a later record of its key replaces."""
         at = pick % len(self.log)
         item = self.log[at][1]
         if any(_key(other) == _key(item) for _, other in self.log[at + 1 :]):
             del self.log[at]
 
     def trim(self, before: int):
-        """DeleteRecords."""
+        """Deletes the records before an offset, as DeleteRecords does."""
         assert before <= self.log_end
         self.log_start = max(self.log_start, before)
         self.log = [one for one in self.log if one[0] >= self.log_start]
@@ -217,7 +217,7 @@ class SnapshotWorld:
     # -- snapshot writers
 
     def table(self) -> SnapshotTable:
-        """What a reader knows that has read the snapshot log to its end."""
+        """The table of a reader that has read the snapshot log to its end."""
         return recover(0, self.snapshots)
 
     def start_writer(self):
@@ -234,12 +234,12 @@ class SnapshotWorld:
         self.writer = Actor(machine)
 
     def replace_writer(self):
-        """The old one may not notice for a while."""
+        """Starts a new writer; the old one may not notice for a while."""
         self.zombies = [self.writer]
         self.start_writer()
 
     def run(self, actor: Actor, effects: list[WriterEffect]):
-        """Does what a driver does."""
+        """Carries out effects as a driver does."""
         for effect in effects:
             match effect:
                 case ReadPositions(counter, partitions):
@@ -271,7 +271,7 @@ class SnapshotWorld:
             self.run(actor, actor.machine.positions_read(counter, found, ends, self.now_ms))
 
     def read_marker_end(self, actor: Actor, pick: int):
-        """Read now, reported later."""
+        """Reads the end of the markers now, and reports it later."""
         read = actor.end_reads[pick % len(actor.end_reads)]
         if read[1] is None:
             read[1] = self.log_end
@@ -298,7 +298,7 @@ class SnapshotWorld:
             self.run(actor, machine.end_reached(EndOffset(self.log_end), self.now_ms))
 
     def end_write(self, actor: Actor, *, committed: bool, reported: bool):
-        """E3: a zombie finds itself fenced, and stops; who hears nothing dies."""
+        """E3: ends a write; a fenced writer stops, and so does a writer without a report."""
         write = actor.write
         assert write is not None
         actor.write = None
@@ -316,7 +316,7 @@ class SnapshotWorld:
             self.start_writer()
 
     def compact_snapshots(self, pick: int):
-        """A record that a later one of its key replaces is gone; or a tombstone on its own."""
+        """Removes a record that a later record of its key replaces, or a lone tombstone."""
         at = pick % len(self.snapshots)
         _, key, value = self.snapshots[at]
         others = [n for n, one in enumerate(self.snapshots) if one[1] == key]
@@ -324,7 +324,7 @@ class SnapshotWorld:
             del self.snapshots[at]
 
     def request(self, data: TopicPartition):
-        """Somebody wants a snapshot; it asks again when its writer died."""
+        """Requests a snapshot, and requests it again if the writer dies."""
         request = len(self.requests) + self.snapshots_end * 1000
         while request in self.requests:
             request += 1
@@ -341,7 +341,7 @@ class SnapshotWorld:
             self.highest[data, end.topic_id] = end.max_read_position
 
     def check_readers(self):
-        """D1, D4: who reads snapshot and markers now delivers nothing aborted, hides nothing else.
+        """D1, D4: a reader of snapshot and markers delivers no aborted record, and hides no other.
 
         And E2: a trimmed marker leaves no record undecided that a snapshot does not decide, unless
         the marker's offsets are those of a former topic.

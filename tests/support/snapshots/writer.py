@@ -1,4 +1,4 @@
-"""A snapshot writer, taken from step to step by hand."""
+"""A snapshot writer that a test drives step by step."""
 
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
 from stilltide.pipeline.core.snapshots.effects import (
@@ -36,12 +36,12 @@ def commit(sequence: int, end_offset: int, topic_id: bytes = ID) -> Marker:
 
 
 def still_open(start_offset: int, data: TopicPartition = P, topic_id: bytes = ID):
-    """What a barrier says of one transaction."""
+    """An open transaction in a barrier."""
     return OpenTransactions(data, topic_id, EndOffset(start_offset), 7, 1)
 
 
 def found(end: int, *, start: int = 0, stable: int | None = None, topic_id: bytes = ID):
-    """A data partition as a probe finds it."""
+    """The position of a data partition that a probe finds."""
     stable = end if stable is None else stable
     return DataPosition(topic_id, EndOffset(start), EndOffset(stable), EndOffset(end))
 
@@ -69,11 +69,11 @@ class Rig:
         )
 
     def table(self) -> SnapshotTable:
-        """The snapshot log as it is."""
+        """The table in the snapshot log."""
         return recover(0, self.log)
 
     def snapshot_of(self, data: TopicPartition = P) -> SnapshotEnd:
-        """The durable end."""
+        """The durable end record of the snapshot."""
         return self.table().ends[data]
 
     def add(self, *items: Marker | Barrier | None) -> list[WriterEffect]:
@@ -88,7 +88,7 @@ class Rig:
         return self.writer.tick(self.now_ms)
 
     def request(self, data: TopicPartition = P) -> int:
-        """A request that begins a probe; its counter."""
+        """Makes a request that begins a probe; returns the probe's counter."""
         (effect,) = self.writer.requested(1, data, self.now_ms)
         assert isinstance(effect, ReadPositions)
         return effect.counter
@@ -99,17 +99,17 @@ class Rig:
         return self.writer.positions_read(counter, positions, ends, self.now_ms)
 
     def barrier(self, counter: int, *there: OpenTransactions, low: int = 0, coordinator: int = 0):
-        """An answer that lands and is read."""
+        """Appends a barrier, and has the writer read it."""
         return self.add(Barrier(coordinator, Probe(NONCE, counter), low, there))
 
     def to_write(self, counter: int, positions: dict, *there: OpenTransactions, low: int = 0):
-        """A whole probe; what is to be written."""
+        """Runs a whole probe; returns the effects that write its result."""
         self.positions(counter, positions)
         assert self.barrier(counter, *there, low=low) == [ReadMarkerEnd(counter)]
         return self.writer.marker_end_read(counter, EndOffset(self.end), self.now_ms)
 
     def write(self, effects: list[WriterEffect]) -> list[WriterEffect]:
-        """The transaction commits."""
+        """Commits the write of these effects."""
         (effect,) = effects
         assert isinstance(effect, WriteSnapshots)
         for key, value in effect.records:
@@ -125,7 +125,7 @@ class Rig:
         return self.write(self.to_write(self.request(), {P: position}, *there, low=low))
 
     def keys(self, effects: list[WriterEffect]) -> list[object]:
-        """What is to be written, in order: keys, and whether they are tombstones."""
+        """The keys to be written, in order, and whether they are tombstones."""
         (effect,) = effects
         assert isinstance(effect, WriteSnapshots)
         return [(type(decode_key(key)).__name__, value is None) for key, value in effect.records]

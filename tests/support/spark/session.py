@@ -1,4 +1,4 @@
-"""One Spark session for every test of the run: starting one takes seconds."""
+"""One Spark session for all tests of the run, because a start takes seconds."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,6 +32,6 @@ def kafka_frame(
     topic: str = "orders",
     partition: int = 0,
 ) -> DataFrame:
-    """A frame as the Kafka source gives it, from (offset, headers) pairs."""
+    """A frame in the schema of the Kafka source, from (offset, headers) pairs."""
     records = [(b"k", b"v", topic, partition, offset, None, 0, headers) for offset, headers in rows]
     return spark.createDataFrame(records, KAFKA_DDL)

@@ -1,4 +1,4 @@
-"""Topics without any fault: random histories of both kinds of transaction, and what they hold."""
+"""Writes topics without faults: random histories of both kinds of transaction, with counts."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ STEPS = 10
 
 
 def write_sound(bootstrap: str, topic: str, seed: int) -> list[Counter[str]]:
-    """Writes a topic; what each of its partitions then holds, by the names in an audit."""
+    """Writes a topic; returns counts of each partition, by the names in an audit."""
     random = Random(seed)
     create_topics(bootstrap, {topic: PARTITIONS})
     coordinated, native = HandWriter(bootstrap, topic), NativeWriter(bootstrap, topic)
@@ -60,8 +60,8 @@ def assert_sound(bootstrap: str, name: str, seeds: Sequence[int]) -> None:
 
     Args:
         bootstrap: the cluster.
-        name: the topics' names begin so.
-        seeds: of their histories.
+        name: prefix of the topics' names.
+        seeds: seeds of the histories, one for each topic.
     """
     written = {f"{name}-{seed}": write_sound(bootstrap, f"{name}-{seed}", seed) for seed in seeds}
     asyncio.run(index_topics(bootstrap, *written))

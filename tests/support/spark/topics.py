@@ -63,19 +63,19 @@ def await_readable(bootstrap: str, topic: str, offset: int) -> None:
 
 @dataclass(frozen=True)
 class Written:
-    """What was appended: offsets and content, in order."""
+    """Offsets and content of appended records, in order."""
 
     offsets: list[int]
     content: list[Content]
 
     @property
     def digest(self) -> int:
-        """Content digest of all of it."""
+        """The content digest of all records."""
         return content_digest(self.content)
 
 
 class HandWriter:
-    """A client and a coordinator in one, bound by none of their rules, for one topic."""
+    """Writes records and markers of one topic, without the rules of client and coordinator."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
@@ -99,7 +99,7 @@ class HandWriter:
         return self.records(partition, count, (TXN, txn.to_bytes()))
 
     def commit(self, txn: TxnId, partition: int, written: Written, *, count: int = 0) -> None:
-        """Writes the right commit marker; `count` promises another number of records."""
+        """Writes a correct commit marker; `count` replaces the number of records in it."""
         self.marker(
             txn,
             partition,

@@ -100,7 +100,7 @@ class Site:
         return None if found is None else found.offset
 
     def markers(self) -> list[tuple[SignalKey, SignalValue | None]]:
-        """All replication markers, in order."""
+        """All signals, in order."""
         found = self.broker.records(MARKERS)
         return [replication_markers.decode(one.key, one.value) for one in found]
 

@@ -1,4 +1,4 @@
-"""Clusters with logs, markers, positions and groups, in one process, and the truth about them.
+"""Clusters with logs, signals, positions and groups, in one process, and the truth about them.
 
 *Source*: rules H, I. The world acts as brokers and applications do; links and controllers are
 separate actors. The test chooses the next step.

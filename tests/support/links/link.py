@@ -125,7 +125,7 @@ class LinkActor:
         return bool(served)
 
     def read_markers(self, count: int) -> bool:
-        """Reads some markers of the source."""
+        """Reads some signals of the source."""
         log = self.source.markers
         stable = log.stable
         if self.markers_at >= stable:
@@ -212,7 +212,7 @@ class LinkActor:
         self.todo += self.machine.fenced()
 
     def on_read_positions_end(self, _: ReadPositionsEnd):
-        """Reads the present markers of the target, and the end of its positions."""
+        """Reads the present signals of the target, and the end of its positions."""
         for _, (key, value) in self.target.markers.visible(0, self.target.markers.end):
             self.machine.target_marker_read(key, value)
         self.todo += self.machine.positions_end_read(EndOffset(self.target.positions.end))
@@ -222,7 +222,7 @@ class LinkActor:
         self.positions_to = effect.until
 
     def on_serve(self, _: ServeLink):
-        """Marks the link as serving, and reads topics and the end of the markers."""
+        """Marks the link as serving, and reads topics and the end of the signals."""
         self.serving = True
         self.markers_end = self.source.markers.stable
         for data in self.world.partitions:

@@ -86,14 +86,14 @@ class MemoryCluster:
         self.broker.append(self._place(TXN_MARKERS, data), *encoded, None)
 
     def mark(self, key: SignalKey, value: SignalValue):
-        """Writes a replication marker."""
+        """Writes a signal."""
         encoded = replication_markers.encode_key(key), replication_markers.encode_value(value)
         self.broker.transactions.append_all(
             [NewRecord(self._place(REPLICATION_MARKERS, key.data), *encoded)]
         )
 
     def marks(self) -> dict[SignalKey, SignalValue | None]:
-        """The newest replication markers."""
+        """The newest signals."""
         return dict(
             replication_markers.decode(it.key, it.value)
             for number in range(SYSTEM_PARTITIONS)

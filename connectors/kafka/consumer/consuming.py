@@ -8,10 +8,11 @@ were read. A consumer that no broker serves is replaced by another consumer, whi
 same positions. Readers that share a consumer do not wait for each other: a reader that falls behind
 gets a consumer of its own.
 
-The loop never orders a call itself, not even a pause: the client admits one caller at a time, and a
-thread that polls again and again keeps other callers out, measured for seconds. While a backlog
-lasts, the thread rests and the loop calls `consume` (`PollLease`): only after the loop has read all
-messages that the thread brought, and only for the assignment that the loop knows.
+The loop does not call a consumer that the thread polls, not even for a pause: the client admits one
+caller at a time, and a thread that polls again and again keeps other callers out, measured for
+seconds. While a backlog lasts, the thread rests and the loop calls `consume` (`PollLease`): only
+after the loop has read all messages that the thread brought, and only for the assignment that the
+loop knows.
 
 Never waits in `consume`: `consume(n, timeout)` waits for its whole time-out to fill n. So the
 thread polls for the first message, and then consumes what has been fetched already.

@@ -89,8 +89,8 @@ class Append:
     record: TxnLogRecord
     question: Request | None = None
     offset: int = -1  # of its entry; what lands together shares one
-    known: dict[int, bool] = field(default_factory=dict)  # acknowledged when it was asked
-    registered: list[dict[TopicPartition, Registered]] = field(default_factory=list)  # likewise
+    known: dict[int, bool] = field(default_factory=dict)  # acknowledged before the question
+    registered: list[dict[TopicPartition, Registered]] = field(default_factory=list)  # also before
 
 
 @dataclass(eq=False)

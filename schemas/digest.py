@@ -1,6 +1,6 @@
 """Order-independent content digest: what a partition holds, whatever the order it was read in.
 
-*Source*: protocols.md C6 (nothing of a committed transaction is missing); the audit compares it
+*Source*: docs/protocols C6 (nothing of a committed transaction is missing); the audit compares it
 with what a producer wrote and a consumer read.
 
 *Invariants*: the digest of a set of records is the exact integer sum of theirs, so digests of

@@ -2,7 +2,7 @@
 
 Also the record of a log that holds a request, which goes in as it arrived.
 
-*Source*: PIP-160 (seed 003); protocols.md A. The first byte 0x0E would be field 1 with wire type
+*Source*: PIP-160; docs/protocols A. The first byte 0x0E would be field 1 with wire type
 6, which protobuf never emits, so a bare record cannot be mistaken for a batch.
 
 *Invariants*: readers accept framed and bare values mixed; an unknown version is an error.

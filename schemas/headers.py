@@ -1,6 +1,6 @@
 """Record headers: `txn` on user records, `epoch` and `serial` on log entries.
 
-*Source*: system.md (one header of 16 bytes marks a coordinated record); protocols.md A and B2.
+*Source*: system.md (one header of 16 bytes marks a coordinated record); docs/protocols A and B2.
 """
 
 import struct

@@ -1,6 +1,6 @@
 """Codec of the records and figures that both logs of owners have in common.
 
-*Source*: protocols.md B1, B5, C8. The two logs and the two answers are different messages with
+*Source*: docs/protocols B1, B5, C8. The two logs and the two answers are different messages with
 equal fields, so one function serves both.
 """
 

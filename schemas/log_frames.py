@@ -1,6 +1,6 @@
 """Records that every owner writes to its own log, and the figures of writing that log.
 
-*Source*: protocols.md B1, B5, C8. Both logs, `txn-log` and `pending-ack-log`, hold these records;
+*Source*: docs/protocols B1, B5, C8. Both logs, `txn-log` and `pending-ack-log`, hold these records;
 `log_frame_codec.py` has their bytes.
 """
 

@@ -1,6 +1,6 @@
 """Identities and positions shared by every layer: small, frozen, ordered, hashable.
 
-*Source*: protocols.md, Words: an *offset* is inclusive, an *end offset* exclusive.
+*Source*: docs/protocols Words: an *offset* is inclusive, an *end offset* exclusive.
 """
 
 import struct

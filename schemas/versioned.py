@@ -1,6 +1,6 @@
 """Messages that say which version of their format they have.
 
-*Source*: protocols.md A: an unknown version is an error, whatever topic it is in.
+*Source*: docs/protocols A: an unknown version is an error, whatever topic it is in.
 
 Refuses: bytes that are no such message, and versions that this program does not know.
 """

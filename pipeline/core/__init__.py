@@ -1,1 +1,1 @@
-"""Pure machines of the protocols: no I/O, no clock, no randomness (architecture.md)."""
+"""Pure machines of the protocols: no I/O, no clock, no randomness (ARCHITECTURE.md)."""

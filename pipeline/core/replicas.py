@@ -1,4 +1,4 @@
-"""How many replicas topics are created with, and what is said of a topic that has fewer.
+"""How many replicas new topics get, and what an operator can do about a topic with fewer.
 
 *Source*: Kafka's `default.replication.factor` and `min.insync.replicas`. Every writer waits for all
 in-sync replicas, so with two of them in sync the loss of one broker loses no record.
@@ -17,13 +17,15 @@ _SAFE_FACTOR = 3
 
 
 class WantedReplicas(NamedTuple):
-    """The settings of these names; `auto` follows the cluster that a topic is created on."""
+    """The settings `replication_factor` and `min_insync_replicas`; `auto` follows the cluster."""
 
     replication_factor: int | Automatic = AUTO
     min_insync_replicas: int | Automatic = AUTO
 
     def check(self, factor: int | None = None) -> None:
-        """Passes when topics of `factor` replicas can be written to; without it, as far as is set.
+        """Checks that topics of `factor` replicas could be written to.
+
+        Without `factor` the setting `replication_factor` is checked, unless that is `auto`.
 
         Raises:
             ConfigError: `min_insync_replicas` is greater than the replication factor.
@@ -40,10 +42,10 @@ class WantedReplicas(NamedTuple):
             )
 
     def on(self, cluster: BrokerFigures) -> Replicas:
-        """What topics get that are created on this cluster.
+        """The replicas of topics that are created on this cluster.
 
         Raises:
-            ConfigError: as `check`.
+            ConfigError: `min_insync_replicas` is greater than the replication factor.
         """
         factor = self.replication_factor
         if factor == AUTO:
@@ -61,12 +63,12 @@ AUTOMATIC = WantedReplicas()
 
 
 def next_step(topic: str, found: Replicas, wanted: Replicas) -> str | None:
-    """What gives an existing topic the replicas that are wanted; None when it has them.
+    """The commands that give an existing topic enough replicas; None when it has enough.
 
     Args:
-        topic: its name.
-        found: as the topic is now.
-        wanted: at least.
+        topic: name of the topic.
+        found: the topic's replicas now.
+        wanted: the least that the topic should have.
     """
     steps: list[str] = []
     if found.factor < wanted.factor:

@@ -1,6 +1,6 @@
 """Codec of the barriers in txn-markers: what a coordinator's log held after it was asked.
 
-*Source*: protocols.md E1. The key is kind `b` and the coordinator, u64 big-endian: of a
+*Source*: docs/protocols E1. The key is kind `b` and the coordinator, u64 big-endian: of a
 coordinator's barriers in a partition compaction keeps the last.
 """
 

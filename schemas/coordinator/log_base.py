@@ -1,6 +1,6 @@
 """Codec of a coordinator's whole state, which a base holds.
 
-*Source*: protocols.md C8. A state may be large, so it is encoded item by item, for a caller that
+*Source*: docs/protocols C8. A state may be large, so it is encoded item by item, for a caller that
 has other things to do in between: joining the bytes of messages joins their repeated fields.
 """
 

@@ -1,6 +1,6 @@
 """Codec of txn-markers: the outcome of one transaction on one data partition; and barriers.
 
-*Source*: protocols.md D, E1. The key's bytes decide compaction, so they are laid out here and not
+*Source*: docs/protocols D, E1. The key's bytes decide compaction, so they are laid out here and not
 left to protobuf, whose serialisation is not canonical: kind `m`, partition u32 big-endian,
 transaction 16 bytes, topic in UTF-8.
 """

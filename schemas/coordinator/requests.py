@@ -1,6 +1,6 @@
 """Codec of txn-requests and txn-responses.
 
-*Source*: protocols.md C. Values are framed batches (A); the key is the client id.
+*Source*: docs/protocols C. Values are framed batches (A); the key is the client id.
 """
 
 from collections.abc import Callable

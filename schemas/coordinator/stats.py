@@ -1,6 +1,6 @@
 """The part of the answers' codec that carries a coordinator's figures.
 
-*Source*: protocols.md B1, C1, C7; PIP-160 (seed 003): batch index of live records.
+*Source*: docs/protocols B1, C1, C7; PIP-160: batch index of live records.
 """
 
 from typing import Any

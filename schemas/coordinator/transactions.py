@@ -1,6 +1,6 @@
 """What coordinators are asked, what they answer and what their log holds, as plain values.
 
-*Source*: protocols.md C. The bytes are in `requests.py` and `txn_log.py`; these values are what
+*Source*: docs/protocols C. The bytes are in `requests.py` and `txn_log.py`; these values are what
 the pure core works on.
 """
 

@@ -1,6 +1,6 @@
 """Codec of txn-log records.
 
-*Source*: protocols.md A, B1, C. A client's request is spliced into its record as it arrived: the
+*Source*: docs/protocols A, B1, C. A client's request is spliced into its record as it arrived: the
 owner validates it in log order (C0) and never encodes it again.
 """
 

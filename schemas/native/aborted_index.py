@@ -1,6 +1,6 @@
 """Codec of aborted-index: ranges of aborted native batches of a data partition, and their coverage.
 
-*Source*: protocols.md F3, F4, E8. As in txn-markers the key's bytes decide compaction, so they are
+*Source*: docs/protocols F3, F4, E8. As in txn-markers the key's bytes decide compaction, so they are
 laid out here: kind `r` (a run of ranges), partition u32, first offset u64, topic in UTF-8; kind `c`
 (coverage), partition u32, topic. Numbers are big-endian.
 

@@ -1,6 +1,6 @@
 """Record batches of a Kafka log, as far as transactions go: headers, markers, aborted lists.
 
-*Source*: protocols.md F; Kafka's message format v2, KIP-98. Nothing of a record is here: a batch
+*Source*: docs/protocols F; Kafka's message format v2, KIP-98. Nothing of a record is here: a batch
 belongs to one producer and is committed or aborted as a whole.
 """
 

@@ -1,6 +1,6 @@
 """What brokers say of Kafka's own transactions: values, no wire format of ours.
 
-*Source*: KIP-664; protocols.md F. A producer id belongs to one transactional id at a time; a
+*Source*: KIP-664; docs/protocols F. A producer id belongs to one transactional id at a time; a
 coordinator knows which partitions a transaction has, and a partition's leader which producers have
 an open one there. They agree, but for a hanging transaction.
 """

@@ -1,6 +1,6 @@
 """What owners of pending-ack logs are asked, what they answer and what their log holds, as values.
 
-*Source*: protocols.md G, A, B, C8. The bytes are in `codec.py`; these values are what the
+*Source*: docs/protocols G, A, B, C8. The bytes are in `codec.py`; these values are what the
 pure core works on. A *cursor* is a group's committed offset: everything below it is acknowledged.
 """
 

@@ -1,6 +1,6 @@
 """Codec of ack-requests, the answers to them in txn-responses, and pending-ack-log.
 
-*Source*: protocols.md G, A, B1, C8. Values are framed batches (A); the key of a request is its
+*Source*: docs/protocols G, A, B1, C8. Values are framed batches (A); the key of a request is its
 client's id. A request is spliced into its log record as it arrived: the owner validates it in log
 order (C0) and never encodes it again.
 """

@@ -1,6 +1,6 @@
 """The part of the acknowledgements' codec that carries the figures of a store.
 
-*Source*: protocols.md G, B1, C8; PIP-160 (seed 003): what an operator asks of pending-ack stores.
+*Source*: docs/protocols G, B1, C8; PIP-160: what an operator asks of pending-ack stores.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Incarnations, origins and claims: what replication says of records across clusters.
 
-*Source*: protocols.md H1, I. Header `origin`: incarnation (8 bytes), offset u64 big-endian, name of
+*Source*: docs/protocols H1, I. Header `origin`: incarnation (8 bytes), offset u64 big-endian, name of
 the cluster in UTF-8. Of several headers of that name the last one counts: it is the link's.
 
 Refuses nothing: a header that no link wrote belongs to the application, and stays.

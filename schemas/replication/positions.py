@@ -1,6 +1,6 @@
 """Codec of replication-positions: how far a link has copied a data partition, and to where.
 
-*Source*: protocols.md H3, H5. As in txn-markers the key's bytes decide compaction: bucket number
+*Source*: docs/protocols H3, H5. As in txn-markers the key's bytes decide compaction: bucket number
 u64, partition u32, lengths u16 of source and target, big-endian; then source, target and topic in
 UTF-8.
 

@@ -1,6 +1,6 @@
 """Codec of replication-markers: signals between the replication controllers of clusters.
 
-*Source*: protocols.md I, Layout. The key's bytes decide compaction: kind (one byte), partition u32,
+*Source*: docs/protocols I, Layout. The key's bytes decide compaction: kind (one byte), partition u32,
 lengths u16 of source, target and topic, big-endian; then source, target, topic and group in UTF-8.
 Target and group may be empty. `request` (q), `response` (a) and `update` (u) are copied by links;
 `snapshots` (s) and `applied` (d) stay on their cluster.

@@ -1,6 +1,6 @@
 """Requests for a snapshot and their answers: values and codec.
 
-*Source*: protocols.md E7, A. Values of snapshot-requests and txn-responses are framed batches; the
+*Source*: docs/protocols E7, A. Values of snapshot-requests and txn-responses are framed batches; the
 key is the client id. A request changes nothing but what is written when, so one that comes again
 is served again.
 """

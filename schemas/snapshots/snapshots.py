@@ -1,6 +1,6 @@
 """Codec of txn-snapshots: the aborted transactions of a data partition, in parts and an end.
 
-*Source*: protocols.md E2, E3, E5, E8. As in txn-markers the key's bytes decide compaction, so they
+*Source*: docs/protocols E2, E3, E5, E8. As in txn-markers the key's bytes decide compaction, so they
 are laid out here: kind `p` (part), partition u32, number u64, topic in UTF-8; kind `e` (end),
 partition u32, topic; `*` alone. Numbers are big-endian.
 

@@ -1,6 +1,6 @@
 """Packs many small records into few entries.
 
-*Source*: PIP-160 (seed 003); protocols.md A.
+*Source*: PIP-160; docs/protocols A.
 *Invariants*: A1 entries leave in append order and hold every record once; A2 a record of
 `bytes_max` or more is an entry of its own; A3 no batch passes a threshold; A6 close leaves nothing
 behind; A7 with batching off every record is its own entry.

@@ -1,6 +1,6 @@
 """Bases of a log: when one is written, how far the log is trimmed, and what a replay begins from.
 
-*Source*: protocols.md C8, B3.
+*Source*: docs/protocols C8, B3.
 *Invariants*: the log is trimmed only to an effective entry at or below the as-of offset of a base
 whose pieces are all effective, so never to the end. Of a base only pieces of one owner count: its
 as-of offset lies above its owner's fence, thus above every piece of an owner before.

@@ -1,6 +1,6 @@
 """Which entries of a log count, as every reader of it decides: owner, replay and tools.
 
-*Source*: protocols.md B2, B3, B6, B7.
+*Source*: docs/protocols B2, B3, B6, B7.
 *Invariants*: the same entries in the same order give the same verdicts, wherever in the log a
 reader that began at the log start stands; foreign entries and control records change none of them
 (B6, B7); offsets that a trim may have taken are never read over.

@@ -1,6 +1,6 @@
 """Which records of a log's entries are still needed: PIP-160's batch index.
 
-*Source*: PIP-160 (seed 003); protocols.md C8; facts, pulsar.md 2.4.
+*Source*: PIP-160; docs/protocols C8; facts, pulsar.md 2.4.
 *Invariants*: a record is live while one of the keys it belongs to is; what is dead stays dead.
 About two dict operations for each key of a record when it is read, and two when the key ends;
 memory grows with the live records, never with the log's history.

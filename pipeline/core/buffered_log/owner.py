@@ -1,6 +1,6 @@
 """One owner of one log: takes it by a fence, knows its entries by reading them back.
 
-*Source*: protocols.md A4, A5, B1-B7.
+*Source*: docs/protocols A4, A5, B1-B7.
 *Invariants*: B3 an entry is reported as written only when read back effective; B5 a write that
 failed is reported only when a later entry of this owner, or a fence, is read back; B4 after a later
 fence nothing is reported as written any more. Reports come in the order of writing (A1).

@@ -1,1 +1,1 @@
-"""Transaction metadata as a replicated state machine over txn-log, and the client's side of it."""
+"""Transaction metadata as a replicated state machine over txn-log, and a client's pool (C)."""

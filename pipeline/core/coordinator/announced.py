@@ -1,6 +1,6 @@
-"""Which data partitions the snapshot writers have been sent an announcement of.
+"""Which data partitions a coordinator has already announced to the snapshot writers.
 
-*Source*: protocols.md E7.
+*Source*: docs/protocols E7.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from stilltide.schemas.coordinator.transactions import Registered
 from stilltide.schemas.values import TopicPartition
 
 ANNOUNCED_MAX = 100_000
-"""Data partitions known to be announced; with more of them, some are announced again."""
+"""Data partitions remembered as announced; beyond, all are forgotten and announced again."""
 
 
 class Announced:
-    """Data partitions that this ownership has announced."""
+    """Data partitions that this coordinator's owner has announced."""
 
     def __init__(self) -> None:
         self._announced: set[TopicPartition] = set()
 
     def new_among(self, registered: Sequence[Registered]) -> list[TopicPartition]:
-        """Those that were not announced yet; they count as announced from now on."""
+        """The partitions not announced before; they count as announced from now on."""
         new = [one.data for one in registered if one.data not in self._announced]
         if new:
             if len(self._announced) > ANNOUNCED_MAX:

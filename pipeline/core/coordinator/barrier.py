@@ -1,8 +1,8 @@
-"""What a coordinator says to a snapshot writer that asks which transactions may still write.
+"""A coordinator's answer to a snapshot writer's probe: which transactions may still write.
 
-*Source*: protocols.md E1.
-*Invariants*: a transaction counts until its end is effective, so also while its markers are on
-their way: whoever has ended has every marker in front of the barrier (C4).
+*Source*: docs/protocols E1.
+*Invariants*: a transaction counts as open until its `Ended` record is effective, so also while its
+markers are on their way. Every marker of an ended transaction precedes the barrier (C4).
 """
 
 from collections.abc import Iterable
@@ -22,10 +22,10 @@ def barrier_of(
     Takes about 0.3 us for each registration of a transaction that has not ended.
 
     Args:
-        state: what the log held.
-        coordinator: whose log.
+        state: the coordinator's state.
+        coordinator: number of the coordinator.
         asked: the request; `marker_partition` is below `partition_count`.
-        partition_count: partitions of txn-markers.
+        partition_count: number of partitions of txn-markers.
     """
     return Barrier(
         coordinator,
@@ -40,7 +40,7 @@ def barrier_of(
 
 
 def _open(transactions: Iterable[OngoingTransaction]) -> Iterable[OpenTransactions]:
-    """One item for each (partition, topic id): its size is that of the data, not of the load."""
+    """One item for each (partition, topic id), however many transactions are open there."""
     found: dict[tuple[TopicPartition, bytes], list[int]] = {}
     for txn in transactions:
         for data, start_offset, topic_id in txn.partitions.values():

@@ -1,8 +1,8 @@
-"""A coordinator's state as a base holds it.
+"""Conversion of a coordinator's state to the content of a base, and back.
 
-*Source*: protocols.md C8.
-*Invariants*: what is installed equals what was copied, the order of transactions, partitions,
-clients and answers included: the same history then has the same effects.
+*Source*: docs/protocols C8.
+*Invariants*: an installed state equals the copied one, including the order of transactions,
+partitions, clients and answers, so that the same further records have the same effects.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ from stilltide.schemas.log_frames import Base
 
 
 def state_of(state: CoordinatorState) -> BaseState:
-    """A copy of the whole state; takes microseconds for each transaction and answer."""
+    """A copy of the whole state; costs microseconds for each transaction and answer."""
     return BaseState(
         state.next_sequence,
         tuple(map(_transaction_of, state.transactions.values())),
@@ -39,25 +39,25 @@ def state_of(state: CoordinatorState) -> BaseState:
 
 
 def item_count(state: CoordinatorState) -> int:
-    """How many transactions and answers a base would hold."""
+    """How many transactions, clients and answers a base would hold."""
     answers = sum(len(client.answers) for client in state.clients.values())
     return len(state.transactions) + len(state.clients) + answers
 
 
 def install(base: BaseState, state: CoordinatorState) -> None:
-    """Makes `state` what the base says."""
+    """Replaces the content of `state` by that of the base."""
     state.next_sequence = base.next_sequence
     state.transactions = {one.sequence: _transaction(one) for one in base.transactions}
     state.clients = {one.client_id: _client(one) for one in base.clients}
 
 
 def base_of(record: TxnLogRecord) -> Base | None:
-    """The piece of a base that a record is; None for any other."""
+    """The record's body if the record is a piece of a base, else None."""
     return record.body if isinstance(record.body, Base) else None
 
 
 def live_keys(request: Request, answer: Answer | None, state: CoordinatorState) -> Iterable[int]:
-    """Sequences of the transactions that have not ended which an applied request belongs to."""
+    """Sequences of the open transactions whose state depends on an applied request."""
     held = state.transactions
     if answer is None or isinstance(answer, Refused):
         return ()

@@ -1,11 +1,11 @@
-"""One owner's coordinator: answers, drives ending transactions to their end, times out.
+"""The coordinator: answers requests, completes ending transactions, aborts timed-out ones.
 
-*Source*: protocols.md C0-C5, C7, C8; E1.
-*Invariants*: C1 an answer leaves only after the request's own entry, or a no-op appended after
-it arrived, is effective; C3 on abort the end offset is read after ABORTING is effective; C4 Ended
-is proposed only after every marker of the transaction is acknowledged and every subscription
-settled. What is lost on the way is done again after `RETRY_MS`; markers have keys, settling and
-Ended repeat harmlessly.
+*Source*: docs/protocols C0-C5, C7, C8; E1.
+*Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after
+the request arrived, is effective; C3 on abort the end offset is read after ABORTING is effective;
+C4 Ended is proposed only after every marker of the transaction is acknowledged and every
+subscription settled. A failed step is repeated after `RETRY_MS`, which is harmless: markers have
+keys, and settling or ending a transaction twice changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,23 +51,28 @@ from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 RETRY_MS = 1000
+"""From a failed step of a transaction's end to its repetition."""
 
 ENDED_DELAY_MS = 100
-"""Nobody waits for `Ended`, so it joins the next entry; this long it waits for one."""
+"""How long `Ended` waits for another entry to be appended with, since no client waits for it."""
 
 FORGET_EVERY_MS = 60 * 1000
+"""How often the coordinator looks for silent clients to forget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Effect: append this record; report `proposal_lost` if it will never be effective."""
+    """Effect: append this record; report `lost` if the record will never be effective."""
 
     body: TimedOut | Ended | ForgetClients
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEnds:
-    """Effect: read the partitions' end offsets, from now on; ABORTING is durable (C3)."""
+    """Effect: read the partitions' end offsets, from now on; report `ends_read`.
+
+    ABORTING is durable (C3).
+    """
 
     sequence: int
     partitions: Sequence[TopicPartition]
@@ -88,9 +93,9 @@ class EndParticipants:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncePartitions:
-    """Effect: tell the snapshot writers that transactions have registered here.
+    """Effect: tell the snapshot writers that transactions have registered these data partitions.
 
-    Once for each data partition of an ownership; whether it arrives does not matter (E7).
+    Each owner announces a data partition once. A lost announcement does no harm (E7).
     """
 
     partitions: Sequence[TopicPartition]
@@ -110,12 +115,13 @@ CoordinatorEffect = (
 
 
 class Coordinator:
-    """The owner's side of C for one ownership of coordinator `coordinator`.
+    """The coordinator of one txn-log partition, from one owner's fence to the next owner's.
 
-    Records are applied from the log start on; nothing is answered or driven before `serve`.
+    The owner applies the log's records from the log start on. Before `serve` the coordinator
+    answers no request and completes no transaction.
 
     Args:
-        coordinator: partition of txn-log.
+        coordinator: number of the coordinator, which is its partition of txn-log.
         log_start: offset of the first entry that will be applied, or lower; above 0 the log was
             trimmed, and the state comes from its first base (C8).
         base_limits: when a base is due.
@@ -162,11 +168,11 @@ class Coordinator:
     ) -> list[CoordinatorEffect]:
         """The records of the next effective entry, in order; `own`: appended by this owner.
 
-        Answers come before other effects: who is answered need not wait for what the others cost.
+        Answers come before other effects, so that no client waits until those are carried out.
 
         Raises:
             DecodeError: the base of a trimmed log cannot be understood.
-            LogTrimmedError: a trimmed log goes on and on without a base.
+            LogTrimmedError: no base is among the first records of a trimmed log.
         """
         effects: list[CoordinatorEffect] = []
         base, entries = self._recovery.entry_read(Entry(offset, records))
@@ -180,7 +186,7 @@ class Coordinator:
         return effects
 
     def serve(self, epoch: Offset, now_ms: int) -> list[CoordinatorEffect]:
-        """Replay is over: arms every open transaction, drives every ending one (C4).
+        """Replay is over: sets time-outs of open transactions, and completes ending ones (C4).
 
         Raises:
             LogTrimmedError: the log was trimmed, and no base was found in it.
@@ -200,21 +206,24 @@ class Coordinator:
         return effects
 
     def asked(self, request: Request) -> Answer:
-        """Answer to a request that changes nothing, once a no-op appended after it is read (C1)."""
+        """The answer to a question, once a no-op appended after the question is read back (C1)."""
         if isinstance(request.body, Describe):
             return self.state.describe(request.body.sequence)
         assert isinstance(request.body, ListTransactions)
         return self.state.list_transactions()
 
     def barrier(self, asked: WriteBarrier, partition_count: int) -> Barrier:
-        """Answer to a probe, once a no-op appended after it is read: to be written at once (E1)."""
+        """The answer to a probe, once a no-op appended after the probe is read back (E1).
+
+        The driver writes the barrier at once.
+        """
         assert self._serving
         return barrier_of(self.state, self.coordinator, asked, partition_count)
 
     def ends_read(
         self, sequence: int, ends: Mapping[TopicPartition, EndOffset]
     ) -> list[CoordinatorEffect]:
-        """End offsets for an aborting transaction; a partition that is gone is missing (E8)."""
+        """Takes end offsets for an aborting transaction; `ends` omits deleted partitions (E8)."""
         txn = self.state.transactions.get(sequence)
         if txn is None or txn.state is not TxnState.ABORTING:
             return []
@@ -222,7 +231,7 @@ class Coordinator:
         return [_participants(self.coordinator, txn, found)]
 
     def participants_ended(self, sequence: int, now_ms: int) -> list[CoordinatorEffect]:
-        """Every marker is durable, every subscription settled; the transaction may end (C4)."""
+        """Takes note that every marker is durable and every subscription settled (C4)."""
         if sequence not in self.state.transactions:
             return []
         if not self._ending:
@@ -231,17 +240,17 @@ class Coordinator:
         return [*self._waiting.visible(sequence)]
 
     def appending(self) -> list[CoordinatorEffect]:
-        """Records are about to be appended: what waits for an entry to join goes first."""
+        """Records are about to be appended: returns the proposals that waited for an entry."""
         ending, self._ending = self._ending, {}
         return [Propose(Ended(sequence)) for sequence in ending]
 
     def lost(self, sequence: int, now_ms: int) -> None:
-        """Something on the way to this transaction's end failed; it is done again later."""
+        """A step of this transaction's end failed; it is repeated after `RETRY_MS`."""
         self._driving.discard(sequence)
         self._due.add(now_ms + RETRY_MS, sequence, self.state.transactions)
 
     def tick(self, now_ms: int) -> list[CoordinatorEffect]:
-        """Proposes what is due: time-outs, another try, clients to forget."""
+        """Does what is due: time-outs, repeated steps, clients to forget, bases and trims."""
         effects: list[CoordinatorEffect] = []
         while (sequence := self._due.take(now_ms)) is not None:
             self._drive(sequence, now_ms, effects)
@@ -272,7 +281,7 @@ class Coordinator:
         self.bases.trimmed(offset)
 
     def trim_failed(self, offset: Offset, now_ms: int) -> None:
-        """Whether the log was trimmed is unknown; nobody but the disk minds."""
+        """Whether the log was trimmed is unknown; untrimmed records only take space."""
         self.bases.trim_failed(offset, now_ms)
 
     def _apply(
@@ -284,7 +293,7 @@ class Coordinator:
         now_ms: int,
         effects: list[CoordinatorEffect],
     ) -> None:
-        """One record of the entry just read."""
+        """Applies one record of the entry just read."""
         answer = self.state.apply(record)
         body = record.body
         if isinstance(body, Request):
@@ -317,7 +326,7 @@ class Coordinator:
         now_ms: int,
         effects: list[CoordinatorEffect],
     ) -> None:
-        """What an applied record asks of an owner that serves."""
+        """Adds the effects that an applied record has once the coordinator serves."""
         if isinstance(body, Request):
             if answer is not None and own:
                 self._answer(body, answer, effects)
@@ -340,7 +349,7 @@ class Coordinator:
             opened.first_sequence, opened.first_sequence + opened.transaction_count
         ):
             txn = self.state.transactions.get(sequence)
-            if txn is not None:  # a repeated answer may name what has ended since
+            if txn is not None:  # a repeated answer may name transactions that have ended since
                 self._due.add(txn.opened_at_ms + txn.timeout_ms, sequence, self.state.transactions)
 
     def _answer(self, request: Request, answer: Answer, effects: list[CoordinatorEffect]) -> None:
@@ -356,7 +365,7 @@ class Coordinator:
             effects.append(Reply(request, answer))
 
     def _drive(self, sequence: int, now_ms: int, effects: list[CoordinatorEffect]) -> None:
-        """Takes the next step that the transaction's state asks for, unless it is under way."""
+        """Takes the next step towards the transaction's end, unless a step is under way."""
         txn = self.state.transactions.get(sequence)
         if txn is None or sequence in self._driving:
             return
@@ -368,7 +377,7 @@ class Coordinator:
         if txn.state is TxnState.ABORTING and txn.partitions:
             effects.append(ReadEnds(sequence, tuple(txn.partitions)))
             return
-        # No record lies where a commit counts none (C6), so nobody waits for an outcome there.
+        # A registered partition in which the commit counts no record (C6) needs no marker.
         written = {one.data: (one.end_offset, one.record_count) for one in txn.written}
         effects.append(_participants(self.coordinator, txn, written))
 

@@ -1,20 +1,20 @@
-"""A client's stock of transactions opened ahead, so that a transaction costs one round trip.
+"""A client's pool of transactions opened ahead, so that a transaction costs one round trip.
 
-*Source*: protocols.md C9. Each transaction that ends asks for its successor: the answers come
-together, so callers that go round and round find one in stock each, and a burst leaves no more
-behind than it used itself. What demand does not reach grows old and is released.
+*Source*: docs/protocols C9. Each transaction that ends asks for its successor, so that callers
+which begin one transaction after another each find one in the pool, and a burst leaves at most as
+many behind as it used. Transactions that nobody takes grow old and are released.
 
 *Invariants*:
-- a transaction is taken at most once, and never once it was released,
-- one that is taken has its whole time-out before it: the coordinator is asked for
-  `POOLED_MS_MAX` more, and after that time, counted from the asking, it is not taken any more,
-- it is registered with the partition of its first record, or the subscription of its first
-  acknowledgement,
-- at most `POOLED_MAX` are in stock and on their way, each for at most `POOLED_MS_MAX`.
+- a transaction is taken at most once, and never after its release,
+- a transaction that is taken has its whole time-out left: the coordinator is asked for a time-out
+  longer by `POOLED_MS_MAX`, and that long after the request the transaction is not taken any more,
+- a transaction that is taken is registered with the partition of its first record, or with the
+  subscription of its first acknowledgement,
+- at most `POOLED_MAX` transactions are in stock or requested, each for at most `POOLED_MS_MAX`.
 
-Refuses to pool for a client that begins a transaction less often than every `POOLED_MS_MAX`, that
-writes to more than `PARTITIONS_MAX` partitions, or whose time-outs leave no room; and to register
-subscriptions ahead for one that acknowledges in more than `SUBSCRIPTIONS_MAX`.
+Refuses to pool for a client that begins transactions less often than every `POOLED_MS_MAX`, that
+writes to more than `PARTITIONS_MAX` partitions, or whose time-outs, made longer, are refused; and
+to register subscriptions ahead for a client that acknowledges in more than `SUBSCRIPTIONS_MAX`.
 """
 
 import math
@@ -28,28 +28,30 @@ from stilltide.schemas.values import SubscriptionId, TopicPartition
 U = TypeVar("U", TopicPartition, SubscriptionId)
 
 POOLED_MAX = 1000
-"""As many as one request may open, and one may release."""
+"""Pooled transactions of a client; also how many one request may open or release."""
 
 POOLED_MS_MAX = 1000
+"""How long a transaction may stay in the pool, from the request that opens it."""
 
 PARTITIONS_MAX = 16
-"""A transaction is listed, and on an abort marked, on every partition it is registered with."""
+"""Partitions registered ahead; barriers and abort markers name each registered partition."""
 
 SUBSCRIPTIONS_MAX = 32
-"""A transaction whose client dies is settled in every subscription it is registered with."""
+"""Subscriptions registered ahead; a transaction whose client dies is settled in each of them."""
 
 USED_MS = 10_000
-"""What was not used for so long is not expected to be used next."""
+"""Partitions and subscriptions not used for this long are not registered ahead."""
 
 Used = TopicPartition | SubscriptionId
-"""What a transaction is registered with: a partition that it writes to, or a subscription."""
+"""What a transaction is registered with: a partition to write to, or a subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """Effect: open so many transactions on these; report `refilled` or `not_refilled`.
+    """Effect: open `count` transactions that are registered with these.
 
-    The coordinator is to be asked for `timeout_ms + POOLED_MS_MAX`.
+    The driver asks the coordinator for the time-out `timeout_ms + POOLED_MS_MAX`, and reports
+    `refilled` or `not_refilled`.
     """
 
     number: int
@@ -61,7 +63,7 @@ class Refill:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseUnused:
-    """Effect: release these transactions; best effort, their time-out ends them as well."""
+    """Effect: release these transactions; may fail, since their time-out ends them too."""
 
     sequences: tuple[int, ...]
 
@@ -70,7 +72,7 @@ PoolEffect = Refill | ReleaseUnused
 
 
 class Pooled(NamedTuple):
-    """A transaction in stock: usable before `until_ms`, registered with these."""
+    """A transaction in the pool: may be taken before `until_ms`, registered with these."""
 
     until_ms: float
     sequence: int
@@ -78,20 +80,20 @@ class Pooled(NamedTuple):
     subscriptions: frozenset[SubscriptionId]
 
     def is_registered_with(self, used: Used) -> bool:
-        """Whether it may be used so at once."""
+        """Whether the transaction is registered with this partition or subscription."""
         return used in self.registered or used in self.subscriptions
 
 
 class TransactionPool:
-    """The stock of one client at one coordinator; it is the only opener it knows of."""
+    """The pool of one client at one coordinator."""
 
     def __init__(self) -> None:
         self._stock: dict[int, list[Pooled]] = {}  # by time-out; the oldest first
-        self._on_the_way: dict[int, tuple[Refill, float]] = {}  # and when it was asked for
+        self._on_the_way: dict[int, tuple[Refill, float]] = {}  # with the time of the request
         self._wanted: dict[int, int] = {}  # successors by time-out
         self._held = 0  # in stock, on the way and wanted
         self._number = 0
-        # When last; the least recently used first.
+        # When each was last used; the least recently used first.
         self._partitions: dict[TopicPartition, float] = {}
         self._subscriptions: dict[SubscriptionId, float] = {}
         self._began_ms = -math.inf
@@ -101,15 +103,15 @@ class TransactionPool:
 
     @property
     def deadline_ms(self) -> float | None:
-        """When `tick` is due; a successor is wanted at once."""
+        """When `tick` is due: at once while successors are wanted, else when one grows old."""
         if self._wanted:
             return -math.inf
         return min((stock[0].until_ms for stock in self._stock.values()), default=None)
 
     def take(self, timeout_ms: int, used: Used, now_ms: float) -> Pooled | None:
-        """One in stock for a transaction that begins so; None: open one.
+        """A pooled transaction that fits; None: the caller opens one.
 
-        The newest is given, so that what demand does not reach grows old.
+        The newest one is taken, so that transactions beyond the demand grow old.
         """
         self._busy = now_ms - self._began_ms <= POOLED_MS_MAX
         self._began_ms = now_ms
@@ -131,7 +133,7 @@ class TransactionPool:
         subscriptions: Iterable[SubscriptionId],
         now_ms: float,
     ) -> None:
-        """A transaction that used these is about to end: its successor is wanted."""
+        """A transaction that used these is about to end: its successor is requested."""
         _note(self._partitions, partitions, now_ms, PARTITIONS_MAX + 1)
         _note(self._subscriptions, subscriptions, now_ms, SUBSCRIPTIONS_MAX + 1)
         if (
@@ -146,7 +148,7 @@ class TransactionPool:
     def refilled(
         self, number: int, first_sequence: int, registered: Mapping[TopicPartition, Registered]
     ) -> list[PoolEffect]:
-        """A refill's transactions are open; the next `tick` sorts out what came too late."""
+        """A refill's transactions are open; the next `tick` releases those that came too late."""
         asked = self._on_the_way.pop(number, None)
         if asked is None:
             return []
@@ -162,7 +164,7 @@ class TransactionPool:
         return []
 
     def not_refilled(self, number: int, *, refused: bool) -> None:
-        """A refill failed; where it was refused, the time-out leaves no room for pooling."""
+        """A refill failed; if it was refused, time-outs that long are not pooled any more."""
         asked = self._on_the_way.pop(number, None)
         if asked is None:
             return
@@ -172,7 +174,7 @@ class TransactionPool:
             self._timeout_ms_max = min(self._timeout_ms_max, refill.timeout_ms)
 
     def tick(self, now_ms: float) -> list[PoolEffect]:
-        """Asks for the successors wanted, releases what has grown old."""
+        """Requests the successors that are wanted, and releases old transactions."""
         effects = self._refills(now_ms)
         old: list[int] = []
         for timeout_ms, stock in list(self._stock.items()):
@@ -185,7 +187,7 @@ class TransactionPool:
         return effects + self._release(old)
 
     def close(self) -> list[PoolEffect]:
-        """Releases everything; nothing is wanted any more."""
+        """Releases every pooled transaction; nothing is requested after this."""
         self._closed = True
         self._held -= sum(self._wanted.values())
         self._wanted.clear()

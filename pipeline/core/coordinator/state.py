@@ -1,9 +1,9 @@
-"""What a coordinator's log means: the state after its effective records, in log order.
+"""A coordinator's state after the effective records of its log, in log order.
 
-*Source*: protocols.md C0, C1b, C2, C6, C7; states as in PIP-31 (facts, pulsar.md 3).
-*Invariants*: the same records give the same state and the same answers, whoever applies them;
-an illegal request changes nothing; a repeated request has no second effect.
-It refuses nothing by configuration: limits are checked before a request is appended.
+*Source*: docs/protocols C0, C1b, C2, C6, C7; states as in Pulsar's PIP-31.
+*Invariants*: the same records give the same state and the same answers in every process; an
+illegal request changes nothing; a repeated request has no second effect.
+Settings have no influence: limits that a user sets are checked before a request is appended.
 """
 
 from dataclasses import dataclass, field
@@ -33,16 +33,16 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 FORGET_AFTER_MS = 60 * 60 * 1000
-"""A client silent for so long asks for no old answer any more (C1b)."""
+"""A client that has sent nothing for this long is forgotten, with its answers (C1b)."""
 
 ANSWERS_PER_CLIENT_MAX = 65_536
-"""Answers remembered of one client; its own bound on open requests is far lower."""
+"""Answers remembered for one client, far more than a client has open requests."""
 
 TRANSACTIONS_PER_OPEN_MAX = 1000
 
 
 class TxnState(Enum):
-    """OPEN moves to COMMITTING or ABORTING, these to their end, which is not held."""
+    """OPEN becomes COMMITTING or ABORTING; an ended transaction is not kept."""
 
     OPEN = "OPEN"
     COMMITTING = "COMMITTING"
@@ -64,13 +64,13 @@ class OngoingTransaction:
 
 @dataclass(slots=True)
 class ClientMemory:
-    """Answers a client may still ask for again (C1b).
+    """The answers that a client may still ask for again (C1b).
 
     Attributes:
-        last_seen_ms: when its last request was appended.
-        acked_through: it has the answers of all requests up to this one.
-        unknown_through: requests up to this one may have taken effect and been forgotten.
-        answers: by number, above `acked_through`.
+        last_seen_ms: when the client's last request was appended.
+        acked_through: number of the last request up to which the client has every answer.
+        unknown_through: number up to which requests may have taken effect and been forgotten.
+        answers: answers by the number of their request, above `acked_through`.
     """
 
     last_seen_ms: int = 0
@@ -93,7 +93,7 @@ class ClientMemory:
 
 
 class CoordinatorState:
-    """Apply every effective record; read the rest."""
+    """The transactions and clients of one coordinator; `apply` takes each effective record."""
 
     def __init__(self) -> None:
         self.next_sequence = 0
@@ -106,7 +106,7 @@ class CoordinatorState:
         return next(iter(self.transactions), self.next_sequence)
 
     def apply(self, record: TxnLogRecord) -> Answer | None:
-        """Takes one record; the answer where it holds a request that is to be answered."""
+        """Applies one record; returns the answer if the record holds a request that needs one."""
         body = record.body
         if isinstance(body, Request):
             return self._request(body, record.at_ms)
@@ -141,14 +141,15 @@ class CoordinatorState:
     def _forget(self, client_ids: tuple[bytes, ...], at_ms: int) -> None:
         for client_id in client_ids:
             client = self.clients.get(client_id)
-            if client is not None and client.silent(at_ms):  # it may have spoken since (C0)
+            # A request of the client may precede this record in the log (C0).
+            if client is not None and client.silent(at_ms):
                 del self.clients[client_id]
 
     def _request(self, request: Request, at_ms: int) -> Answer | None:
         client = self.clients.get(request.client_id)
         if client is None:
             client = self.clients[request.client_id] = ClientMemory()
-            if request.acked_through:  # we answered it once, and have forgotten what
+            if request.acked_through:  # the client was answered before, and then forgotten
                 client.unknown_through = request.number
         client.last_seen_ms = max(client.last_seen_ms, at_ms)
         if request.acked_through > client.acked_through:
@@ -212,13 +213,13 @@ class CoordinatorState:
             return Refused(wrong)
         if body.committed:
             txn.written = body.written
-        if body.acknowledged_in is not None:  # nobody waits for an outcome elsewhere (C9)
+        if body.acknowledged_in is not None:  # other subscriptions were registered ahead (C9)
             txn.subscriptions = _each_once(body.acknowledged_in)
         txn.state = target
         return Done()
 
     def _release(self, body: Release) -> Answer:
-        """Only the client knows that nothing was written; what it ended otherwise stays (C9)."""
+        """Drops open transactions in which, as their client states, nothing was written (C9)."""
         if len(body.sequences) > TRANSACTIONS_PER_OPEN_MAX:
             return Refused(f"release of {len(body.sequences)} transactions at once")
         unopened = [sequence for sequence in body.sequences if sequence >= self.next_sequence]
@@ -241,7 +242,7 @@ class CoordinatorState:
 def _first_registrations(
     held: dict[TopicPartition, Registered], new: tuple[Registered, ...]
 ) -> dict[TopicPartition, Registered]:
-    """The first registration of a partition wins: a repeat never raises its start (C2)."""
+    """The first registration of a partition wins: a repeat never raises the start offset (C2)."""
     for one in new:
         held.setdefault(one.data, one)
     return held
@@ -252,7 +253,7 @@ def _each_once(subscriptions: tuple[SubscriptionId, ...]) -> tuple[SubscriptionI
 
 
 def _wrong_counts(txn: OngoingTransaction, written: tuple[Written, ...]) -> str:
-    """Why a commit's counts cannot be true (C6); empty when they can."""
+    """Why a commit's record counts cannot be true (C6); empty when they can."""
     named = {one.data for one in written}
     if len(named) < len(written):
         return "a partition is named twice"
@@ -272,7 +273,7 @@ def _wrong_counts(txn: OngoingTransaction, written: tuple[Written, ...]) -> str:
 def _wrong_subscriptions(
     txn: OngoingTransaction, acknowledged_in: tuple[SubscriptionId, ...] | None
 ) -> str:
-    """Why it cannot have acknowledged in these (G); empty when it can."""
+    """Why a transaction cannot have acknowledged in these subscriptions (G); empty if it can."""
     unregistered = set(acknowledged_in or ()).difference(txn.subscriptions)
     if not unregistered:
         return ""

@@ -1,6 +1,6 @@
 """The replication controller of one data partition on one cluster: looks at groups in rounds.
 
-*Source*: protocols.md I6-I12.
+*Source*: docs/protocols I6-I12.
 *Invariants*: a round looks at every group with offsets, log and index of one moment: the index was
 read past the end that it had after the others were read; decisions of a group are carried out, and
 read back, before it is looked at again; a group that has not changed is not looked at.

@@ -1,6 +1,6 @@
 """Effects of the controller of a data partition, which the driver carries out in order.
 
-*Source*: protocols.md I6-I9. Each is carried out before the next one begins. When a write fails, or
+*Source*: docs/protocols I6-I9. Each is carried out before the next one begins. When a write fails, or
 its fate is unknown, the controller ends: another one begins by reading the signals.
 """
 

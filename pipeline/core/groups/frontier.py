@@ -1,6 +1,6 @@
 """What a position stands for, and the position that claims stand for.
 
-*Source*: protocols.md H3 (F), I6, I7, I8.
+*Source*: docs/protocols H3 (F), I6, I7, I8.
 *Invariants*: `claims_below` claims nothing at or past the offset; `prefix` passes no visible record
 that is not claimed. What cannot be read yet is taken for not copied, respectively not claimed.
 

@@ -1,6 +1,6 @@
 """A consumer group on one data partition: what it has read anywhere, and where it stands here.
 
-*Source*: protocols.md I6-I11.
+*Source*: docs/protocols I6-I11.
 *Invariants*:
 - I6 What the group did here is published before anything that others did is applied; what was lost
   by a clamp (I9), or applied and not read here, is never claimed.

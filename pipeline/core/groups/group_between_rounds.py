@@ -1,6 +1,6 @@
 """What the controller keeps of a group from one round to the next.
 
-*Source*: protocols.md I8, I9.
+*Source*: docs/protocols I8, I9.
 *Invariants*: a group is busy from a decision until that decision was read back, or was replaced on
 its way.
 """

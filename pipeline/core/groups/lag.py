@@ -1,6 +1,6 @@
 """How far a group trails, and what it would read again, at a bounded cost.
 
-*Source*: protocols.md I6, I7. *Invariants*: what is said to be read again is never less than what
+*Source*: docs/protocols I6, I7. *Invariants*: what is said to be read again is never less than what
 `read_again` counts of the same claims; near the group every record is looked at, beyond that the
 index says how many there are at most.
 """

@@ -1,6 +1,6 @@
 """Stretches of the log that were read lately, so that groups near each other share a read.
 
-*Source*: protocols.md H3: what a bucket does not say is read from the log.
+*Source*: docs/protocols H3: what a bucket does not say is read from the log.
 *Invariants*: what is answered is what a read would find: decided records do not change. A bounded
 number of bounded stretches, the one used longest ago goes first.
 """

@@ -1,6 +1,6 @@
 """When the controller of a data partition looks at its groups.
 
-*Source*: protocols.md I8.
+*Source*: docs/protocols I8.
 *Invariants*: two looks are at least `update_interval_ms` apart, except after a move that was read
 back; a change ends a rest.
 """

@@ -1,6 +1,6 @@
 """Which snapshots of a data partition are kept.
 
-*Source*: protocols.md I5; pulsar.md 6.2.
+*Source*: docs/protocols I5; pulsar.md 6.2.
 *Invariants*: local ends ascend; never more than the limit; the oldest and the newest one stay, so
 that a group that lags far behind still finds one. Of the inner ones the closest to its neighbours
 goes first.

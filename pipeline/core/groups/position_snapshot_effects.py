@@ -1,6 +1,6 @@
 """Effects of position snapshots, which the driver carries out in their order.
 
-*Source*: protocols.md I. When a write fails, or its fate is unknown, the controller ends:
+*Source*: docs/protocols I. When a write fails, or its fate is unknown, the controller ends:
 another one begins by reading the signals.
 """
 

@@ -1,6 +1,6 @@
 """Requests of other clusters for this cluster's decided end.
 
-*Source*: protocols.md I2, I3.
+*Source*: docs/protocols I2, I3.
 *Invariants*: at most one request of each cluster is open, its newest; a request that was answered
 is not opened again, also not by the next controller, which reads its predecessors' answers.
 """

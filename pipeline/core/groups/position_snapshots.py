@@ -1,6 +1,6 @@
 """Snapshots of one data partition: positions of all clusters that belong together.
 
-*Source*: protocols.md I1-I5; seed 001, whose author asks why there are two rounds: see
+*Source*: docs/protocols I1-I5; seed 001, whose author asks why there are two rounds: see
 `rounds_of`.
 *Invariants*: at most one attempt at a time, and one is over only when its snapshot was read back or
 its time is up; an attempt counts answers of its own id and round, one for each cluster; a request

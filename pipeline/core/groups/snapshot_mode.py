@@ -1,6 +1,6 @@
 """Positions carried over by snapshots, as Pulsar does: for links without `origin` headers.
 
-*Source*: protocols.md I5, I12. *Invariants*: a position comes from a snapshot that the group has
+*Source*: docs/protocols I5, I12. *Invariants*: a position comes from a snapshot that the group has
 passed elsewhere; it is applied forward only, while the group is inactive. What lies between two
 snapshots is read again.
 """

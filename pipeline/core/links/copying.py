@@ -1,6 +1,6 @@
 """How far a link has come in one data partition, and what its transaction adds to that.
 
-*Source*: protocols.md H1, H3, H5, H6.
+*Source*: docs/protocols H1, H3, H5, H6.
 *Invariants*: offsets of the source are taken in order, each once, and are durable as copied only
 together with their copies; a gap in front of the log start becomes a hole before anything behind
 it is copied; offsets of another incarnation never continue these.

@@ -1,6 +1,6 @@
 """What a link asks of its driver. A list of effects is carried out in its order.
 
-*Source*: protocols.md H2-H6. When an effect fails, or nobody knows, the link is over: another one
+*Source*: docs/protocols H2-H6. When an effect fails, or nobody knows, the link is over: another one
 begins, with `FenceTarget`.
 """
 

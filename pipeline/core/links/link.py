@@ -1,6 +1,6 @@
 """A link copies data partitions and markers from one cluster to another, exactly once.
 
-*Source*: protocols.md H1-H6. One link serves the data partitions of one positions partition.
+*Source*: docs/protocols H1-H6. One link serves the data partitions of one positions partition.
 *Invariants*:
 - H1 Only local records are copied, in order. Whether a record with an `origin` is a copy is asked,
   never guessed.

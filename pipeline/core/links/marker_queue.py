@@ -1,6 +1,6 @@
 """Markers on their way across a link: those that say how far a log is decided wait for that.
 
-*Source*: protocols.md H4.
+*Source*: docs/protocols H4.
 *Invariants*: requests and responses of a data partition take effect in the order they were written,
 each once the link has passed the decided end that it carries; updates take effect at once. What is
 replaced before it took effect never does. Never more than one for each key.

@@ -1,6 +1,6 @@
 """Disjoint ranges of aborted batches, searched by offset.
 
-*Source*: protocols.md F3.
+*Source*: docs/protocols F3.
 
 *Invariants*: ranges `[first, end)` ascend and do not overlap; every record in one is aborted, and
 so needs no producer to be recognised.

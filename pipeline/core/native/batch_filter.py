@@ -1,6 +1,6 @@
 """Which batches of one fetch at read_committed are aborted: a pure machine.
 
-*Source*: protocols.md F2 (seed 004); Kafka's `CompletedFetch`.
+*Source*: docs/protocols F2 (seed 004); Kafka's `CompletedFetch`.
 
 *Invariants*:
 - F2 A transactional batch is aborted iff an entry of the list that began at or before the last

@@ -1,6 +1,6 @@
 """What a partition of aborted-index says, read from any legal state of a compacted topic.
 
-*Source*: protocols.md F3, F4, E8. One function for its users: the indexer and whoever asks the
+*Source*: docs/protocols F3, F4, E8. One function for its users: the indexer and whoever asks the
 index.
 
 *Invariants*: an index is a coverage and exactly as many runs and ranges as it names, all of its

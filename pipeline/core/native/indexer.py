@@ -1,6 +1,6 @@
 """Indexes the aborted native transactions of one data partition: a pure machine.
 
-*Source*: protocols.md F2, F3, E8.
+*Source*: docs/protocols F2, F3, E8.
 
 *Invariants*:
 - F3 Every record below the position that aborted lies in a range, and no other one does; ranges

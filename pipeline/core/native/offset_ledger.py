@@ -1,6 +1,6 @@
 """What every offset of a range holds, told from batch headers: a pure machine.
 
-*Source*: protocols.md F2; facts: spark.md 6 (gap ledger).
+*Source*: docs/protocols F2; facts: spark.md 6 (gap ledger).
 
 *Invariants*: the offsets of the range are records (visible or aborted), markers (control batches),
 and nothing else that a delete topic explains: visible + aborted + markers + unexplained = end -

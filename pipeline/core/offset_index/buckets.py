@@ -1,6 +1,6 @@
 """The offset index as a link writes it: one bucket grows with each transaction.
 
-*Source*: protocols.md H3, H5.
+*Source*: docs/protocols H3, H5.
 *Invariants*: within a target incarnation buckets ascend on both sides and do not overlap, numbers
 always ascend; a stretch that follows its predecessor without a gap joins it while the bucket
 then spans at most 10 000 offsets on either side; a bucket that translates nothing any more is

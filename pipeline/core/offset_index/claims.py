@@ -1,6 +1,6 @@
 """Claims: which records a group has read, whichever cluster it read them on.
 
-*Source*: protocols.md I. *Invariants*: an incarnation without intervals is left out, so that equal
+*Source*: docs/protocols I. *Invariants*: an incarnation without intervals is left out, so that equal
 claims are equal values; what is limited says less, never more.
 """
 

@@ -1,6 +1,6 @@
 """The offset index of one link into this cluster, for one data partition, as it is read.
 
-*Source*: protocols.md H3 (F_X), H6.
+*Source*: docs/protocols H3 (F_X), H6.
 *Invariants*: a bucket of another target incarnation than the one asked for is as good as absent;
 what cannot be known without reading the log is said to be so, with the bounds of what to read.
 

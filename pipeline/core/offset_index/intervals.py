@@ -1,6 +1,6 @@
 """Sets of offsets as few intervals: union, difference, size, membership.
 
-*Source*: protocols.md I (claims). *Invariants*: intervals `[first, end)` ascend, none is empty, no
+*Source*: docs/protocols I (claims). *Invariants*: intervals `[first, end)` ascend, none is empty, no
 two touch, so that equal sets are equal values. Each operation costs a walk, membership a bisection.
 """
 

@@ -1,6 +1,6 @@
 """State of offsets that were not read yet: acknowledged, or pending in a transaction.
 
-*Source*: protocols.md G.
+*Source*: docs/protocols G.
 """
 
 from collections.abc import Iterable, Sized

@@ -1,6 +1,6 @@
 """A subscription's cursor as a group's committed offset and the metadata beside it.
 
-*Source*: protocols.md G and I11 (the tag `st1`); kafka.md 2: at most 4095 characters.
+*Source*: docs/protocols G and I11 (the tag `st1`); kafka.md 2: at most 4095 characters.
 
     st1;a=<r or b><base64url>;<fields of others>
 

@@ -1,6 +1,6 @@
 """One owner of a pending-ack log: applies what it holds, answers what was asked, writes bases.
 
-*Source*: protocols.md G, C0, C1, C8.
+*Source*: docs/protocols G, C0, C1, C8.
 *Invariants*: C1 an answer leaves only after the request's own entry, or a no-op appended after it
 arrived, is effective. Settling is the coordinators' to repeat: only bases have a deadline. No
 record is live beyond its entry, because a base holds whatever is still needed of it.

@@ -1,6 +1,6 @@
 """A set of offsets as sorted, disjoint ranges.
 
-*Source*: protocols.md G: a cursor and a compact set of individually acknowledged offsets.
+*Source*: docs/protocols G: a cursor and a compact set of individually acknowledged offsets.
 *Invariants*: ranges `[first, end)` ascend, none is empty, no two touch; never more than
 `ranges_max` of them: what would make more changes nothing.
 """

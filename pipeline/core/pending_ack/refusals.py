@@ -1,6 +1,6 @@
 """Errors of acknowledging a message that cannot be acknowledged.
 
-*Source*: protocols.md G.
+*Source*: docs/protocols G.
 """
 
 from stilltide.pipeline.errors import (

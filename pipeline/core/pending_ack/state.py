@@ -1,6 +1,6 @@
 """What a pending-ack log means: the state after its effective records, in log order.
 
-*Source*: protocols.md G, C0, C8.
+*Source*: docs/protocols G, C0, C8.
 *Invariants*: the same records give the same state and the same answers, whoever applies them; an
 illegal request changes nothing; a repeated request has no second effect, so no answer needs to be
 remembered (C1b). What a transaction has pending when its coordinator's low watermark passes it was

@@ -1,6 +1,6 @@
 """One subscription: what is acknowledged, and what is pending in which transaction.
 
-*Source*: protocols.md G; conflict rules as Pulsar's (facts, pulsar.md 5). Pulsar does not hold
+*Source*: docs/protocols G; conflict rules as Pulsar's (facts, pulsar.md 5). Pulsar does not hold
 cumulative against individual acknowledgements; here no record is pending in two transactions,
 however they acknowledge it.
 *Invariants*: the cursor never moves back; nothing pending is acknowledged; no offset is pending in

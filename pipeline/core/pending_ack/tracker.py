@@ -1,6 +1,6 @@
 """Messages of one partition that a member has not acknowledged: a pure machine.
 
-*Source*: protocols.md G; pulsar.md 5.
+*Source*: docs/protocols G; pulsar.md 5.
 
 *Invariants*:
 - The cursor is the lowest offset that was taken and is not acknowledged, else the position: the

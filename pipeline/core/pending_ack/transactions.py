@@ -1,6 +1,6 @@
 """Which transactions of one coordinator can still acknowledge, and where they have.
 
-*Source*: protocols.md G, C7.
+*Source*: docs/protocols G, C7.
 *Invariants*: whatever was settled, or lies below the low watermark, has ended for ever. At most
 `SETTLED_MAX` runs of settled sequences are held: beyond, the oldest gap counts as ended too, so
 that a transaction that old can acknowledge nothing further. That refuses; it never loses.

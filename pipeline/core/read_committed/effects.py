@@ -1,6 +1,6 @@
 """What the read-committed machine asks of its driver, and what it tells about itself.
 
-*Source*: protocols.md D1, D2, D7. A list of effects is carried out in its order.
+*Source*: docs/protocols D1, D2, D7. A list of effects is carried out in its order.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The read-committed filter of one data partition: a pure machine.
 
-*Source*: protocols.md D1-D5 and D7.
+*Source*: docs/protocols D1-D5 and D7.
 
 *Invariants*:
 - D1 A record is delivered iff its transaction committed and it lies below the marker's end offset.

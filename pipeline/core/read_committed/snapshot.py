@@ -1,6 +1,6 @@
 """What the read-committed machine asks of a snapshot of aborted transactions.
 
-*Source*: protocols.md D4.
+*Source*: docs/protocols D4.
 """
 
 from typing import Protocol

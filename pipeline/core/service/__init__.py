@@ -1,1 +1,1 @@
-"""A client's side of the conversation with the owner of a log: pure machines (C1b)."""
+"""A client's session with the owner of a log: pure machines (C1b)."""

@@ -1,8 +1,8 @@
-"""A client's side of the conversation with the owner of a log: numbers, repeats, time-outs.
+"""A client's session with the owner of a log: numbers, repetitions and time-outs of requests.
 
-*Source*: protocols.md C1b.
-*Invariants*: a request keeps its number and its bytes' meaning however often it is sent; a number
-is acknowledged only when its answer is here or will not be asked for again; each request ends
+*Source*: docs/protocols C1b.
+*Invariants*: a request keeps its number and its body however often it is sent; a number is
+acknowledged only after its answer has arrived or its request was given up; each request ends
 exactly once, answered or given up.
 """
 
@@ -13,15 +13,15 @@ from typing import Generic, Protocol, TypeVar
 from stilltide.schemas.coordinator.transactions import Change
 
 REQUEST_TIMEOUT_MS_MAX = 10 * 60 * 1000
-"""Far below the hour after which a coordinator forgets a client."""
+"""The longest time-out of a request, far below the hour after which a client is forgotten."""
 
 
 class Numbered(Protocol):
-    """A request, as far as a session knows it."""
+    """A request with a number, which is all that a session reads of a request."""
 
     @property
     def number(self) -> int:
-        """1, 2, ... in the order of asking."""
+        """1, 2, ... in the order in which requests are made."""
         ...
 
 
@@ -39,7 +39,7 @@ class Send(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Effect: tell the caller that no answer came in time; whether it took effect is unknown."""
+    """Effect: fail the caller, since no answer came in time; the request may have taken effect."""
 
     number: int
 
@@ -53,13 +53,14 @@ class _Pending(Generic[B]):
 
 
 class ClientSession(Generic[B, R, A]):
-    """One client process and one owner.
+    """The requests of one client process to the owner of one log partition.
 
     Args:
-        client_id: name + 16 random bytes.
-        reply_partition: partition of txn-responses the client listens on.
-        make: a request from client id, number, acknowledged number, reply partition and body.
-        resend_ms: first repeat of an unanswered request; doubles up to `resend_ms_max`.
+        client_id: the client's name and 16 random bytes.
+        reply_partition: partition of txn-responses that the client reads.
+        make: makes a request of client id, number, acknowledged number, reply partition and body.
+        resend_ms: time until an unanswered request is first sent again.
+        resend_ms_max: upper limit of that time, which doubles with each repetition.
     """
 
     def __init__(
@@ -83,15 +84,15 @@ class ClientSession(Generic[B, R, A]):
 
     @property
     def pending(self) -> int:
-        """Requests without an answer."""
+        """How many requests have no answer yet."""
         return len(self._pending)
 
     @property
     def acked_through(self) -> int:
-        """Every request up to this number has ended; 0 while none that changes anything has.
+        """Number up to which every request has ended; 0 until a request with a change has ended.
 
-        A question is not in the log: a coordinator that answered nothing else does not know us,
-        and one who acknowledges answers that it does not know of counts as forgotten (C1b).
+        Questions are not in the log, so a coordinator does not remember a client that only asked.
+        An unknown client that acknowledges answers would count as forgotten (C1b).
         """
         through = next(iter(self._pending), self._last + 1) - 1
         first = self._first_change
@@ -99,11 +100,11 @@ class ClientSession(Generic[B, R, A]):
 
     @property
     def deadline_ms(self) -> float | None:
-        """When `tick` is due; None with nothing pending. May be early, never late."""
+        """When `tick` is due; None without a pending request. May be early, never late."""
         return self._due_ms if self._pending else None
 
     def made(self, body: B, now_ms: float, timeout_ms: float) -> Send[R]:
-        """A new request; it ends within `timeout_ms`, at most `REQUEST_TIMEOUT_MS_MAX`."""
+        """Makes a request that ends within `timeout_ms`, at most `REQUEST_TIMEOUT_MS_MAX`."""
         self._last += 1
         if self._first_change is None and isinstance(body, Change):
             self._first_change = self._last
@@ -115,11 +116,11 @@ class ClientSession(Generic[B, R, A]):
         return self._send(self._last, body)
 
     def answered(self, number: int, answer: A) -> A | None:
-        """An answer came: the caller's, or None when the request has ended before."""
+        """Takes an answer; returns it for the caller, or None if the request has already ended."""
         return answer if self._pending.pop(number, None) is not None else None
 
     def tick(self, now_ms: float) -> list[Send[R] | GiveUp]:
-        """Repeats what is due and gives up what is out of time."""
+        """Sends requests again that are due, and gives up those whose time-out has passed."""
         late = [number for number, one in self._pending.items() if one.give_up_ms <= now_ms]
         for number in late:
             del self._pending[number]

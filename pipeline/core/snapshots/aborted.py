@@ -1,6 +1,6 @@
 """The aborted transactions of one data partition, for a test in less than a microsecond.
 
-*Source*: protocols.md D4, E5.
+*Source*: docs/protocols D4, E5.
 *Invariants*: an id that was added is hidden for ever: it leaves the set only below a floor, and
 what lies below a floor is hidden without being in the set.
 

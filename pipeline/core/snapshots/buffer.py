@@ -1,6 +1,6 @@
 """A snapshot writer's knowledge of one data partition, and the snapshots it makes of it.
 
-*Source*: protocols.md E1, E2, E5, E8.
+*Source*: docs/protocols E1, E2, E5, E8.
 *Invariants*: M never goes back while the topic is the same, and never passes what a probe proved;
 an aborted id leaves only below a floor; a marker counts as absorbed only by a snapshot that was
 written.

@@ -1,6 +1,6 @@
 """Where the first commit marker lies that a max read position does not cover yet.
 
-*Source*: protocols.md E2 (a COMMIT is absorbed only when its end offset is at or below M).
+*Source*: docs/protocols E2 (a COMMIT is absorbed only when its end offset is at or below M).
 *Invariants*: the answer is never above the true one; it may be lower once commits were joined.
 """
 

@@ -1,6 +1,6 @@
 """One probe of a snapshot writer, and the write that follows it.
 
-*Source*: protocols.md E1.
+*Source*: docs/protocols E1.
 """
 
 from collections.abc import Mapping

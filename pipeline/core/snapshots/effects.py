@@ -1,6 +1,6 @@
 """What the snapshot writer asks of its driver. A list of effects is carried out in its order.
 
-*Source*: protocols.md E1, E3.
+*Source*: docs/protocols E1, E3.
 """
 
 from collections.abc import Sequence

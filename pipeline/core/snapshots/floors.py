@@ -1,6 +1,6 @@
 """When an aborted id is needed no more: floors, and the pairs that become floors.
 
-*Source*: protocols.md E5.
+*Source*: docs/protocols E5.
 *Invariants*: a pair's low watermarks were known before its end offset was read, so every record of
 a sequence below them lies below that end offset, or is a zombie's. The end offset is the high
 watermark: a record may lie above the last stable offset, which an open native transaction holds.

@@ -1,6 +1,6 @@
 """What a partition of txn-snapshots says, read from any legal state of a compacted topic.
 
-*Source*: protocols.md D4, E2-E4, E8. One function for its three users: the snapshot writer, the
+*Source*: docs/protocols D4, E2-E4, E8. One function for its three users: the snapshot writer, the
 reader of a subscription, and Spark.
 *Invariants*: a snapshot is an end and exactly the parts that it names, checksums included; what is
 read up to a last stable offset is whole or says that it is not, since compaction may run ahead.

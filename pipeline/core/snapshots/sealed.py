@@ -1,6 +1,6 @@
 """Aborted ids of a data partition in parts: sealed ones, and the ids that no part holds yet.
 
-*Source*: protocols.md E2, E3, E5.
+*Source*: docs/protocols E2, E3, E5.
 *Invariants*: a sealed part never changes, and is dropped only from the front; a durable part that
 was dropped gets a tombstone.
 """

@@ -1,6 +1,6 @@
 """What a snapshot writer tells of itself.
 
-*Source*: protocols.md E.
+*Source*: docs/protocols E.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Does a snapshot say what the markers say that are still there?
 
-*Source*: protocols.md D4, E2, E4.
+*Source*: docs/protocols D4, E2, E4.
 *Invariants*: only what follows from a marker that is there is compared; the rest is counted as
 unchecked, never as right. Evidence is bounded, counts are not.
 

@@ -1,6 +1,6 @@
 """The snapshot writer of one marker partition: folds markers, probes, writes, trims.
 
-*Source*: protocols.md E1-E8.
+*Source*: docs/protocols E1-E8.
 *Invariants*: one probe at a time, and at most one write; a request is served by a probe that began
 after it; what is written says nothing that a complete probe and the markers up to the end of the
 partition, read after it, did not say; markers are trimmed only after the write that absorbs them.

@@ -1,11 +1,11 @@
 """Packs many small records into few entries.
 
 *Source*: PIP-160; docs/protocols A.
-*Invariants*: A1 entries leave in append order and hold every record once; A2 a record of
-`bytes_max` or more is an entry of its own; A3 no batch passes a threshold; A6 close leaves nothing
-behind; A7 with batching off every record is its own entry.
+*Invariants*: A1 entries are written in append order and hold every record once; A2 a record of
+`bytes_max` or more is an entry of its own; A3 no batch exceeds a threshold; A6 `close` writes every
+buffered record; A7 with batching off every record is its own entry.
 
-It only packs: positions and failures come back through the log's owner (`owner.py`).
+The accumulator only packs: offsets and failures are reported by the log's owner (`owner.py`).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class FlushTrigger(Enum):
-    """Why an entry was written; names the metric of PIP-160."""
+    """Why an entry was written; the value is a label of PIP-160's metric."""
 
     RECORDS = "records"
     BYTES = "bytes"
@@ -27,13 +27,13 @@ class FlushTrigger(Enum):
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Thresholds of one log; floors and reasons are with the settings (`pipeline.config.settings`).
+    """Batch thresholds of one log; `pipeline.config.settings` gives their bounds and reasons.
 
     Attributes:
-        records_max: records of one batch.
-        bytes_max: bytes of one batch's records together.
-        delay_ms_max: how long the oldest record may wait, in milliseconds.
-        eager: also flush when no write is in flight (A3); False is the PIP's timer mode.
+        records_max: most records of one batch.
+        bytes_max: most bytes of one batch's records together.
+        delay_ms_max: longest wait of the oldest buffered record, in milliseconds.
+        eager: also flush when no write is in flight (A3); False is PIP-160's timer mode.
         batching: False writes every record as its own entry (A7).
     """
 
@@ -50,8 +50,8 @@ class WriteEntry:
 
     Attributes:
         number: 1, 2, ... in the order of writing.
-        records: the records in append order; a single one is written bare (A4).
-        trigger: why now.
+        records: the entry's records in append order; a single record is written bare (A4).
+        trigger: why the entry is written now.
         waited_ms: how long the oldest record waited.
     """
 
@@ -62,14 +62,14 @@ class WriteEntry:
 
 
 class ClosedError(Exception):
-    """Our own mistake: an append after `close`."""
+    """An append after `close`: a fault of the program."""
 
 
 class Accumulator:
-    """Records in, entries out (A).
+    """Collects appended records and decides when they are written as an entry (A).
 
-    Feed it `append`; run each `WriteEntry`, and say `write_ended` for each in any order; call
-    `tick` when `deadline_ms` has come.
+    The driver calls `append`, carries out each `WriteEntry` and reports its end by `write_ended`,
+    in any order, and calls `tick` at `deadline_ms`.
     """
 
     def __init__(self, limits: BatchLimits) -> None:
@@ -83,7 +83,7 @@ class Accumulator:
 
     @property
     def buffered(self) -> int:
-        """Records that no entry holds yet."""
+        """How many records no entry holds yet."""
         return len(self._records)
 
     @property
@@ -93,7 +93,7 @@ class Accumulator:
 
     @property
     def deadline_ms(self) -> float | None:
-        """When `tick` is due: at once where an eager flush is due, None with nothing buffered."""
+        """When `tick` is due: at once if an eager flush is due, None with nothing buffered."""
         if not self._records:
             return None
         if self.limits.eager and not self._in_flight:
@@ -101,7 +101,7 @@ class Accumulator:
         return self._oldest_ms + self.limits.delay_ms_max
 
     def append(self, record: bytes, now_ms: float) -> list[WriteEntry]:
-        """Takes one serialised record; entries that are full leave at once (A2, A3, A7)."""
+        """Takes one serialised record; returns the entries that are full now (A2, A3, A7)."""
         if self._closed:
             raise ClosedError
         limits = self.limits
@@ -122,7 +122,7 @@ class Accumulator:
         return written
 
     def write_ended(self, now_ms: float) -> list[WriteEntry]:
-        """A write was acknowledged or given up; in eager mode what has gathered follows (A3)."""
+        """A write was acknowledged or given up; in eager mode, buffered records follow (A3)."""
         assert self._in_flight > 0, "more writes ended than began"
         self._in_flight -= 1
         if self.limits.eager and not self._in_flight:
@@ -138,13 +138,13 @@ class Accumulator:
         return self._flush(FlushTrigger.IDLE if idle else FlushTrigger.DELAY, now_ms)
 
     def limits_changed(self, limits: BatchLimits, now_ms: float) -> list[WriteEntry]:
-        """Other thresholds from now on; what is buffered leaves under the old ones."""
+        """Uses other thresholds from now on; records that are buffered already are written."""
         written = self._flush(FlushTrigger.CLOSE, now_ms)
         self.limits = limits
         return written
 
     def close(self, now_ms: float) -> list[WriteEntry]:
-        """No append after this; what is buffered leaves (A6). Safe to call twice."""
+        """Writes the buffered records (A6); no append may follow. A second call does nothing."""
         self._closed = True
         return self._flush(FlushTrigger.CLOSE, now_ms)
 

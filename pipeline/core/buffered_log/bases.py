@@ -1,11 +1,11 @@
-"""Bases of a log: when one is written, how far the log is trimmed, and what a replay begins from.
+"""Bases of a log: when one is written, how far the log is trimmed, and where a replay begins.
 
 *Source*: docs/protocols C8, B3.
 *Invariants*: the log is trimmed only to an effective entry at or below the as-of offset of a base
-whose pieces are all effective, so never to the end. Of a base only pieces of one owner count: its
-as-of offset lies above its owner's fence, thus above every piece of an owner before.
+whose pieces are all effective, so never to its end. A base is made of pieces of one owner only: its
+as-of offset is above the owner's fence, so above every piece of an earlier owner.
 
-It refuses a trimmed log without a base: what such a log means cannot be known.
+Refuses a trimmed log without a base, because the state before the log start is then unknown.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,13 @@ from stilltide.schemas.log_frames import Base
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 IDLE_MS = 1000
-"""So long after the last change a log in which nothing is open gets a base."""
+"""From the last change to the base of a log in which nothing is open."""
 
 TRIM_RETRY_MS = 5000
+"""From a failed trim to its repetition."""
 
 HELD_RECORDS_MAX = 1_000_000
-"""Between a log start and its base lies what was on its way when the base was made."""
+"""Records held in search of a base; only those in flight when it was made can precede a base."""
 
 R = TypeVar("R")
 
@@ -33,9 +34,9 @@ class BaseLimits:
     """When a base is worth its bytes.
 
     Attributes:
-        interval_ms: between two bases of one owner at least.
-        dead_floor: so many records are dead, and
-        dead_factor: so many times what the base would hold.
+        interval_ms: shortest time between two bases of one owner.
+        dead_floor: fewest dead records that make a base worth writing.
+        dead_factor: least ratio of dead records to the items that the base would hold.
     """
 
     interval_ms: int = 2000
@@ -45,7 +46,7 @@ class BaseLimits:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Effect: delete the records before `offset`; the base that stands for them is effective.
+    """Effect: delete the records before `offset`, whose content an effective base holds.
 
     Report `trimmed` or `trim_failed`.
     """
@@ -54,28 +55,30 @@ class Trim:
 
 
 class Entry(NamedTuple, Generic[R]):
-    """An effective entry: where it lies, and its records."""
+    """An effective entry: its offset and its records."""
 
     offset: Offset
     records: Sequence[R]
 
 
 class Recovered(NamedTuple, Generic[R]):
-    """What a replay makes of an entry: a state to begin from, if any, then entries to apply."""
+    """What an entry adds to a replay: the base's state, if it is complete, and entries to apply."""
 
     state: bytes | None
     entries: Sequence[Entry[R]]
 
 
 class BaseKeeper:
-    """An owner's bases; tell it of each effective entry, before and after `served`.
+    """Decides when an owner writes a base and trims the log, from the effective entries.
+
+    Every effective entry is reported, those before `served` too.
 
     Args:
-        log_start: where the replay began.
+        log_start: offset at which the replay began.
         limits: when a base is due.
 
     Attributes:
-        written_as_of: of the last base that this owner wrote.
+        written_as_of: as-of offset of the last base that this owner wrote.
     """
 
     def __init__(self, log_start: Offset, limits: BaseLimits) -> None:
@@ -85,22 +88,22 @@ class BaseKeeper:
         self._limits = limits
         self._epoch: Offset | None = None
         self._next_ms = 0
-        self._weigh_ms = 0  # when the dead are weighed against the live again
+        self._weigh_ms = 0  # when dead records are compared with the base's items again
         self._changed_ms: int | None = None  # the last change that no base holds
-        self._making: EndOffset | None = None  # as-of offset of the base on its way
+        self._making: EndOffset | None = None  # as-of offset of the base being written
         self._pieces_read = 0
         self._point: LogPoint | None = None  # how far that base lets the log be trimmed
         self._trim: LogPoint | None = None  # a trim that has not been reported done
-        self._trim_ms: int | None = None  # when it is tried again
+        self._trim_ms: int | None = None  # when that trim is tried again
 
     def served(self, epoch: Offset, now_ms: int) -> None:
-        """This owner's fence was read; whatever the log holds before it may give way to a base."""
+        """This owner's fence was read; bases may be written from now on."""
         self._epoch = epoch
         self._next_ms = now_ms
         self._changed_ms = now_ms if epoch > self.log_start else None
 
     def next_due_ms(self, *, idle: bool) -> int | None:
-        """When `trims_due` and `due` are to be asked; `idle`: nothing is open."""
+        """When to call `trims_due` and `due`; `idle`: nothing is open."""
         times = [] if self._trim_ms is None else [self._trim_ms]
         if self._making is None:
             if self.liveness.dead_count >= self._limits.dead_floor:
@@ -110,22 +113,22 @@ class BaseKeeper:
         return min(times, default=None)
 
     def entry_read(self, offset: Offset, record_count: int) -> None:
-        """An effective entry; its records follow, with `changed` where they change the state."""
+        """An effective entry was read; `changed` follows if its records change the state."""
         self.liveness.entry_read(offset, record_count)
         if offset == self._making:
             self._point = self.liveness.last_entry
 
     def changed(self, now_ms: int) -> None:
-        """A record that was no no-op and no base."""
+        """A record other than a no-op or a piece of a base was applied."""
         self._changed_ms = now_ms
 
     def due(self, now_ms: int, *, idle: bool, held: Callable[[], int]) -> EndOffset | None:
-        """The as-of offset of a base that is to be written now, of the state as it is now.
+        """The as-of offset of a base to write now, of the present state; None: no base is due.
 
         Args:
-            now_ms: the owner's clock.
-            idle: nothing is open.
-            held: how many items a base would hold.
+            now_ms: time of the owner's clock.
+            idle: whether nothing is open.
+            held: counts the items that a base would hold.
         """
         if self._epoch is None or self._making is not None or now_ms < self._next_ms:
             return None
@@ -133,13 +136,13 @@ class BaseKeeper:
         if dead >= limits.dead_floor and now_ms >= self._weigh_ms:
             if dead >= limits.dead_factor * held():
                 return self._make(now_ms)
-            self._weigh_ms = now_ms + limits.interval_ms  # then, not at every tick
+            self._weigh_ms = now_ms + limits.interval_ms  # counting the items is not free
         if idle and self._changed_ms is not None and now_ms >= self._changed_ms + IDLE_MS:
             return self._make(now_ms)
         return None
 
     def piece_read(self, piece: Base) -> list[Trim]:
-        """A piece in an effective entry: with the last one the base is, and the log may go."""
+        """A piece in an effective entry; after the base's last piece the log may be trimmed."""
         if piece.as_of != self._making or piece.piece_index != self._pieces_read:
             return []
         self._pieces_read += 1
@@ -153,7 +156,7 @@ class BaseKeeper:
         return [Trim(point.offset)]
 
     def lost(self, as_of: EndOffset, now_ms: int) -> None:
-        """A piece will never be effective; another base is made in its place."""
+        """A piece of a base will never be effective; another base is written later."""
         if as_of == self._making:
             self._making = None
             self._changed_ms = now_ms
@@ -166,12 +169,12 @@ class BaseKeeper:
             self._trim = self._trim_ms = None
 
     def trim_failed(self, offset: Offset, now_ms: int) -> None:
-        """The log may still begin where it did; tried again later, or with the next base."""
+        """A trim may not have happened; it is tried again later, or with the next base."""
         if self._trim is not None and self._trim.offset == offset:
             self._trim_ms = now_ms + TRIM_RETRY_MS
 
     def trims_due(self, now_ms: int) -> list[Trim]:
-        """A failed trim whose time has come again."""
+        """Returns a failed trim when it is due again."""
         if self._trim is None or self._trim_ms is None or now_ms < self._trim_ms:
             return []
         self._trim_ms = None
@@ -187,7 +190,7 @@ class BaseKeeper:
 
 
 class BaseAssembly:
-    """Joins the pieces of one base after the other; a torn one is dropped."""
+    """Joins the pieces of each base in turn; drops a base of which a piece is missing."""
 
     def __init__(self) -> None:
         self._as_of: EndOffset | None = None
@@ -208,16 +211,16 @@ class BaseAssembly:
 
 
 class Recovery(Generic[R]):
-    """What a replay begins from: the log's beginning, or the first base of a trimmed log.
+    """Finds where a replay begins: at the log's beginning, or with a trimmed log's first base.
 
     Args:
-        partition: the log, for errors.
-        log_start: 0, or the log was trimmed.
-        base_of: the piece of a base that a record is; None for any other record.
+        partition: the log's partition, for errors.
+        log_start: log start offset; above 0 the log was trimmed.
+        base_of: returns a record's body if that is a piece of a base, else None.
 
     Attributes:
-        complete: what it was asked for is found; later bases are as good as no-ops.
-        base_as_of: of the base that the replay began from; None of the log's beginning.
+        complete: whether the replay's beginning is found; later bases are ignored like no-ops.
+        base_as_of: as-of offset of the base that the replay began with; None for a whole log.
     """
 
     def __init__(
@@ -233,10 +236,10 @@ class Recovery(Generic[R]):
         self._held_count = 0
 
     def entry_read(self, entry: Entry[R]) -> Recovered[R]:
-        """Takes an effective entry; once `complete`, later bases are as good as no-ops.
+        """Takes an effective entry; returns the entries that can be applied now.
 
         Raises:
-            LogTrimmedError: no base within more records than any owner leaves before it.
+            LogTrimmedError: more records without a base than an owner ever leaves before one.
         """
         if self.complete:
             return Recovered(None, (entry,))
@@ -255,7 +258,7 @@ class Recovery(Generic[R]):
         return Recovered(None, ())
 
     def check_complete(self) -> None:
-        """Raises `LogTrimmedError` when the log was read, and no base found."""
+        """Raises `LogTrimmedError` if the log was read up to the fence without finding a base."""
         if not self.complete:
             raise self._no_base("none lies before this owner's fence")
 

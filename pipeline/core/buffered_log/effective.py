@@ -1,9 +1,9 @@
-"""Which entries of a log count, as every reader of it decides: owner, replay and tools.
+"""Which entries of a log are effective: the rule shared by owners, replays and tools.
 
 *Source*: docs/protocols B2, B3, B6, B7.
-*Invariants*: the same entries in the same order give the same verdicts, wherever in the log a
-reader that began at the log start stands; foreign entries and control records change none of them
-(B6, B7); offsets that a trim may have taken are never read over.
+*Invariants*: every reader that begins at the log start comes to the same verdict about an entry;
+foreign entries and control records change no verdict (B6, B7); offsets that a trim may have deleted
+are never skipped silently.
 """
 
 from stilltide.schemas.headers import EntryStamp
@@ -11,15 +11,15 @@ from stilltide.schemas.values import Offset
 
 
 class LogGapError(Exception):
-    """A trim took entries before they were read: the reader must begin again (B3)."""
+    """A trim deleted entries before they were read: the reader must begin again (B3)."""
 
 
 class EffectiveLog:
-    """Feed it every entry in offset order; it says which are effective.
+    """Takes every entry of a log in offset order, and decides which of them are effective.
 
     Args:
-        log_start: the log start offset the reader began at. Above 0 the log was trimmed, and its
-            first entry names the fence in force.
+        log_start: log start offset at which the reader began. Above 0 the log was trimmed, and
+            the stamp of its first entry names the fence in force.
     """
 
     def __init__(self, log_start: Offset) -> None:
@@ -39,7 +39,7 @@ class EffectiveLog:
         self._epoch, self._serial = offset, 0
 
     def entry_read(self, offset: Offset, stamp: EntryStamp) -> bool:
-        """Whether the entry is effective: written in the epoch in force, serial still unseen."""
+        """Whether the entry is effective: of the epoch in force, with a serial above all before."""
         self._follow(offset)
         if offset == self._trimmed_to:
             self._epoch, self._serial = stamp
@@ -50,18 +50,18 @@ class EffectiveLog:
         return True
 
     def foreign_read(self, offset: Offset) -> None:
-        """An entry that has no stamp and is no fence: nobody's, passed over (B6)."""
+        """An entry without a stamp that is no fence: no owner wrote it, so it is skipped (B6)."""
         self._follow(offset)
 
     def gap_read(self, offset: Offset, log_start: Offset) -> None:
-        """The entry after the last one lies at `offset`, further than one on (B7).
+        """Skips the offsets up to `offset` where no entry could be read (B7).
 
         Args:
-            offset: of the entry that is read next; what lies before it are control records.
-            log_start: the log start offset, asked after the gap was seen.
+            offset: offset of the next entry; control records are in between.
+            log_start: log start offset, asked for after the gap was seen.
 
         Raises:
-            LogGapError: the log begins above the first missing offset, so a trim took entries.
+            LogGapError: the log starts above the first missing offset, so a trim deleted entries.
         """
         if log_start > self._next:
             missing = f"expected offset {self._next}, read {offset}"

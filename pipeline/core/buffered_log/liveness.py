@@ -1,11 +1,12 @@
 """Which records of a log's entries are still needed: PIP-160's batch index.
 
-*Source*: PIP-160; docs/protocols C8; facts, pulsar.md 2.4.
-*Invariants*: a record is live while one of the keys it belongs to is; what is dead stays dead.
-About two dict operations for each key of a record when it is read, and two when the key ends;
+*Source*: PIP-160; docs/protocols C8.
+*Invariants*: a record is live as long as one of its keys is; a dead record stays dead. Costs about
+two dict operations for each key of a record when the record is read, and two when the key ends;
 memory grows with the live records, never with the log's history.
 
-It decides nothing about deletion: a base does (C8). It says when one is worth writing, and shows.
+The figures decide when a base is worth writing, and are shown to operators. Only a base allows
+records to be deleted (C8).
 """
 
 from collections.abc import Iterable
@@ -23,10 +24,10 @@ class LogPoint(NamedTuple):
 
 
 class Liveness:
-    """Tell it of every effective entry, its live records, and each key that ends.
+    """Counts live and dead records, from every effective entry and each key that ends.
 
-    Keys are the log user's: sequences of transactions. Only effective entries count, so fences and
-    a zombie's entries appear nowhere.
+    A key is a transaction's sequence. Only effective entries are reported, so fences and the
+    entries of fenced owners are not counted.
     """
 
     def __init__(self) -> None:
@@ -35,31 +36,31 @@ class Liveness:
         self._records_trimmed = 0
         # A place is offset * RECORDS_MAX + index. Both dicts are in the order of the log.
         self._places: dict[int, list[int]] = {}  # by key
-        self._keys: dict[int, int] = {}  # how many live keys a place has
+        self._keys: dict[int, int] = {}  # number of live keys by place
 
     @property
     def live_count(self) -> int:
-        """Records of the log that are still needed."""
+        """How many records of the log are still needed."""
         return len(self._keys)
 
     @property
     def dead_count(self) -> int:
-        """Records of the log that are not, as far as they have not been trimmed."""
+        """How many records of the log are not needed any more and not yet trimmed."""
         return self._records_read - self._records_trimmed - len(self._keys)
 
     @property
     def first_live_offset(self) -> Offset | None:
-        """The first entry with a live record; None without any."""
+        """Offset of the first entry with a live record; None: no record is live."""
         place = next(iter(self._keys), None)
         return None if place is None else Offset(place // RECORDS_MAX)
 
     def entry_read(self, offset: Offset, record_count: int) -> None:
-        """An effective entry; its records are dead but for what `record_live` says next."""
+        """An effective entry; its records are dead unless `record_live` follows for them."""
         self.last_entry = LogPoint(offset, self._records_read)
         self._records_read += record_count
 
     def record_live(self, index: int, keys: Iterable[int]) -> None:
-        """Record `index` of the entry just read is needed until each of `keys` has ended."""
+        """Record `index` of the entry just read is needed until all of `keys` have ended."""
         assert self.last_entry is not None
         place = self.last_entry.offset * RECORDS_MAX + index
         count = 0
@@ -70,7 +71,7 @@ class Liveness:
             self._keys[place] = count
 
     def ended(self, key: int) -> None:
-        """Nothing of a key is needed any more."""
+        """A key has ended: no record is needed for the key any more."""
         for place in self._places.pop(key, ()):
             left = self._keys[place] - 1
             if left:
@@ -79,7 +80,7 @@ class Liveness:
                 del self._keys[place]
 
     def trimmed(self, point: LogPoint) -> None:
-        """The log begins at `point` now; costs a look at each live record."""
+        """The log begins at `point` now; costs a walk over the live records."""
         first_place = point.offset * RECORDS_MAX
         self._records_trimmed = max(self._records_trimmed, point.records_before)
         self._keys = {place: count for place, count in self._keys.items() if place >= first_place}

@@ -1,11 +1,11 @@
-"""One owner of one log: takes it by a fence, knows its entries by reading them back.
+"""One owner of one log: takes the log by a fence, and reads its own entries back.
 
 *Source*: docs/protocols A4, A5, B1-B7.
 *Invariants*: B3 an entry is reported as written only when read back effective; B5 a write that
 failed is reported only when a later entry of this owner, or a fence, is read back; B4 after a later
 fence nothing is reported as written any more. Reports come in the order of writing (A1).
-B6 an entry that is not effective is passed over, whatever its bytes; an effective one that cannot
-be understood is an error.
+B6 an entry that is not effective is skipped, whatever its bytes; an effective entry that cannot be
+decoded is an error.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from stilltide.schemas.values import Offset
 
 
 class OwnerState(Enum):
-    """Where an owner stands: reading up to its fence, serving, or replaced."""
+    """State of an owner: reading up to its fence, serving, or replaced."""
 
     REPLAYING = auto()
     SERVING = auto()
@@ -30,7 +30,7 @@ class OwnerState(Enum):
 class Apply:
     """Effect: the entry just read is effective; apply its records.
 
-    `serial`: it is this owner's entry of that number; None: another wrote it.
+    `serial`: number of the entry if this owner wrote it; None: another owner did.
     """
 
     serial: int | None
@@ -38,7 +38,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class EntryWritten:
-    """Effect: entry `serial` lies at `offset`, or, with None, will never be effective."""
+    """Effect: entry `serial` is effective at `offset`; None: it will never be effective."""
 
     serial: int
     offset: Offset | None
@@ -60,23 +60,23 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class AppendNoop:
-    """Effect: append a no-op, so that reading it back decides an unknown write (B5)."""
+    """Effect: append a no-op; reading it back decides whether a failed write arrived (B5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Effect: the entry just read is nobody's and was passed over; count it (B6)."""
+    """Effect: the entry just read is not effective and was skipped; count it (B6)."""
 
 
 OwnerEffect = Apply | EntryWritten | Serve | Fenced | AppendNoop | Foreign
 
 
 class LogOwner:
-    """The owner's side of B for one ownership, from its fence to a later one.
+    """One ownership of a log, from the owner's fence to a later fence (B).
 
     Args:
         nonce: 16 random bytes in this owner's fence.
-        log_start: the log start offset its reader began at.
+        log_start: log start offset at which the owner began to read.
     """
 
     def __init__(self, nonce: bytes, log_start: Offset) -> None:
@@ -88,7 +88,7 @@ class LogOwner:
 
     @property
     def in_flight(self) -> int:
-        """Entries written and not reported."""
+        """How many entries were written and not yet reported."""
         return len(self._in_flight)
 
     @property
@@ -97,25 +97,25 @@ class LogOwner:
         return self._view.next_offset
 
     def stamp(self, serial: int) -> EntryStamp:
-        """The headers of entry `serial`; only a serving owner writes."""
+        """The epoch and serial in the headers of entry `serial`; only a serving owner writes."""
         assert self.state is OwnerState.SERVING, "writes before its fence or after another's"
         assert self.epoch is not None
         return EntryStamp(self.epoch, serial)
 
     def entry_written(self, serial: int) -> None:
-        """Entry `serial`, above all before it, is on its way to the log."""
+        """Entry `serial`, higher than all serials before, is on its way to the log."""
         assert not self._in_flight or serial > self._in_flight[-1], "serials must grow"
         self._in_flight.append(serial)
 
     def write_failed(self, serial: int) -> list[OwnerEffect]:
-        """The producer gave up on an entry: it may still land (A5)."""
+        """The producer gave up on an entry, which may still arrive in the log (A5)."""
         if self.state is not OwnerState.SERVING or serial not in self._in_flight:
             return []
-        # A later entry on its way decides this one when it is read back; otherwise make one.
+        # Reading a later entry back decides this one; if none is on its way, a no-op is written.
         return [AppendNoop()] if serial == self._in_flight[-1] else []
 
     def fence_read(self, offset: Offset, nonce: bytes) -> list[OwnerEffect]:
-        """A fence was read: our own begins the service, any later one ends it."""
+        """A fence was read: this owner's fence begins the service, any later one ends it."""
         self._view.fence_read(offset)
         if self.state is OwnerState.REPLAYING:
             if nonce != self._nonce:
@@ -128,10 +128,10 @@ class LogOwner:
         return [Fenced(offset)]
 
     def gap_read(self, offset: Offset, log_start: Offset) -> None:
-        """Nothing can be read before `offset`: control records, unless a trim was there (B7).
+        """Skips the offsets up to `offset`, which hold control records or were trimmed (B7).
 
         Raises:
-            LogGapError: as of `EffectiveLog.gap_read`.
+            LogGapError: a trim deleted entries before they were read.
         """
         self._view.gap_read(offset, log_start)
 
@@ -143,16 +143,16 @@ class LogOwner:
     def entry_read(
         self, offset: Offset, stamp: EntryStamp, damage: DecodeError | None = None
     ) -> list[OwnerEffect]:
-        """A stamped entry was read: apply it if effective, and report it if it is ours.
+        """A stamped entry was read: applied if effective, and reported if this owner wrote it.
 
         Args:
-            offset: where it lies.
-            stamp: who wrote it.
-            damage: why its value holds no records; only of an effective entry does that matter.
+            offset: offset of the entry.
+            stamp: epoch and serial of the entry.
+            damage: why the entry's value cannot be decoded; ignored if it is not effective.
 
         Raises:
-            DecodeError: it is effective, and damaged, or bears our epoch and a serial that we did
-                not write.
+            DecodeError: the effective entry is damaged, or has this owner's epoch and a serial
+                that this owner did not write.
         """
         effective = self._view.entry_read(offset, stamp)
         if not effective or self.state is OwnerState.FENCED:
@@ -170,12 +170,12 @@ class LogOwner:
         return [*effects, Apply(stamp.serial), EntryWritten(stamp.serial, offset)]
 
     def replaced(self) -> None:
-        """The reader found a gap, or the partition is taken away: as good as fenced (B3)."""
+        """Ends the service like a fence, after a gap in the log or a revoked partition (B3)."""
         self.state = OwnerState.FENCED
         self._in_flight.clear()
 
     def _passed_over(self) -> list[OwnerEffect]:
-        # What lies behind a later fence is its owner's to judge.
+        # The later owner counts what is behind its fence.
         return [] if self.state is OwnerState.FENCED else [Foreign()]
 
     def _report_below(self, serial: int) -> list[OwnerEffect]:

@@ -1,14 +1,14 @@
-"""The offset index as a link writes it: one bucket grows with each transaction.
+"""The offset index as a link writes it: each transaction extends the newest bucket.
 
 *Source*: docs/protocols H3, H5.
-*Invariants*: within a target incarnation buckets ascend on both sides and do not overlap, numbers
-always ascend; a stretch that follows its predecessor without a gap joins it while the bucket
-then spans at most 10 000 offsets on either side; a bucket that translates nothing any more is
-dropped.
+*Invariants*: within a target incarnation buckets ascend on both sides and do not overlap, and
+numbers always ascend; a stretch that follows the newest bucket without a gap joins that bucket if
+the bucket then spans at most 10 000 offsets on either side; a bucket that translates nothing any
+more is dropped.
 
-A bucket's range on the source never passes 10 000 offsets. Its range on the target can: a stretch
-opens a bucket of its own however far apart its copies lie, and they lie far apart when other
-producers write between the copies of one chunk.
+A bucket's range on the source never exceeds 10 000 offsets. Its range on the target can: a stretch
+opens a new bucket however far apart its copies are, and they are far apart when other producers
+write between the copies of one chunk.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ from stilltide.schemas.replication.positions import Bucket
 from stilltide.schemas.values import EndOffset, Offset
 
 SPAN_MAX = 10_000
-"""Offsets that a bucket grows to on either side before the next bucket is opened."""
+"""Most offsets that a bucket grows to on either side before the next bucket is opened."""
 
 
 class Stretch(NamedTuple):
-    """Offsets of the source that were looked at, and where the copies of the local ones lie.
+    """A range of source offsets that a link has copied, and the range of the copies.
 
     Attributes:
-        source_from: first offset.
-        source_to: end offset.
-        copies: the offsets that their copies lie within on the target; None: nothing was copied.
+        source_from: first offset on the source.
+        source_to: end offset on the source.
+        copies: range of target offsets that contains the copies; None: nothing was copied.
     """
 
     source_from: Offset
@@ -38,7 +38,7 @@ class Stretch(NamedTuple):
 
 
 def extended(newest: Bucket, stretch: Stretch, span_max: int = SPAN_MAX) -> Bucket | None:
-    """The newest bucket with what follows it; None: it belongs into the next one."""
+    """The newest bucket extended by a stretch; None: the stretch belongs into the next bucket."""
     if stretch.source_from != newest.source_to:
         return None
     if stretch.copies is None:
@@ -58,7 +58,7 @@ def following(
     stretch: Stretch,
     holes: Claims,
 ) -> Bucket:
-    """The bucket behind the newest one; without copies it is empty where that one ends."""
+    """A new bucket for a stretch; without copies its target range is empty, at the newest's end."""
     end = 0
     if newest is not None and newest.target_incarnation == target_incarnation:
         end = newest.target_to
@@ -73,7 +73,7 @@ def following(
 
 
 def with_hole(holes: Claims, incarnation: Incarnation, first: int, end: int) -> Claims:
-    """Holes, and `[first, end)` among them, which may be empty; a bounded number of them."""
+    """Holes with `[first, end)` added, which may be empty; the number of intervals is bounded."""
     if first >= end:
         return holes
     hole = {incarnation: intervals.interval(first, end)}
@@ -83,10 +83,11 @@ def with_hole(holes: Claims, incarnation: Incarnation, first: int, end: int) -> 
 def dropped(
     buckets: Mapping[int, Bucket], target_incarnation: bytes, target_log_start: Offset
 ) -> list[int]:
-    """Numbers of buckets that translate nothing any more, ascending; a walk over all of them.
+    """Numbers of buckets that translate nothing any more, ascending; costs a walk over all buckets.
 
-    Those of former target incarnations, and those that end at or below the target's log start,
-    except the last such one of each source incarnation, which says how far it was copied.
+    These are the buckets of former target incarnations, and those that end at or below the
+    target's log start. Of the latter, the last one of each source incarnation stays, because it
+    contains how far that incarnation was copied.
     """
     gone: list[int] = []
     last: dict[bytes, int] = {}

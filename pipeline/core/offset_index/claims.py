@@ -1,7 +1,7 @@
-"""Claims: which records a group has read, whichever cluster it read them on.
+"""Claims: the records that a group has read, on any cluster.
 
-*Source*: docs/protocols I. *Invariants*: an incarnation without intervals is left out, so that equal
-claims are equal values; what is limited says less, never more.
+*Source*: docs/protocols I6. *Invariants*: an incarnation without intervals is left out, so that
+equal claims are equal values; limiting claims only removes records, never adds any.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from stilltide.pipeline.core.offset_index import intervals
 from stilltide.schemas.replication.origins import Claims, Incarnation, Interval, Intervals, Origin
 
 INTERVALS_MAX = 16
-"""Intervals of one incarnation in what is written."""
+"""Most intervals of one incarnation in claims that are written to a topic."""
 
 NO_CLAIMS: Claims = {}
 
 
 def join(*claims: Claims) -> dict[Incarnation, Intervals]:
-    """What any of them claims."""
+    """The records that any of the claims contains."""
     return {
         one: intervals.union(*(each.get(one, ()) for each in claims))
         for one in dict.fromkeys(one for each in claims for one in each)
@@ -24,13 +24,13 @@ def join(*claims: Claims) -> dict[Incarnation, Intervals]:
 
 
 def minus(claims: Claims, taken: Claims) -> dict[Incarnation, Intervals]:
-    """What the first claims and the second does not."""
+    """The records in `claims` that are not in `taken`."""
     left = {one: intervals.minus(held, taken.get(one, ())) for one, held in claims.items()}
     return {one: held for one, held in left.items() if held}
 
 
 def within(claims: Claims, others: Claims) -> bool:
-    """Whether the second claims everything that the first does."""
+    """Whether `others` contain every record of `claims`."""
     return not minus(claims, others)
 
 
@@ -40,14 +40,15 @@ def holds(claims: Claims, origin: Origin) -> bool:
 
 
 def limited(claims: Claims) -> Mapping[Incarnation, Intervals]:
-    """The lowest intervals of each incarnation: a smaller claim is always safe."""
+    """The lowest `INTERVALS_MAX` intervals of each incarnation: a smaller claim is always safe."""
     return {one: held[:INTERVALS_MAX] for one, held in claims.items()}
 
 
 def widened(taken: Claims) -> Mapping[Incarnation, Intervals]:
-    """What must not be claimed, in as few intervals: the gaps between the lowest ones are closed.
+    """Records that must not be claimed, with gaps between the lowest intervals closed.
 
-    The opposite of `limited`: here more is always safe.
+    At most `INTERVALS_MAX` intervals of each incarnation are left. Unlike in `limited`, more
+    records are always safe here.
     """
     found: dict[Incarnation, Intervals] = {}
     for one, held in taken.items():

@@ -1,8 +1,8 @@
 """The offset index of one link into this cluster, for one data partition, as it is read.
 
 *Source*: docs/protocols H3 (F_X), H6.
-*Invariants*: a bucket of another target incarnation than the one asked for is as good as absent;
-what cannot be known without reading the log is said to be so, with the bounds of what to read.
+*Invariants*: buckets of another target incarnation than the one asked for are ignored; where only
+the log can give the answer, the result names the bucket whose copies must be read.
 
 A look-up costs a bisection and one step for each source incarnation.
 """
@@ -19,12 +19,12 @@ from stilltide.schemas.values import ClusterName, EndOffset, Offset
 
 
 class Frontier(NamedTuple):
-    """What was copied below an offset of the target.
+    """The source's records that were copied below an offset of the target.
 
     Attributes:
-        claimed: what certainly lies below it.
-        undecided: the bucket that the offset lies in, None when it lies in none: its copies from
-            that offset on decide how much more of its stretch is below.
+        claimed: records whose copies are certainly below the offset.
+        undecided: bucket whose target range contains the offset, or None; the copies from the
+            offset on decide how much of the bucket's source range is below.
     """
 
     claimed: Claims
@@ -32,7 +32,7 @@ class Frontier(NamedTuple):
 
 
 class OffsetIndex:
-    """Buckets of one link; feeds on the positions partition in log order.
+    """The buckets of one link, from the records of the positions partition in log order.
 
     Args:
         source: the cluster that the link copies from.
@@ -41,12 +41,12 @@ class OffsetIndex:
     def __init__(self, source: ClusterName) -> None:
         self.source = source
         self.buckets: dict[int, Bucket] = {}
-        self.version = 0  # of what it says
+        self.version = 0  # raised by each change
         self._numbers: dict[bytes, list[int]] = {}  # by target incarnation, ascending
         self._sources: Counter[Incarnation] = Counter()
 
     def bucket_read(self, number: int, bucket: Bucket | None) -> None:
-        """A record of the positions partition; None is a tombstone."""
+        """Takes a record of the positions partition; None is a tombstone."""
         before = self.buckets.get(number)
         if before == bucket:
             return
@@ -63,11 +63,11 @@ class OffsetIndex:
 
     @property
     def newest(self) -> Bucket | None:
-        """The bucket that says how far the link has copied."""
+        """The bucket with the highest number, whose source range ends at the link's position."""
         return self.buckets[max(self.buckets)] if self.buckets else None
 
     def source_incarnations(self) -> set[Incarnation]:
-        """Whatever was copied from, as far as it is still known."""
+        """The source incarnations that any bucket names."""
         return {one for one, count in self._sources.items() if count}
 
     def incarnation(self, bucket: Bucket) -> Incarnation:
@@ -80,7 +80,7 @@ class OffsetIndex:
         return in_stretch and origin.incarnation == self.incarnation(bucket)
 
     def frontier(self, target_incarnation: bytes, offset: int) -> Frontier:
-        """F_X: what of the source was copied below `offset` of the target."""
+        """F_X: the source's records that were copied below `offset` of the target."""
         numbers = self._numbers.get(target_incarnation, [])
         behind = bisect_right(numbers, offset, key=lambda one: self.buckets[one].target_to)
         ends: dict[Incarnation, int] = {}
@@ -98,7 +98,7 @@ class OffsetIndex:
         return Frontier(claims.minus(claimed, holes), undecided)
 
     def completed(self, found: Frontier, copied_to: int) -> Claims:
-        """A frontier once it is known that the undecided stretch is below up to `copied_to`."""
+        """The claims of a frontier whose undecided bucket was copied up to `copied_to` below it."""
         bucket = found.undecided
         if bucket is None:
             return found.claimed
@@ -114,7 +114,7 @@ class OffsetIndex:
     def from_source(
         self, source_incarnation: bytes, target_incarnation: bytes, offset: Offset
     ) -> Bucket | None:
-        """The first bucket whose stretch reaches past `offset` of the source; None: not copied."""
+        """The first bucket whose source range ends above `offset`; None: not copied yet."""
         numbers = [
             number
             for number in self._numbers.get(target_incarnation, [])
@@ -124,12 +124,12 @@ class OffsetIndex:
         return self.buckets[numbers[at]] if at < len(numbers) else None
 
     def copied_end(self, target_incarnation: bytes) -> EndOffset:
-        """The end of the last copy that it knows of on the target."""
+        """The end of the last bucket's target range; 0 without buckets of the incarnation."""
         numbers = self._numbers.get(target_incarnation)
         return self.buckets[numbers[-1]].target_to if numbers else EndOffset(0)
 
     def _last_of_each(self, numbers: list[int], end: int) -> Iterator[int]:
-        """Of `numbers[:end]`, the last of each source incarnation: each fills one run of them."""
+        """Of `numbers[:end]`, the last one of each source incarnation, whose numbers are a run."""
         at = 0
         while at < end:
             incarnation = self.buckets[numbers[at]].source_incarnation

@@ -1,7 +1,7 @@
 """Sets of offsets as few intervals: union, difference, size, membership.
 
-*Source*: docs/protocols I (claims). *Invariants*: intervals `[first, end)` ascend, none is empty, no
-two touch, so that equal sets are equal values. Each operation costs a walk, membership a bisection.
+*Source*: docs/protocols I6. *Invariants*: intervals `[first, end)` ascend, none is empty, no two
+touch, so that equal sets are equal values. Each operation costs a walk, membership a bisection.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,7 @@ NOTHING: Intervals = ()
 
 
 def interval(first: int, end: int) -> Intervals:
-    """`[first, end)` alone; nothing when it is empty."""
+    """The set of the one interval `[first, end)`, or the empty set."""
     return (Interval(Offset(first), EndOffset(end)),) if first < end else NOTHING
 
 
@@ -24,7 +24,7 @@ def below(end: int) -> Intervals:
 
 
 def union(*sets: Iterable[Interval]) -> Intervals:
-    """What is in any of them."""
+    """The offsets that are in any of the sets."""
     found: list[Interval] = []
     for first, end in sorted(one for intervals in sets for one in intervals):
         if found and first <= found[-1].end:
@@ -35,7 +35,7 @@ def union(*sets: Iterable[Interval]) -> Intervals:
 
 
 def minus(intervals: Intervals, taken: Intervals) -> Intervals:
-    """What is in the first but not in the second."""
+    """The offsets in `intervals` that are not in `taken`."""
     found: list[Interval] = []
     for first, end in intervals:
         at: int = first

@@ -1,1 +1,1 @@
-"""What a reader of coordinated records may see, and when (D)."""
+"""Which coordinated records a reader may see, and when (D)."""

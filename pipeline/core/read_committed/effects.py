@@ -1,6 +1,6 @@
-"""What the read-committed machine asks of its driver, and what it tells about itself.
+"""Effects and figures of the read-committed filter.
 
-*Source*: docs/protocols D1, D2, D7. A list of effects is carried out in its order.
+*Source*: docs/protocols D1, D2, D7. The driver carries out a list of effects in its order.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Deliver(Generic[P]):
-    """Hand these payloads to the application, in this order.
+    """Effect: hand these payloads to the application, in this order.
 
     Attributes:
-        payloads: visible records in offset order; empty when only hidden ones were passed.
-        position: everything below it has been handed over or is withheld for good; it may be
+        payloads: payloads of visible records in offset order; empty if all records were hidden.
+        position: end offset of the records that are delivered or withheld for good; may be
             committed once the application has the payloads.
     """
 
@@ -28,16 +28,16 @@ class Deliver(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class PauseFetching:
-    """Stop fetching the partition; what is under way already may still be fed (D7)."""
+    """Effect: stop fetching the partition; records already fetched may still be fed (D7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeFetching:
-    """Fetch the partition again."""
+    """Effect: fetch the partition again."""
 
 
 class Reason(Enum):
-    """Why no application will see a record although it did not abort, as far as is known."""
+    """Why a record is withheld although its transaction is not known to have aborted."""
 
     LATE = "late: at or past the end of its committed transaction"
     MALFORMED = "its `txn` header is malformed"
@@ -46,12 +46,12 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """Report a record that no application will see although it did not abort.
+    """Effect: report a record that is withheld although its transaction did not abort.
 
     Attributes:
-        offset: where it lies.
-        reason: why (D1, D4).
-        txn: its transaction; None: the header is malformed.
+        offset: offset of the record.
+        reason: why the record is withheld (D1, D4).
+        txn: transaction of the record; None: the header is malformed.
     """
 
     offset: Offset
@@ -64,7 +64,7 @@ Effect: TypeAlias = Deliver[P] | PauseFetching | ResumeFetching | Withheld
 
 
 class Undecided(NamedTuple):
-    """The record a partition stands at: no outcome of its transaction is known (D2)."""
+    """The first undecided record of a partition: its transaction has no known outcome (D2)."""
 
     offset: Offset
     txn: TxnId
@@ -72,18 +72,18 @@ class Undecided(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Counts of one partition since its machine began.
+    """Counts of one partition since its filter began.
 
     Attributes:
-        delivered: records handed over.
+        delivered: records handed over to the application.
         hidden: records of aborted transactions.
         late: records at or past the end offset of their committed transaction.
-        malformed: records withheld for their `txn` header.
-        lost: records that left the log before they could be decided.
-        waiting: records held at and behind the undecided one.
-        outcomes: transactions whose outcome is held because no snapshot tells it.
-        position: what `Deliver` said last.
-        undecided: the record it stands at, None when it stands at none.
+        malformed: records withheld because of their `txn` header.
+        lost: records whose transaction's outcome cannot be known any more (D4).
+        waiting: records held from the first undecided one on.
+        outcomes: transactions whose outcome is held because the snapshot does not contain it.
+        position: position of the last `Deliver`.
+        undecided: first undecided record; None when there is none.
         skipped: records that the group has read on another cluster (I11).
     """
 

@@ -6,13 +6,14 @@
 - D1 A record is delivered iff its transaction committed and it lies below the marker's end offset.
 - D2 Delivery is in offset order and never passes a record whose outcome is unknown.
 - D3 A record without transaction is delivered as soon as everything before it is decided.
-- D4 What no marker tells, a snapshot tells; it is taken up once all that is held lies at or past
-  its F. What could not be decided by then, markers read to their end, is reported as lost.
+- D4 A snapshot decides records whose transaction has no marker any more. A newer snapshot is used
+  once every waiting record is at or past its F. Records below its F that are undecided when all
+  markers are read are reported as lost.
 - D5 Records, markers and snapshots may come in any order relative to each other.
 - D7 Records behind an undecided one are kept, never dropped; fetching is paused at a limit.
 
-An outcome is forgotten once the snapshot tells it: held is one dict entry of about 150 bytes for
-each transaction that has ended above the snapshot's M.
+An outcome is forgotten once the snapshot contains it. Memory is one dict entry of about 150 bytes
+for each transaction that has ended above the snapshot's M.
 
 *Refuses*: to guess an outcome, in either direction, and a marker that contradicts an earlier one
 or the snapshot.
@@ -40,26 +41,26 @@ from stilltide.schemas.values import EndOffset, Offset, TxnId
 P = TypeVar("P")
 
 MALFORMED = b""
-"""Stands for the transaction of a record whose `txn` header is malformed."""
+"""Used as the transaction of a record whose `txn` header is malformed."""
 
 _ABORTED = -1
-"""The end offset of an aborted transaction: every record lies at or past it."""
+"""The end offset of an aborted transaction: every record is at or past it."""
 _LOST = -2
-"""Likewise, of a transaction whose records left the log before they were decided."""
+"""The end offset of a transaction whose outcome cannot be known any more (D4)."""
 _UNKNOWN_HEADER = -3
-"""Likewise, of what is no transaction at all."""
+"""The end offset of `MALFORMED`."""
 
 _TOLD_MAX = 10_000
 _ids_of = struct.Struct(">QQ").unpack  # a third of what `TxnId.from_bytes` takes
 
 
 class PartitionFilter(Generic[P]):
-    """Feeds on the records, markers and snapshots of one partition; says what to deliver.
+    """Takes the records, markers and snapshots of one partition, and decides what to deliver.
 
     Args:
         position: offset of the first record that may be fed, >= 0.
-        waiting_max: records held at and behind an undecided one before fetching pauses, >= 1; it
-            resumes at half of that. Records under way when it pauses come on top.
+        waiting_max: records held from an undecided one on before fetching pauses, >= 1; fetching
+            resumes at half of that. Records already fetched at the pause may exceed the limit.
     """
 
     def __init__(self, *, position: Offset, waiting_max: int) -> None:
@@ -73,7 +74,7 @@ class PartitionFilter(Generic[P]):
         self._snapshot: SnapshotView | None = None
         self._newer: SnapshotView | None = None
         self._max_read_position: int = 0  # of the snapshot
-        self._told: dict[bytes, int] = {}  # what the snapshot says of some transactions
+        self._told: dict[bytes, int] = {}  # cached end offsets by the snapshot's answer
         self._lost_below = 0
         self._withheld: list[Withheld] = []
         self._paused = False
@@ -85,9 +86,9 @@ class PartitionFilter(Generic[P]):
         """Takes records just read, in offset order.
 
         Args:
-            offsets: of the records.
-            txns: the 16 bytes of each `txn` header, None without, or `MALFORMED`.
-            payloads: what is delivered of the records.
+            offsets: offset of each record.
+            txns: the 16 bytes of each `txn` header, None without header, or `MALFORMED`.
+            payloads: for each record, what is delivered to the application.
         """
         if not offsets:
             return []
@@ -109,10 +110,10 @@ class PartitionFilter(Generic[P]):
     def read_again(
         self, records: Iterable[tuple[int, bytes | None, P]]
     ) -> tuple[list[P], EndOffset | None]:
-        """The visible ones among records below `position` that were read once more.
+        """The visible ones among records below `position` that are read a second time.
 
-        None of them may have left the log since. Stops at one that nothing decides any more, or
-        not yet, and returns its offset; else None.
+        All of these records must still be in the log. Stops at the first record that is undecided
+        or cannot be decided any more, and returns that record's offset; else None.
         """
         visible: list[P] = []
         for offset, txn, payload in records:
@@ -128,7 +129,7 @@ class PartitionFilter(Generic[P]):
         return visible, None
 
     def end_reached(self, end_offset: EndOffset) -> list[Effect[P]]:
-        """Takes note that no readable record lies below `end_offset` that was not fed."""
+        """Takes note that every readable record below `end_offset` was fed."""
         if end_offset <= self._read_to:
             return []
         self._read_to = end_offset
@@ -139,14 +140,14 @@ class PartitionFilter(Generic[P]):
     ) -> list[Effect[P]]:
         """Takes the outcome of a transaction on this partition; a repeat changes nothing.
 
-        A commit has an end offset; an abort hides every record, wherever it lies.
+        A commit has an end offset; an abort hides every record, whatever its offset.
 
         Raises:
-            MarkerConflictError: another outcome of it, or another end offset, is known.
+            MarkerConflictError: another outcome or end offset of the transaction is known.
         """
         outcome = _ABORTED
         if committed:
-            assert end_offset is not None, "a commit says where it ends"
+            assert end_offset is not None, "a commit has an end offset"
             outcome = int(end_offset)
         known = self._outcomes.setdefault(txn, outcome)
         if known != outcome:
@@ -160,18 +161,19 @@ class PartitionFilter(Generic[P]):
         return self._effects(visible) if decides else []
 
     def snapshot_read(self, snapshot: SnapshotView) -> list[Effect[P]]:
-        """Takes a snapshot that is newer than those before; of the same topic (E8).
+        """Takes a newer snapshot of the same topic (E8).
 
         Raises:
-            MarkerConflictError: a marker said that a transaction committed, and it says aborted.
+            MarkerConflictError: the snapshot's aborted set holds a transaction whose marker is a
+                commit.
         """
         self._newer = snapshot
         return self._effects([])
 
     def markers_read_to_end(self) -> list[Effect[P]]:
-        """Takes note that every marker written before the newest snapshot was read has been read.
+        """Takes note that all markers are read that existed when the newest snapshot was read.
 
-        What is still undecided below that snapshot's F is then reported as lost (D4).
+        Records below that snapshot's F that are still undecided are reported as lost (D4).
         """
         if self._newer is None:
             return []
@@ -180,22 +182,22 @@ class PartitionFilter(Generic[P]):
 
     @property
     def snapshot(self) -> SnapshotView | None:
-        """The one in use."""
+        """The snapshot in use; None: none yet."""
         return self._snapshot
 
     @property
     def newer_snapshot(self) -> SnapshotView | None:
-        """The one that waits until nothing held lies below its F."""
+        """The snapshot that will be used once no waiting record is below its F."""
         return self._newer
 
     @property
     def position(self) -> EndOffset:
-        """Everything below it was delivered or is withheld for good; never past an undecided."""
+        """End offset of the records that were delivered or withheld for good (D2)."""
         return EndOffset(self._waiting[0][0] if self._waiting else self._read_to)
 
     @property
     def undecided(self) -> Undecided | None:
-        """The record it stands at."""
+        """The first undecided record, in front of which delivery stops."""
         if not self._waiting:
             return None
         offset, txn, _ = self._waiting[0]
@@ -218,10 +220,10 @@ class PartitionFilter(Generic[P]):
         )
 
     def _are_visible(self, last_offset: int, txns: Iterable[bytes | None]) -> bool:
-        """Whether all of these records surely are; False: look closer.
+        """Whether all of these records are surely visible; False: `_decide` must look at each.
 
-        Most of a long history, which a snapshot tells, is; it costs one look for each transaction,
-        not for each record. So is all that is in none.
+        True for records without transaction, and for most of a long history below the snapshot's
+        M, at the cost of one look-up for each transaction instead of each record.
         """
         is_told = last_offset < self._max_read_position
         for txn in set(txns):
@@ -257,7 +259,7 @@ class PartitionFilter(Generic[P]):
         return passed, visible
 
     def _unmarked(self, offset: int, txn: bytes) -> int | None:
-        """D4: an end offset that decides a record without outcome; None: undecided."""
+        """D4: the end offset that decides a record without a marker; None: undecided."""
         if self._snapshot is not None:
             end_offset = self._told.get(txn)
             if end_offset is None:

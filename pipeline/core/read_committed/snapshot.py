@@ -1,4 +1,4 @@
-"""What the read-committed machine asks of a snapshot of aborted transactions.
+"""The part of a snapshot of aborted transactions that the read-committed filter uses.
 
 *Source*: docs/protocols D4.
 """
@@ -9,22 +9,22 @@ from stilltide.schemas.values import EndOffset
 
 
 class SnapshotView(Protocol):
-    """Which records are hidden, and up to where that is all there is to know."""
+    """Which records of a data partition are hidden, from F up to M."""
 
     @property
     def max_read_position(self) -> EndOffset:
-        """Every transaction with a record below it has ended, and is accounted for (M)."""
+        """M: every transaction with a record below this offset has ended and is accounted for."""
         ...
 
     @property
     def valid_from(self) -> EndOffset:
-        """It decides nothing below: those records have left the log (F)."""
+        """F: the snapshot decides no record below this offset, for those have left the log."""
         ...
 
     def hides(self, coordinator: int, sequence: int) -> bool:
-        """Whether records of this transaction are hidden wherever they lie, at or past F."""
+        """Whether every record of this transaction at or past F is hidden."""
         ...
 
     def holds(self, coordinator: int, sequence: int) -> bool:
-        """Whether it says of this very transaction that it aborted."""
+        """Whether the aborted set holds this very transaction."""
         ...

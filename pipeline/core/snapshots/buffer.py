@@ -1,11 +1,11 @@
-"""A snapshot writer's knowledge of one data partition, and the snapshots it makes of it.
+"""A snapshot writer's state of one data partition, and the snapshots made of that state.
 
 *Source*: docs/protocols E1, E2, E5, E8.
-*Invariants*: M never goes back while the topic is the same, and never passes what a probe proved;
-an aborted id leaves only below a floor; a marker counts as absorbed only by a snapshot that was
+*Invariants*: M never goes back while the topic is the same, and never exceeds what a probe proved;
+an aborted id is removed only below a floor; a marker counts as absorbed only by a snapshot that was
 written.
 
-Refuses: an abort whose transaction committed, as far as it can tell.
+Refuses: a commit of a transaction whose abort is known.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,13 +32,13 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class DataPosition(NamedTuple):
-    """A data partition as a probe found it; all of it belongs to `topic_id` (E8).
+    """A data partition's offsets as a probe read them, all of the topic `topic_id` (E8).
 
     Attributes:
         topic_id: Kafka topic id, the same before and after the offsets were read.
-        log_start: offset of its first record.
-        last_stable_offset: no open native transaction has a record below it.
-        end_offset: behind the last record that is committed to the log (high watermark).
+        log_start: offset of the first record.
+        last_stable_offset: end offset below which no native transaction is open.
+        end_offset: high watermark.
     """
 
     topic_id: bytes
@@ -48,12 +48,12 @@ class DataPosition(NamedTuple):
 
 
 class TransactionBuffer:
-    """One data partition.
+    """Markers, aborted ids and M of one data partition.
 
     Args:
         data: the data partition.
-        floors: of a data partition without snapshot (E8).
-        part_bytes_max: of a sealed part's ids.
+        floors: floors of a data partition that has no snapshot (E8).
+        part_bytes_max: most bytes of the ids of a sealed part.
     """
 
     def __init__(self, data: TopicPartition, *, floors: Floors, part_bytes_max: int) -> None:
@@ -67,10 +67,10 @@ class TransactionBuffer:
         self._valid_from = EndOffset(0)
         self._pairs = TrimPairs()
         self._durable: SnapshotEnd | None = None
-        self._durable_ids = 0  # in its parts and its end
+        self._durable_ids = 0  # ids in the durable snapshot's parts and end
         self._commits = PendingCommits()  # above the durable position
         self._foreign: Offset | None = None  # first COMMIT of another topic id, before the probe
-        self._foreign_new: Offset | None = None  # likewise, since the probe began
+        self._foreign_new: Offset | None = None  # first such COMMIT since the probe began
         self._probe_from = Offset(0)  # markers below it were read before the probe began
         self._aborts_from: Offset | None = None  # first ABORT that no snapshot holds
 
@@ -83,7 +83,7 @@ class TransactionBuffer:
         *,
         part_bytes_max: int,
     ) -> "TransactionBuffer":
-        """What a durable snapshot says; `parts` are its sealed parts in order."""
+        """The state that a durable snapshot holds; `parts` are its sealed parts in order."""
         made = cls(data, floors=end.floors, part_bytes_max=part_bytes_max)
         made.max_read_position, made._topic_id = end.max_read_position, end.topic_id
         made._valid_from, made._pairs = end.floors_valid_from, TrimPairs(end.pairs)
@@ -95,7 +95,7 @@ class TransactionBuffer:
 
     @property
     def uncovered_from(self) -> Offset | None:
-        """Offset of the first marker that its last snapshot has not absorbed (K)."""
+        """K: offset of the first marker that the last snapshot has not absorbed."""
         return _lowest(
             self._commits.first_above(self._durable_position),
             self._foreign,
@@ -105,12 +105,12 @@ class TransactionBuffer:
 
     @property
     def at_rest(self) -> bool:
-        """Whether another probe would find nothing to do, as far as is known here."""
+        """Whether the last snapshot has absorbed every marker read, and the topic exists."""
         return self.missing_since_ms is None and self.uncovered_from is None
 
     @property
     def summary(self) -> SnapshotSummary | None:
-        """What its last snapshot says; None when there is none, or the topic is not there."""
+        """A summary of the last snapshot; None without snapshot, or while the topic is missing."""
         end = self._durable
         if end is None or self.missing_since_ms is not None:
             return None
@@ -118,27 +118,27 @@ class TransactionBuffer:
 
     @property
     def is_blank(self) -> bool:
-        """Whether neither a marker nor a snapshot has said anything of it yet."""
+        """Whether no marker and no snapshot of the data partition has been read."""
         return self._durable is None and self._topic_id is None
 
     def missed(self, now_ms: int) -> int:
-        """The topic is not there; for how many milliseconds every probe has found that."""
+        """The probe found no such topic; returns since how many milliseconds probes find none."""
         if self.missing_since_ms is None:
             self.missing_since_ms = now_ms
         return now_ms - self.missing_since_ms
 
     @property
     def durable_keys(self) -> list[bytes]:
-        """Keys with a value in the topic: end, then parts."""
+        """Keys of the durable snapshot in txn-snapshots: its end, then its parts."""
         if self._durable is None:
             return []
         return [end_key(self.data), *self._parts.durable_keys]
 
     def marker_read(self, offset: Offset, marker: Marker) -> bool:
-        """Takes a marker; False when it says nothing new.
+        """Takes a marker; returns False if the marker changes nothing.
 
         Raises:
-            MarkerConflictError: a commit of what is known to have aborted.
+            MarkerConflictError: a commit of a transaction that is known to have aborted.
             DecodeError: a marker that no coordinator writes.
         """
         coordinator, sequence = marker.txn
@@ -157,7 +157,7 @@ class TransactionBuffer:
         return news
 
     def probe_begins(self, position: Offset) -> None:
-        """The data partition is read from now on, every marker below `position` was before."""
+        """A probe begins: every marker below `position` was read before the data partition is."""
         self._probe_from = position
         self._foreign = _lowest(self._foreign, self._foreign_new)
         self._foreign_new = None
@@ -169,16 +169,16 @@ class TransactionBuffer:
         low_watermarks: Floors,
         position: Offset,
     ) -> list[SnapshotRecord]:
-        """A snapshot after a complete probe: its records in order.
+        """Makes a snapshot after a complete probe; returns its records in order.
 
-        No records when the last one says the same. It counts as durable from now on: a writer whose
-        write does not succeed is over.
+        There are no records if the last snapshot has the same content. The snapshot counts as
+        durable from now on, because a failed write ends the writer.
 
         Args:
-            found: what the probe read first.
-            open_there: what its barriers say is open on this data partition.
-            low_watermarks: those of a probe that was complete before this one began (E5).
-            position: every marker below it has been read.
+            found: offsets that the probe read first.
+            open_there: transactions that are open on this data partition, by the barriers.
+            low_watermarks: low watermarks of a probe that was complete before this one began (E5).
+            position: offset below which every marker has been read.
         """
         self._advance(found, open_there)
         self._trim(found, low_watermarks)
@@ -195,7 +195,7 @@ class TransactionBuffer:
         return self._records(end)
 
     def first_end(self, position: Offset) -> list[SnapshotRecord]:
-        """A snapshot that proves nothing, but keeps the floors; none if there is one already."""
+        """A first snapshot with M at 0, which keeps the floors; no records if there is one."""
         if self._durable is not None or self._topic_id is None:
             return []
         self._durable = SnapshotEnd(
@@ -213,7 +213,7 @@ class TransactionBuffer:
 
     @property
     def _durable_position(self) -> int:
-        """M of the durable snapshot, as an offset of the topic as it is known now (E8)."""
+        """M of the durable snapshot; 0 if that belongs to a former topic of the name (E8)."""
         durable = self._durable
         if durable is None or durable.topic_id != self._topic_id:
             return 0
@@ -247,7 +247,7 @@ class TransactionBuffer:
         if found.topic_id != self._topic_id:
             self._recreated(found.topic_id)
         if self._foreign is not None:
-            # Their records, if they are of this topic, lay below its end when that was read (E8).
+            # Records of these commits, if in this topic, were below the end offset read (E8).
             self._commits.add(self._foreign, found.end_offset)
             self._foreign = None
         proved = int(found.last_stable_offset)
@@ -257,17 +257,18 @@ class TransactionBuffer:
         self.max_read_position = EndOffset(max(self.max_read_position, proved))
 
     def _recreated(self, topic_id: bytes) -> None:
-        """E8: offsets of the former topic mean nothing; ids and floors stay."""
+        """E8: drops the offsets of the former topic; ids and floors stay."""
         self._topic_id = topic_id
         self.max_read_position = self._valid_from = EndOffset(0)
         self._pairs = TrimPairs()
         self._foreign = _lowest(self._foreign, self._commits.take_first())
         if self._foreign is not None:
-            # Some of them may have been read after the probe began; the next one absorbs those.
+            # Some of these commits may have been read after the probe began: the next probe
+            # absorbs them.
             self._foreign_new = _lowest(self._foreign_new, self._probe_from)
 
     def _trim(self, found: DataPosition, low_watermarks: Floors) -> None:
-        """E5: raises floors, and drops what lies below them."""
+        """E5: raises floors, and drops the ids below them."""
         self._pairs.add(found.end_offset, low_watermarks)
         for pair in self._pairs.matured(found.log_start):
             self.aborted.raise_floors(pair.floors)
@@ -290,7 +291,7 @@ class TransactionBuffer:
         )
 
     def _says_the_same(self, end: SnapshotEnd) -> bool:
-        """Whether the last snapshot is as good; newer pairs matter while ids are held (E5)."""
+        """Whether the last snapshot has the same content; pairs count while ids are held (E5)."""
         held = self._durable
         if held is None:
             return False

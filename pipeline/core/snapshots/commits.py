@@ -1,21 +1,21 @@
-"""Where the first commit marker lies that a max read position does not cover yet.
+"""The offset of the first commit marker that a max read position M does not cover yet.
 
 *Source*: docs/protocols E2 (a COMMIT is absorbed only when its end offset is at or below M).
-*Invariants*: the answer is never above the true one; it may be lower once commits were joined.
+*Invariants*: the answer is never above the true offset; it may be lower after commits were joined.
 """
 
 from collections.abc import Iterable
 from itertools import pairwise
 
 STEPS_MAX = 1000
-"""Kept of one data partition, however many transactions commit behind one that stays open."""
+"""Most commits kept for one data partition; beyond, neighbouring commits are joined."""
 
 
 class PendingCommits:
-    """A staircase: marker offsets and end offsets, both growing.
+    """Pairs of marker offset and end offset, both ascending.
 
-    A commit behind another one that ends at or past it is covered later or together with it, so
-    the other one alone says where the first uncovered marker lies.
+    A commit is left out if a commit with a lower marker offset has the same or a higher end
+    offset: M covers the other one no earlier, so the first uncovered marker stays the same.
     """
 
     def __init__(self) -> None:
@@ -40,20 +40,20 @@ class PendingCommits:
         self._steps = [step for step in self._steps if step[1] > max_read_position]
 
     def take_first(self) -> int | None:
-        """Forgets all of them; the offset of the first one."""
+        """Forgets all commits; returns the marker offset of the first one."""
         first = self._steps[0][0] if self._steps else None
         self._steps = []
         return first
 
     def _join(self) -> None:
-        """Half as many: of two neighbours the lower marker and the higher end."""
+        """Joins each two neighbours to one, with the lower marker and the higher end."""
         last = self._steps[-1:] if len(self._steps) % 2 else []
         joined = [(low[0], high[1]) for low, high in list(pairwise(self._steps))[::2]]
         self._steps = joined + last
 
 
 def _staircase(steps: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Of steps by offset, those that end higher than every one before."""
+    """Of steps by offset, those whose end is higher than every end before."""
     kept: list[tuple[int, int]] = []
     for step in steps:
         if not kept or kept[-1][1] < step[1]:

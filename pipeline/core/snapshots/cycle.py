@@ -16,16 +16,16 @@ class Cycle:
     """How far a probe has come; its steps follow one another.
 
     Attributes:
-        probe: its name.
-        partitions: what is to be written.
-        requests: those it serves.
-        retry_ms: when the step is taken again that nobody answered.
-        found: the data partitions, read first; None until then.
+        probe: id of the probe.
+        partitions: data partitions that get a snapshot.
+        requests: data partition of each request that the probe serves, by request number.
+        retry_ms: when the present step is repeated if no answer comes.
+        found: offsets of the data partitions, which are read first; None until then.
         waiting: coordinators whose barriers have not been read.
-        barriers: those that have.
-        end_asked: the marker partition's end is being read, after the last barrier.
-        marker_end: what it was; markers are read up to there.
-        covered_to: K* once the write that is under way is durable; None before.
+        barriers: barriers that were read.
+        end_asked: whether the marker partition's end was asked for, after the last barrier.
+        marker_end: end offset up to which markers are read; None until it is known.
+        covered_to: K* after the write that is under way; None before the write.
     """
 
     probe: Probe
@@ -45,17 +45,17 @@ class Cycle:
         return self.found is not None and not self.waiting
 
     def barrier_read(self, barrier: Barrier) -> None:
-        """Takes a barrier; one of another probe says nothing about this one."""
+        """Takes a barrier; a barrier of another probe is ignored."""
         if barrier.probe == self.probe and barrier.coordinator in self.waiting:
             self.waiting.remove(barrier.coordinator)
             self.barriers.append(barrier)
 
     def low_watermarks(self) -> dict[int, int]:
-        """By coordinator, as the barriers say."""
+        """The low watermark of each coordinator, from the barriers."""
         return {one.coordinator: one.low_watermark for one in self.barriers}
 
     def open_on(self) -> dict[TopicPartition, list[OpenTransactions]]:
-        """What had registered before the probe and not ended, by data partition."""
+        """The transactions registered before the probe and not ended, by data partition."""
         found: dict[TopicPartition, list[OpenTransactions]] = {}
         for barrier in self.barriers:
             for one in barrier.open:

@@ -1,4 +1,4 @@
-"""What the snapshot writer asks of its driver. A list of effects is carried out in its order.
+"""Effects of the snapshot writer. The driver carries out a list of effects in its order.
 
 *Source*: docs/protocols E1, E3.
 """
@@ -13,15 +13,15 @@ from stilltide.schemas.values import Offset, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ReadPositions:
-    """Read data partitions first, then the log ends of all coordinators; report `positions_read`.
+    """Effect: read data partitions, then the log ends of all coordinators; report `positions_read`.
 
-    Both are read from now on, one after the other (E1). A partition is reported with the topic id
-    it had before and after its offsets were read, else not yet; one that the cluster does not have
-    is left out of the report.
+    Both are read after this effect, in this order (E1). A partition's topic id must be the same
+    before and after its offsets are read; otherwise they are read again. The report leaves out
+    partitions that the cluster does not have.
 
     Attributes:
-        counter: of the probe.
-        partitions: what to read.
+        counter: counter of the probe.
+        partitions: data partitions to read.
     """
 
     counter: int
@@ -30,9 +30,9 @@ class ReadPositions:
 
 @dataclass(frozen=True, slots=True)
 class AskBarriers:
-    """Ask these coordinators for a barrier in this marker partition; nothing is reported.
+    """Effect: ask these coordinators for a barrier in this marker partition.
 
-    The barriers come back among the markers. Asked again until they do.
+    Nothing is reported: the barriers come among the markers. The effect is repeated until then.
     """
 
     probe: Probe
@@ -41,17 +41,17 @@ class AskBarriers:
 
 @dataclass(frozen=True, slots=True)
 class ReadMarkerEnd:
-    """Read the end offset of the marker partition, from now on; report `marker_end_read`."""
+    """Effect: read the marker partition's end offset, from now on; report `marker_end_read`."""
 
     counter: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshots:
-    """Write these records in one native Kafka transaction, in this order (E3).
+    """Effect: write these records in one native transaction, in this order (E3).
 
-    Report `snapshots_written` when it is committed. If it is not, or nobody knows, this writer is
-    over: another one begins, with recovery.
+    Report `snapshots_written` after the commit. If the commit fails or its outcome is unknown, this
+    writer ends, and another one begins with recovery.
     """
 
     counter: int
@@ -60,14 +60,17 @@ class WriteSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class TrimMarkers:
-    """Delete the markers below this offset; durable snapshots have absorbed them. May fail."""
+    """Effect: delete the markers below this offset, which durable snapshots have absorbed.
+
+    A failure does no harm.
+    """
 
     before: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotsTaken:
-    """These requests are served: durable snapshots say what was true after each of them."""
+    """Effect: answer these requests; durable snapshots come from a probe that began after them."""
 
     requests: Sequence[int]
 

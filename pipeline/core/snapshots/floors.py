@@ -1,9 +1,10 @@
-"""When an aborted id is needed no more: floors, and the pairs that become floors.
+"""When an aborted id is not needed any more: floors, and the pairs that become floors.
 
 *Source*: docs/protocols E5.
 *Invariants*: a pair's low watermarks were known before its end offset was read, so every record of
-a sequence below them lies below that end offset, or is a zombie's. The end offset is the high
-watermark: a record may lie above the last stable offset, which an open native transaction holds.
+a sequence below them is below that end offset, or was written after its transaction had ended. The
+end offset is the high watermark, because an open native transaction holds back the last stable
+offset, and records may be above that.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from stilltide.schemas.snapshots.snapshots import Floors, TrimPair
 from stilltide.schemas.values import EndOffset
 
 PAIRS_MAX = 32
-"""Kept of one data partition; what is dropped in between only delays the trimming."""
+"""Most pairs kept for one data partition; a dropped inner pair only delays the trimming."""
 
 
 def raised(floors: dict[int, int], by: Floors) -> None:
@@ -32,11 +33,11 @@ class TrimPairs:
         return bool(self._pairs)
 
     def as_tuple(self) -> tuple[TrimPair, ...]:
-        """What an end holds."""
+        """The pairs as a snapshot's end holds them."""
         return tuple(self._pairs)
 
     def add(self, end_offset: EndOffset, low_watermarks: Floors) -> None:
-        """A pair whose low watermarks were known before its end offset was read."""
+        """Adds a pair; its low watermarks were known before its end offset was read."""
         if not low_watermarks:
             return
         if self._pairs and self._pairs[-1].end_offset >= end_offset:
@@ -47,13 +48,13 @@ class TrimPairs:
             self._thin()
 
     def matured(self, log_start: EndOffset) -> list[TrimPair]:
-        """Takes out the pairs whose records have all left the log."""
+        """Removes and returns the pairs whose end offset is at or below the log start."""
         count = sum(pair.end_offset <= log_start for pair in self._pairs)
         taken, self._pairs = self._pairs[:count], self._pairs[count:]
         return taken
 
     def _thin(self) -> None:
-        """Drops the inner pair that stands closest between its neighbours."""
+        """Drops the inner pair whose two neighbours are closest to each other."""
         offsets = [pair.end_offset for pair in self._pairs]
         inner = range(1, len(offsets) - 1)
         del self._pairs[min(inner, key=lambda at: offsets[at + 1] - offsets[at - 1])]

@@ -1,11 +1,11 @@
-"""What a partition of txn-snapshots says, read from any legal state of a compacted topic.
+"""The snapshots in a partition of txn-snapshots, read at any state of its compaction.
 
-*Source*: docs/protocols D4, E2-E4, E8. One function for its three users: the snapshot writer, the
-reader of a subscription, and Spark.
-*Invariants*: a snapshot is an end and exactly the parts that it names, checksums included; what is
-read up to a last stable offset is whole or says that it is not, since compaction may run ahead.
+*Source*: docs/protocols D4, E2-E4, E8. Used by the snapshot writer, by subscriptions, and by Spark.
+*Invariants*: a snapshot is an end and exactly the parts that the end names, with their checksums. A
+snapshot of which a part is missing is reported, never used: compaction may have removed a part for
+which a newer end follows.
 
-Refuses: to take a gap for an empty set; records that it cannot understand.
+Refuses: to take a missing part for an empty one; records that cannot be decoded.
 """
 
 from collections.abc import Collection, Mapping
@@ -32,11 +32,11 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Which records of a data partition are hidden, and up to where that is all there is to know.
+    """Which records of a data partition are hidden, from F up to M.
 
     Attributes:
-        end: what was read last under the data partition's key.
-        aborted: every id of the end and its parts, above its floors.
+        end: last end that was read under the data partition's key.
+        aborted: ids of the end and its parts, and the end's floors.
     """
 
     end: SnapshotEnd
@@ -44,16 +44,16 @@ class Snapshot:
 
     @property
     def max_read_position(self) -> EndOffset:
-        """Every transaction with a record below it has ended, and is accounted for (M)."""
+        """M: every transaction with a record below this offset has ended and is accounted for."""
         return self.end.max_read_position
 
     @property
     def valid_from(self) -> EndOffset:
-        """It decides nothing below: those records have left the log (F)."""
+        """F: the snapshot decides no record below this offset, for those have left the log."""
         return self.end.floors_valid_from
 
     def visible(self, offset: int, coordinator: int, sequence: int) -> bool | None:
-        """What becomes of a coordinated record whose outcome no marker tells; None: undecided (D4).
+        """Whether a coordinated record without marker is visible; None: undecided (D4).
 
         Takes about a microsecond, however many ids there are.
         """
@@ -64,20 +64,20 @@ class Snapshot:
         return True if offset < self.end.max_read_position else None
 
     def hides(self, coordinator: int, sequence: int) -> bool:
-        """Whether records of this transaction are hidden wherever they lie, at or past F."""
+        """Whether every record of this transaction at or past F is hidden."""
         return self.aborted.hides(coordinator, sequence)
 
     def holds(self, coordinator: int, sequence: int) -> bool:
-        """Whether it says of this very transaction that it aborted."""
+        """Whether the aborted set holds this very transaction."""
         return self.aborted.holds(coordinator, sequence)
 
 
 class SnapshotTable:
-    """The latest record of each key.
+    """The latest record of each key in a partition of txn-snapshots.
 
     Args:
-        partition: of txn-snapshots, for errors.
-        only: data partitions of interest; None: all.
+        partition: partition of txn-snapshots, for errors.
+        only: data partitions to keep; None: all.
     """
 
     def __init__(self, partition: int, *, only: Collection[TopicPartition] | None = None) -> None:
@@ -91,7 +91,7 @@ class SnapshotTable:
         """Takes the next record.
 
         Raises:
-            DecodeError: it is none of this topic, or of a later version; names its place.
+            DecodeError: not a record of this topic, or one of a later version; names its place.
         """
         try:
             self._record_read(key, value)
@@ -99,16 +99,16 @@ class SnapshotTable:
             raise error.at(TXN_SNAPSHOTS, self._partition, offset) from None
 
     def part_values(self, data: TopicPartition) -> Mapping[int, bytes]:
-        """What lies under the keys of a data partition's parts, whether its end names it or not."""
+        """Values under the keys of a data partition's parts, whether or not the end names them."""
         return self._parts.get(data, {})
 
     def parts(self, data: TopicPartition) -> list[dict[int, list[int]]]:
         """The sealed parts that the end of a data partition names, in order; 0.1 us for each id.
 
         Raises:
-            SnapshotPartError: one is missing, or is not the one that is named. Compaction may have
-                run ahead: read on, up to a new last stable offset. If nothing newer is there, the
-                snapshot cannot be used.
+            SnapshotPartError: a part is missing, or has another checksum than the end names.
+                Compaction may have removed it for a newer end: the caller reads on, up to a new
+                last stable offset. Without a newer end the snapshot cannot be used.
         """
         return self._parts_from(data, 0)
 
@@ -119,12 +119,12 @@ class SnapshotTable:
 
         Args:
             data: the data partition.
-            topic_id: of the topic that is read.
-            last: what was returned before; its set is taken over, not copied.
+            topic_id: id of the topic whose records are read.
+            last: snapshot that was returned before; its set is taken over, not copied.
 
         Raises:
-            SnapshotPartError: as for `parts`.
-            TopicRecreatedError: its offsets are not those of the topic that is read (E8).
+            SnapshotPartError: a part is missing or another one; see `parts`.
+            TopicRecreatedError: the snapshot belongs to another topic of the same name (E8).
         """
         end = self.ends.get(data)
         if end is None:
@@ -133,7 +133,7 @@ class SnapshotTable:
             raise TopicRecreatedError(
                 f"the snapshot of {data} is of another topic of that name",
                 detail=f"it is of {end.topic_id.hex()}, read is {topic_id.hex()}",
-                hint="the topic was created anew: begin again, or wait for its first snapshot",
+                hint="the topic was created again: begin again, or wait for its first snapshot",
                 topic=data.topic,
                 partition=data.partition,
             )
@@ -192,7 +192,7 @@ class SnapshotTable:
 
 
 def _parts_in_common(last: Snapshot | None, end: SnapshotEnd) -> int:
-    """How many parts of an end the last snapshot held too; 0 if its set is of no use."""
+    """How many of an end's first parts the last snapshot held too; 0: its set cannot be reused."""
     if last is None:
         return 0
     before = dict(enumerate(last.end.part_checksums, last.end.first_part))

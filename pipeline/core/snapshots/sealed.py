@@ -1,8 +1,8 @@
-"""Aborted ids of a data partition in parts: sealed ones, and the ids that no part holds yet.
+"""Aborted ids of a data partition: sealed parts, and the ids that no part holds yet.
 
 *Source*: docs/protocols E2, E3, E5.
-*Invariants*: a sealed part never changes, and is dropped only from the front; a durable part that
-was dropped gets a tombstone.
+*Invariants*: a sealed part never changes; parts are dropped oldest first; a durable part that was
+dropped gets a tombstone.
 """
 
 from collections import deque
@@ -20,17 +20,17 @@ from stilltide.schemas.snapshots.snapshots import (
 from stilltide.schemas.values import TopicPartition
 
 SnapshotRecord = tuple[bytes, bytes | None]
-"""Key and value; no value is a tombstone."""
+"""Key and value; the value None is a tombstone."""
 
 
 class SealedPart(NamedTuple):
     """A part that never changes.
 
     Attributes:
-        number: its number.
-        checksum: of its key and value.
-        highest: the highest sequence of each coordinator in it.
-        value: its bytes until they are written.
+        number: number of the part, ascending from 1.
+        checksum: checksum of the part's key and value.
+        highest: highest sequence of each coordinator in the part.
+        value: encoded ids; None once they are durable.
     """
 
     number: int
@@ -44,7 +44,7 @@ class SealedParts:
 
     Args:
         data: the data partition.
-        part_bytes_max: of a sealed part's ids.
+        part_bytes_max: most bytes of the ids of a sealed part.
     """
 
     def __init__(self, data: TopicPartition, part_bytes_max: int) -> None:
@@ -62,7 +62,7 @@ class SealedParts:
         parts: Sequence[AbortedIds],
         unsealed: AbortedIds,
     ) -> None:
-        """Takes durable parts in order, and the ids that are in none."""
+        """Takes durable parts in order, and the ids that are in no part."""
         for number, (crc, part) in enumerate(zip(checksums, parts, strict=True), first_part):
             self._sealed.append(SealedPart(number, crc, _highest(part), None))
         self._unsealed = UnsealedIds(unsealed)
@@ -75,7 +75,7 @@ class SealedParts:
 
     @property
     def checksums(self) -> tuple[int, ...]:
-        """Of the parts, in order."""
+        """The checksums of the parts, in order."""
         return tuple(part.checksum for part in self._sealed)
 
     @property
@@ -85,11 +85,11 @@ class SealedParts:
 
     @property
     def durable_keys(self) -> list[bytes]:
-        """Keys of parts with a value in the topic."""
+        """Keys of the durable parts."""
         return [part_key(self._data, part.number) for part in self._sealed if part.value is None]
 
     def add(self, coordinator: int, sequence: int) -> None:
-        """Takes an aborted id that is new; seals a part when the id finds no room."""
+        """Adds a new aborted id; first seals the unsealed ids if there is no room for the id."""
         unsealed = self._unsealed
         cost = unsealed.cost(coordinator, sequence)
         if unsealed.ids and unsealed.bytes + cost > self._part_bytes_max:
@@ -98,7 +98,7 @@ class SealedParts:
         self._unsealed.add(coordinator, sequence, cost)
 
     def _seal(self) -> None:
-        """Closes the oldest ids off in a part of their own (E2)."""
+        """Makes a part of the unsealed ids (E2)."""
         ids, number = self._unsealed.ids, self._next_part
         value = encode_part(ids)
         crc = checksum(part_key(self._data, number), value)
@@ -107,7 +107,7 @@ class SealedParts:
         self._unsealed = UnsealedIds({})
 
     def trim(self, floors: Floors) -> bool:
-        """E5: drops what lies below the floors; whether anything did."""
+        """E5: drops parts and ids below the floors; returns whether any were dropped."""
         left = False
         while self._sealed and _below(self._sealed[0].highest, floors):
             part = self._sealed.popleft()
@@ -121,7 +121,7 @@ class SealedParts:
         return True
 
     def written(self) -> tuple[list[SnapshotRecord], list[SnapshotRecord]]:
-        """Records of parts that are not durable, and tombstones of dropped ones; both once."""
+        """Records of parts not yet written, and tombstones of dropped parts; each is given once."""
         records: list[SnapshotRecord] = []
         for at, part in enumerate(self._sealed):
             if part.value is not None:

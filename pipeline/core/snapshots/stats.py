@@ -1,4 +1,4 @@
-"""What a snapshot writer tells of itself.
+"""Figures of a snapshot writer, for operators.
 
 *Source*: docs/protocols E.
 """
@@ -12,14 +12,14 @@ class SnapshotStats(NamedTuple):
     """The figures of a snapshot writer that serves.
 
     Attributes:
-        data_partitions: that it knows.
-        aborted_count: aborted transactions that it knows, on all of them.
-        max_read_position_lag: offsets from the max read position of the last snapshot to the end
-            of its data partition; the largest of the last probe.
+        data_partitions: number of data partitions that the writer knows.
+        aborted_count: aborted transactions in the sets of all data partitions.
+        max_read_position_lag: offsets from a data partition's max read position to its end; the
+            largest of the last probe.
         requests_held: requests that wait for their snapshot.
-        markers_read_to: it has read every marker below.
-        markers_trimmed_to: up to where it has trimmed them; 0 if it has not.
-        recovery_ms: from the beginning of the ownership until it served.
+        markers_read_to: end offset of the markers that were read.
+        markers_trimmed_to: offset below which markers were trimmed; 0: none were.
+        recovery_ms: time from the beginning of the ownership until the writer served.
     """
 
     data_partitions: int

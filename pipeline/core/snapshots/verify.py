@@ -1,11 +1,11 @@
-"""Does a snapshot say what the markers say that are still there?
+"""Compares a snapshot with the markers that are still in the log.
 
 *Source*: docs/protocols D4, E2, E4.
-*Invariants*: only what follows from a marker that is there is compared; the rest is counted as
-unchecked, never as right. Evidence is bounded, counts are not.
+*Invariants*: a record or id without a marker is counted as unchecked, never as right. The number of
+differences kept is bounded, the counts are complete.
 
-A record below M of an aborted transaction must be hidden, wherever the marker lies: whoever wrote
-below M had ended before the snapshot was taken, and its marker had been read.
+A record below M of an aborted transaction must be hidden, whatever the marker's offset: every
+transaction with a record below M had ended before the snapshot was taken, and its marker was read.
 """
 
 from collections import Counter
@@ -22,26 +22,26 @@ class DifferenceKind(StrEnum):
     """How a snapshot and the markers differ."""
 
     SHOWN_ABORTED = "shown-aborted"
-    """It shows a record whose transaction has aborted."""
+    """The snapshot shows a record whose transaction has aborted."""
     HIDDEN_COMMITTED = "hidden-committed"
-    """It hides a record whose transaction has committed."""
+    """The snapshot hides a record whose transaction has committed."""
     ID_MISSING = "id-missing"
-    """It has absorbed the marker of an abort, and would not hide a late record."""
+    """The snapshot has absorbed the marker of an abort, and would not hide a late record."""
     ID_COMMITTED = "id-committed"
-    """Its aborted set holds a transaction that has committed."""
+    """The snapshot's aborted set holds a transaction that has committed."""
     UNUSABLE = "unusable"
-    """It cannot be used at all: a part is missing, or it is of another topic, or of another log."""
+    """The snapshot cannot be used: a part is missing, or it is of another topic or another log."""
 
 
 class Difference(NamedTuple):
     """Evidence of one difference.
 
     Attributes:
-        kind: what it is.
-        data: where.
-        txn: the transaction; None of a snapshot that is unusable.
-        offset: of the record concerned, or else of the marker; None likewise.
-        detail: why a snapshot is unusable.
+        kind: kind of the difference.
+        data: the data partition.
+        txn: the transaction; None if the snapshot is unusable.
+        offset: offset of the record, or else of the marker; None if the snapshot is unusable.
+        detail: why the snapshot is unusable; None for other kinds.
     """
 
     kind: DifferenceKind
@@ -56,16 +56,16 @@ class SnapshotCheck:
 
     Args:
         data: the data partition.
-        snapshot: its snapshot.
-        absorbed_to: the snapshot stands for every marker below.
-        evidence_max: differences kept of each kind.
+        snapshot: the data partition's snapshot.
+        absorbed_to: offset below which the snapshot has absorbed every marker.
+        evidence_max: most differences kept of each kind.
 
     Attributes:
-        counts: how many differences of each kind there are.
-        differences: the first of each kind.
-        markers: how many markers were compared.
-        records_checked: coordinated records whose outcome a marker tells.
-        records_unchecked: those of whom only the snapshot tells.
+        counts: number of differences of each kind.
+        differences: first differences of each kind.
+        markers: number of markers that were compared.
+        records_checked: coordinated records that were compared with a marker.
+        records_unchecked: coordinated records without a marker.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SnapshotCheck:
 
     @property
     def ids_unchecked(self) -> int:
-        """Ids of the aborted set whose marker is not there any more."""
+        """How many ids of the aborted set have no marker any more."""
         return len(self._snapshot.aborted) - self._set_checked
 
     def marker_read(self, offset: Offset, marker: Marker) -> None:

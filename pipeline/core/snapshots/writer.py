@@ -1,9 +1,10 @@
-"""The snapshot writer of one marker partition: folds markers, probes, writes, trims.
+"""The snapshot writer of one marker partition: reads markers, probes coordinators, writes, trims.
 
 *Source*: docs/protocols E1-E8.
 *Invariants*: one probe at a time, and at most one write; a request is served by a probe that began
-after it; what is written says nothing that a complete probe and the markers up to the end of the
-partition, read after it, did not say; markers are trimmed only after the write that absorbs them.
+after the request; a snapshot follows from a complete probe and from the markers up to the
+partition's end, which is read after the probe; markers are trimmed only after the write that
+absorbs them.
 
 Refuses: markers that were deleted before a snapshot absorbed them; a part that is missing.
 """
@@ -34,19 +35,19 @@ from stilltide.schemas.topics import TXN_MARKERS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 RETRY_MS = 1000
-"""Until a step that was not answered is taken again."""
+"""From a step of a probe that is not answered to its repetition."""
 
 SWEEP_MS = 5 * 60 * 1000
-"""Between looks at every data partition: retention and deletion make no markers."""
+"""Between probes of every data partition: retention and deletion write no markers."""
 
 FULL_INTERVAL_MS = 1000
-"""Between probes for many changes, which else would follow one another under load."""
+"""Between probes for many changes, which would otherwise follow one another under load."""
 
 DELETED_AFTER_MS = 60 * 1000
-"""For so long each probe must have missed a topic that is then taken for deleted."""
+"""How long every probe must have missed a topic before the topic counts as deleted."""
 
 PARTITIONS_MAX = 1000
-"""Data partitions of one probe; others wait for the next."""
+"""Most data partitions of one probe; others wait for the next probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ class SnapshotLimits:
 
 
 class SnapshotWriter:
-    """One writer, fenced by the broker under a transactional id of its marker partition (E3).
+    """One writer; the broker fences it by the transactional id of its marker partition (E3).
 
     Args:
-        partition: of txn-markers and txn-snapshots.
-        recovered: what the snapshot partition said after its last writer was fenced.
-        marker_log_start: of the marker partition, read after that.
+        partition: partition of txn-markers and txn-snapshots.
+        recovered: snapshots that were read after the former writer was fenced.
+        marker_log_start: log start offset of the marker partition, read after `recovered`.
         nonce: 16 random bytes of this writer.
-        limits: when, and how much.
+        limits: when snapshots are taken, and how large a part becomes.
         now_ms: wall clock.
 
     Raises:
@@ -108,7 +109,7 @@ class SnapshotWriter:
         self._counter = 0
         self._trimmed_to = marker_log_start
         self._star_to = self.position  # K* as it was written last
-        self._to_trim = True  # there may be markers above it
+        self._to_trim = True  # there may be markers above K*
         self._floors = dict(recovered.star.floors)
         self._low_watermarks: dict[int, int] = {}  # of the last complete probe (E5)
         self._due: dict[TopicPartition, int] = {}  # since when a snapshot is wanted, in order
@@ -132,11 +133,11 @@ class SnapshotWriter:
     ) -> list[WriterEffect]:
         """Takes records of the marker partition from `position` on; None is a tombstone.
 
-        About 2 us for each.
+        Costs about 2 us for each record.
 
         Raises:
             MarkerConflictError: two outcomes of one transaction; names the later marker's place.
-            DecodeError: a marker that no coordinator writes; likewise.
+            DecodeError: a marker that no coordinator writes; names the marker's place.
         """
         for offset, item in records:
             assert offset >= self.position, "markers come in offset order, each once"
@@ -148,14 +149,14 @@ class SnapshotWriter:
         return self._go_on(now_ms)
 
     def end_reached(self, end_offset: EndOffset, now_ms: int) -> list[WriterEffect]:
-        """Takes note that no marker below `end_offset` is left to read."""
+        """Takes note that every marker below `end_offset` was read."""
         self.position = max(self.position, Offset(end_offset))
         return self._go_on(now_ms)
 
     def requested(self, request: int, data: TopicPartition, now_ms: int) -> list[WriterEffect]:
-        """Somebody wants a snapshot that says what is true after now (E7); callers bound how many.
+        """A request for a snapshot by a probe that begins after now (E7).
 
-        Those that come during a probe share the next one.
+        Requests that come during a probe share the next one. The caller bounds their number.
         """
         self._buffer(data)
         self._requests[request] = data
@@ -168,7 +169,7 @@ class SnapshotWriter:
         log_ends: Mapping[int, EndOffset],
         now_ms: int,
     ) -> list[WriterEffect]:
-        """What `ReadPositions` asked for; a coordinator with an empty log has nothing open."""
+        """The result of `ReadPositions`; a coordinator with an empty log has nothing open."""
         cycle = self._current(counter)
         if cycle is None or cycle.found is not None:
             return []
@@ -179,7 +180,7 @@ class SnapshotWriter:
     def marker_end_read(
         self, counter: int, end_offset: EndOffset, now_ms: int
     ) -> list[WriterEffect]:
-        """What `ReadMarkerEnd` asked for."""
+        """The result of `ReadMarkerEnd`."""
         cycle = self._current(counter)
         if cycle is None or not cycle.end_asked or cycle.marker_end is not None:
             return []
@@ -198,7 +199,7 @@ class SnapshotWriter:
         return effects + self._finish(cycle, now_ms)
 
     def tick(self, now_ms: int) -> list[WriterEffect]:
-        """Begins what is due; takes a step again that nobody answered."""
+        """Begins a probe that is due; repeats a step that was not answered."""
         cycle = self._cycle
         if cycle is not None and now_ms >= cycle.retry_ms:
             return self._step(cycle, now_ms)
@@ -256,7 +257,7 @@ class SnapshotWriter:
         return self._write(cycle, now_ms)
 
     def _begin(self, now_ms: int) -> list[WriterEffect]:
-        """A probe of what is due (E7), and of everything now and then."""
+        """Begins a probe of the data partitions that are due (E7), and of all every `SWEEP_MS`."""
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + SWEEP_MS
             self._full.update(dict.fromkeys(self.buffers))
@@ -284,7 +285,7 @@ class SnapshotWriter:
         return self._step(cycle, now_ms)
 
     def _step(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
-        """What the cycle waits for is asked for now, and again after a while."""
+        """Asks for what the probe waits for, and sets the time at which to ask again."""
         cycle.retry_ms = now_ms + RETRY_MS
         if cycle.found is None:
             return [ReadPositions(cycle.probe.counter, cycle.partitions)]
@@ -296,17 +297,17 @@ class SnapshotWriter:
         return []  # markers are being read, or the write is on its way
 
     def _write(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
-        """Everything is known: composes the snapshots (E2, E3)."""
+        """Composes the snapshots of a complete probe (E2, E3)."""
         assert cycle.found is not None
         open_on = cycle.open_on()
         records: list[SnapshotRecord] = []
         deleted: list[TransactionBuffer] = []
         for data in cycle.partitions:
-            self._full.pop(data, None)  # what came since the probe began is in
+            self._full.pop(data, None)  # the snapshot also has the markers read since the probe
             self._due.pop(data, None)
             found, buffer = cycle.found.get(data), self.buffers[data]
             if found is None and buffer.is_blank:
-                del self.buffers[data]  # somebody asked for what there is not
+                del self.buffers[data]  # a request named a data partition that does not exist
                 continue
             if found is None:
                 gone = buffer.missed(now_ms) >= DELETED_AFTER_MS
@@ -329,12 +330,12 @@ class SnapshotWriter:
         return [WriteSnapshots(cycle.probe.counter, records)]
 
     def _forget(self, deleted: Iterable[TransactionBuffer]) -> list[SnapshotRecord]:
-        """Topics that were missed for long are gone, with everything known of them (E8).
+        """Forgets deleted topics, with everything known of them (E8).
 
-        Their aborted ids must not come to life when a topic of that name is created: all of them
-        had ended before the probe that missed it, and stay hidden there by a floor. Whatever is
-        known without a snapshot gets one now, or the next writer would take it for new, and such a
-        floor for its own.
+        Their aborted ids must stay hidden in a new topic of the same name: all those transactions
+        had ended before the probe that missed the topic, so a floor for new topics hides them.
+        Known data partitions without a snapshot get one now; otherwise the next writer would take
+        them for new, and apply that floor to them.
         """
         records: list[SnapshotRecord] = []
         for buffer in deleted:
@@ -346,12 +347,12 @@ class SnapshotWriter:
         return records
 
     def _covered_to(self) -> Offset:
-        """K*: the first marker that no snapshot has absorbed once this write is durable."""
+        """K*: offset of the first marker that no snapshot will have absorbed after this write."""
         first = (buffer.uncovered_from for buffer in self.buffers.values())
         return Offset(min((one for one in first if one is not None), default=self.position))
 
     def _finish(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
-        """The probe is over; what is not absorbed yet is due again."""
+        """The probe is over; data partitions with markers not absorbed yet are due again."""
         self._cycle = None
         self._low_watermarks = cycle.low_watermarks()
         for data in cycle.partitions:

@@ -1,9 +1,9 @@
-"""How far a link has come in one data partition, and what its transaction adds to that.
+"""A link's position in one data partition, and what the open transaction adds to the offset index.
 
 *Source*: docs/protocols H1, H3, H5, H6.
-*Invariants*: offsets of the source are taken in order, each once, and are durable as copied only
-together with their copies; a gap in front of the log start becomes a hole before anything behind
-it is copied; offsets of another incarnation never continue these.
+*Invariants*: offsets of the source are taken in order, each once, and the position moves only in
+the transaction of the copies; offsets that left the source's log uncopied become a hole before any
+later record is copied; a bucket never joins offsets of two incarnations.
 """
 
 from bisect import bisect_left
@@ -22,21 +22,21 @@ from stilltide.schemas.values import EndOffset, Offset
 P = TypeVar("P")
 
 SourceRecord = tuple[Offset, Origin | None, P]
-"""A visible, decided record of the source: offset, its `origin` header, and what the driver needs
-to write its copy."""
+"""A visible, decided record of the source: its offset, its `origin` header, and a payload of which
+the driver makes the copy."""
 
 BucketChange = tuple[int, Bucket | None]
-"""A bucket by its number; None: it is dropped."""
+"""A bucket's number and the bucket; None: the bucket is dropped."""
 
 
 class Topics(NamedTuple):
-    """A data partition on both sides, of one moment.
+    """A data partition on both sides, read at one moment.
 
     Attributes:
         source: incarnation of the topic on the source.
-        target: on the target.
-        source_log_start: first offset that is left on the source.
-        target_log_start: on the target.
+        target: incarnation of the topic on the target.
+        source_log_start: log start offset on the source.
+        target_log_start: log start offset on the target.
     """
 
     source: bytes
@@ -47,7 +47,7 @@ class Topics(NamedTuple):
 
 @dataclass(slots=True)
 class _Chunk:
-    """A stretch of the open transaction that fits into one bucket."""
+    """A range of source offsets in the open transaction that fits into one bucket."""
 
     source_from: Offset
     source_to: EndOffset
@@ -58,13 +58,13 @@ class CopiedPartition(Generic[P]):
     """One data partition of a link.
 
     Args:
-        index: its buckets, as they are durable on the target.
+        index: the partition's buckets that are durable on the target.
     """
 
     def __init__(self, index: OffsetIndex) -> None:
         self.index = index
         self.topics: Topics | None = None
-        self.position = EndOffset(0)  # with what the open transaction adds
+        self.position = EndOffset(0)  # including the records of the open transaction
         self._holes: Claims = NO_CLAIMS
         self._jumped = False  # the next stretch does not continue the newest bucket
         self._chunks: list[_Chunk] = []
@@ -72,18 +72,18 @@ class CopiedPartition(Generic[P]):
 
     @property
     def moved(self) -> bool:
-        """Whether the durable position is behind."""
+        """Whether the durable position differs from `position`."""
         return self._jumped or bool(self._chunks)
 
     @property
     def chunk_count(self) -> int:
-        """How many chunks the open transaction has of it."""
+        """How many chunks of the partition the open transaction has."""
         return len(self._chunks)
 
     def topics_read(self, topics: Topics) -> Interval | None:
-        """Takes up both sides; returns what has left the source's log without being copied (H5).
+        """Takes both sides; returns the offsets that left the source's log uncopied (H5), or None.
 
-        Not while a transaction holds records of it.
+        Not called while a transaction holds records of the partition.
         """
         assert not self._chunks
         newest, self.topics = self.index.newest, topics
@@ -106,7 +106,7 @@ class CopiedPartition(Generic[P]):
     def take(
         self, records: Sequence[SourceRecord[P]], until: EndOffset
     ) -> list[tuple[int, list[SourceRecord[P]]]]:
-        """Takes the local records below `until`; returns them by chunk, to be copied in order."""
+        """Takes the local records below `until`; returns them by chunk, in the order to copy."""
         taken: list[tuple[int, list[SourceRecord[P]]]] = []
         at = 0
         while at < len(records):
@@ -125,7 +125,7 @@ class CopiedPartition(Generic[P]):
         if self._chunks and offset - self._chunks[-1].source_from < SPAN_MAX:
             return self._chunks[-1]
         chunk = self._next_chunk()
-        if offset - chunk.source_from >= SPAN_MAX:  # behind a long stretch of nothing to copy
+        if offset - chunk.source_from >= SPAN_MAX:  # a long stretch without records came before
             chunk.source_to = EndOffset(offset)
             self.position = chunk.source_to
             chunk = self._next_chunk()
@@ -139,11 +139,11 @@ class CopiedPartition(Generic[P]):
     def changes(
         self, copies: Sequence[Interval | None], target_log_start: Offset
     ) -> list[BucketChange]:
-        """What the transaction writes: buckets, and tombstones of those that are dropped.
+        """The buckets that the transaction writes, and tombstones of those that it drops.
 
         Args:
-            copies: for each chunk, within which offsets of the target its copies lie.
-            target_log_start: of the target.
+            copies: for each chunk, the range of target offsets that contains its copies.
+            target_log_start: log start offset on the target.
         """
         assert self.topics is not None
         assert len(copies) == len(self._chunks)

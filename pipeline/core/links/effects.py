@@ -1,7 +1,7 @@
-"""What a link asks of its driver. A list of effects is carried out in its order.
+"""Effects of a link. The driver carries out a list of effects in its order.
 
-*Source*: docs/protocols H2-H6. When an effect fails, or nobody knows, the link is over: another one
-begins, with `FenceTarget`.
+*Source*: docs/protocols H2-H6. When an effect fails, or its outcome is unknown, the link ends:
+another one begins with `FenceTarget`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,21 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class FenceTarget:
-    """Take the link's transactional id on the target from whoever has it; report `fenced`."""
+    """Effect: fence the former producer of the link's transactional id; report `fenced`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPositionsEnd:
-    """Read the end offset of the positions partition, from now on; report `positions_end_read`."""
+    """Effect: read the positions partition's end, from now on; report `positions_end_read`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLinkPositions:
-    """Read the positions partition at read_committed, from its start on.
+    """Effect: read the positions partition at read_committed, from its start on.
 
-    Report each of the link's buckets by `bucket_read`, and the last stable offset that was read to
-    by `positions_read`, again and again until `ServeLink` comes: it must pass `until`, behind which
-    another link's open transaction may hide this link's own newest bucket (H2).
+    Report each of the link's buckets by `bucket_read`, and each last stable offset up to which was
+    read by `positions_read`, until `ServeLink` comes. That offset must pass `until`, because below
+    it another link's open transaction may hold back this link's newest bucket (H2).
     """
 
     until: EndOffset
@@ -40,12 +40,12 @@ class ReadLinkPositions:
 
 @dataclass(frozen=True, slots=True)
 class ServeLink:
-    """The link knows its positions: report data partitions, markers and records from now on."""
+    """Effect: report data partitions, signals and records from now on; the positions are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Read this data partition of the source from `position` on; report `records_read`."""
+    """Effect: read this data partition of the source from `position` on; report `records_read`."""
 
     data: TopicPartition
     position: EndOffset
@@ -53,7 +53,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class ReportLost:
-    """Tell the operator: these offsets left the source's log before they were copied (H5)."""
+    """Effect: report to the operator that these offsets left the source's log uncopied (H5)."""
 
     data: TopicPartition
     offsets: Interval
@@ -61,11 +61,11 @@ class ReportLost:
 
 @dataclass(frozen=True, slots=True)
 class ReadIncarnations:
-    """Read from where links have copied this data partition to the source.
+    """Effect: read which incarnations links have copied to this data partition of the source.
 
-    Report `incarnations_read`. The source's positions partition is to be read past the end it has
-    from now on: a copy and the bucket that names its origin become visible together (H1). No
-    further records of the data partition until then.
+    Report `incarnations_read`. The source's positions partition is read past the end that it has
+    after this effect, because a copy and the bucket that names its origin become visible together
+    (H1). Until then no further records of the data partition are reported.
     """
 
     data: TopicPartition
@@ -73,22 +73,22 @@ class ReadIncarnations:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Begin a Kafka transaction on the target."""
+    """Effect: begin a native transaction on the target."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Copy(Generic[P]):
-    """Write copies of these records in the open transaction, in order, to the same partition.
+    """Effect: write copies of these records in the open transaction, to the same partition.
 
-    Their headers are those that `schemas.replication.origins.OriginStamp` makes.
+    `schemas.replication.origins.OriginStamp` makes the headers of the copies.
 
     Attributes:
-        transaction: the open one.
-        data: where.
-        chunk: what `finished` names the copies by.
-        records: of the source.
+        transaction: number of the open transaction.
+        data: the data partition.
+        chunk: index of the chunk, by which `finished` reports the offsets of the copies.
+        records: records of the source, in the order to copy.
     """
 
     transaction: int
@@ -99,11 +99,11 @@ class Copy(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Wait for every copy of the transaction, then read both topics again; report `finished`.
+    """Effect: wait for every copy of the transaction, read both topics again; report `finished`.
 
     Attributes:
-        transaction: the open one.
-        partitions: data partitions, and how many chunks each has in the transaction.
+        transaction: number of the open transaction.
+        partitions: number of chunks of each data partition in the transaction.
     """
 
     transaction: int
@@ -112,12 +112,12 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Write these in the open transaction and commit it; report `committed` (H2, H4).
+    """Effect: write these in the open transaction and commit it; report `committed` (H2, H4).
 
     Attributes:
-        transaction: the open one.
-        buckets: by data partition; None is a tombstone.
-        markers: in this order.
+        transaction: number of the open transaction.
+        buckets: changed buckets by data partition; None is a tombstone.
+        markers: signals in the order to write.
     """
 
     transaction: int
@@ -127,7 +127,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """A topic was deleted and created anew: abort, and begin with another link (H6)."""
+    """Effect: abort, and begin another link; a topic was deleted and created again (H6)."""
 
     data: TopicPartition
 

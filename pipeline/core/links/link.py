@@ -1,14 +1,14 @@
-"""A link copies data partitions and markers from one cluster to another, exactly once.
+"""A link copies data partitions and signals from one cluster to another, exactly once.
 
 *Source*: docs/protocols H1-H6. One link serves the data partitions of one positions partition.
 *Invariants*:
-- H1 Only local records are copied, in order. Whether a record with an `origin` is a copy is asked,
-  never guessed.
-- H2 Copies, buckets and markers are written in one transaction; nothing is copied before the
-  positions are known to the end.
-- H4 Requests and responses take effect in order once the link has passed their decided end; a
-  position without copies is written at most once a second, unless a marker waits for it.
-- H6 A transaction is committed only if both topics are still those that it began with.
+- H1 Only local records are copied, in order. Whether a record with an `origin` header is a copy is
+  looked up in the source's positions, never guessed.
+- H2 Copies, buckets and signals are written in one native transaction; nothing is copied before the
+  link has read its positions to the end.
+- H4 Requests and responses are written in order once the link has passed their decided end; a
+  position without copies is written at most once a second, unless a signal waits for it.
+- H6 A transaction is committed only if both topics are still those with which it began.
 
 Refuses: to go on after a transaction whose outcome is not known.
 """
@@ -54,7 +54,7 @@ _ORIGIN: Callable[[SourceRecord[Any]], Origin | None] = itemgetter(1)
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """When a transaction ends, and how often a position is written that moved without a copy."""
+    """When a transaction ends, and how often a position that moved without copies is written."""
 
     linger_ms: int = 50
     records_max: int = 20_000
@@ -65,7 +65,7 @@ class _Phase(Enum):
     STARTING = auto()
     IDLE = auto()
     OPEN = auto()  # a transaction takes records
-    ENDING = auto()  # it takes no more: copies are awaited, or the commit
+    ENDING = auto()  # the transaction takes no more records, and waits for copies or the commit
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class _Held(Generic[P]):
 
 @dataclass(slots=True)
 class _Commit:
-    """What is being committed."""
+    """The buckets and signals that are being committed."""
 
     buckets: dict[TopicPartition, list[BucketChange]]
     markers: list[CopiedMarker]
@@ -89,9 +89,9 @@ class Link(Generic[P]):
     """One link on one positions partition of the target.
 
     Args:
-        source: where it copies from.
-        target: where to; another cluster.
-        limits: when it commits.
+        source: cluster from which the link copies.
+        target: cluster to which the link copies; not `source`.
+        limits: when the link commits.
     """
 
     def __init__(self, source: ClusterName, target: ClusterName, limits: LinkLimits) -> None:
@@ -103,7 +103,7 @@ class Link(Generic[P]):
         self._phase = _Phase.STARTING
         self._positions_end: EndOffset | None = None
         self._markers = MarkerQueue(source, target)
-        self._caught_up = False  # with the source's markers
+        self._caught_up = False  # with the source's signals
         self._known: dict[TopicPartition, Container[Incarnation]] = {}
         self._held: dict[TopicPartition, _Held[P]] = {}
         self._transaction = 0
@@ -130,7 +130,7 @@ class Link(Generic[P]):
     # -- the start
 
     def begin(self) -> list[LinkEffect[P]]:
-        """The first input of the start (H2)."""
+        """Begins the start of the link (H2)."""
         return [FenceTarget()]
 
     def fenced(self) -> list[LinkEffect[P]]:
@@ -138,18 +138,18 @@ class Link(Generic[P]):
         return [ReadPositionsEnd()]
 
     def positions_end_read(self, end_offset: EndOffset) -> list[LinkEffect[P]]:
-        """What `ReadPositionsEnd` asked for."""
+        """The result of `ReadPositionsEnd`."""
         self._positions_end = end_offset
         return [ReadLinkPositions(end_offset)]
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
-        """A bucket that the target has; those of other links say nothing here."""
+        """A bucket on the target; buckets of other links are ignored."""
         assert self._phase is _Phase.STARTING
         if (key.source, key.target) == (self.source, self.target):
             self._partition(key.data).index.bucket_read(key.number, bucket)
 
     def target_marker_read(self, key: SignalKey, value: SignalValue) -> None:
-        """A marker that the target has, in log order; spares copying it again."""
+        """A signal that the target has, in log order; it is not copied again."""
         assert self._phase is _Phase.STARTING
         self._markers.found_on_target(key, value)
 
@@ -173,9 +173,10 @@ class Link(Generic[P]):
     def topics_read(self, data: TopicPartition, topics: Topics, now_ms: int) -> list[LinkEffect[P]]:
         """A data partition as it is now on both sides.
 
-        Again whenever its position has left the log, and when a look at the topics now and then
-        finds another one (H6): a link with nothing to commit learns it in no other way. Not while
-        a transaction holds records of it, or ends.
+        The driver reports the partition again when the position has left the source's log, and
+        when its periodic check finds another topic (H6), since a link with nothing to commit does
+        not learn of that otherwise. Not called while a transaction holds records of the partition,
+        or ends.
         """
         assert self.accepts_records
         partition = self._partition(data)
@@ -193,7 +194,7 @@ class Link(Generic[P]):
         until: EndOffset,
         now_ms: int,
     ) -> list[LinkEffect[P]]:
-        """Takes the decided, committed records from the position to below `until`, all of them.
+        """Takes all decided, committed records from the position to below `until`.
 
         Costs less than 0.05 us for a record without `origin`.
         """
@@ -209,9 +210,9 @@ class Link(Generic[P]):
     def incarnations_read(
         self, data: TopicPartition, known: Container[Incarnation], now_ms: int
     ) -> list[LinkEffect[P]]:
-        """What `ReadIncarnations` asked for; a record of any other origin is a local one.
+        """The result of `ReadIncarnations`; a record of any other origin is a local record.
 
-        While the transaction ends, its records go into the next one.
+        While a transaction ends, the held records wait for the next transaction.
         """
         held = self._held.get(data)
         if held is None:
@@ -255,19 +256,19 @@ class Link(Generic[P]):
     def markers_read(
         self, markers: Sequence[tuple[SignalKey, SignalValue | None]], now_ms: int
     ) -> list[LinkEffect[P]]:
-        """Takes markers of the source in log order, from the start of their partition on."""
+        """Takes signals of the source in log order, from the start of their partition on."""
         for key, value in markers:
             if value is not None:
                 self._markers.read(key, value)
         return self._go_on(now_ms)
 
     def markers_caught_up(self, now_ms: int) -> list[LinkEffect[P]]:
-        """The end that the source's markers had at the start was read: none of them is outdated."""
+        """The source's signals were read to the end at the start: none waiting is outdated."""
         self._caught_up = True
         return self._go_on(now_ms)
 
     def _takeable(self) -> list[CopiedMarker]:
-        """Markers that may take effect with the positions as they are now (H4)."""
+        """Signals that may be written with the positions as they are now (H4)."""
         if not self._caught_up:
             return []
         taken = self._markers.updates()
@@ -280,7 +281,7 @@ class Link(Generic[P]):
     # -- transactions
 
     def tick(self, now_ms: int) -> list[LinkEffect[P]]:
-        """Ends the transaction, or writes positions, when it is time."""
+        """Ends the transaction, or writes positions, when that is due."""
         return self._go_on(now_ms)
 
     def _begin(self, now_ms: int) -> Begin:
@@ -312,12 +313,12 @@ class Link(Generic[P]):
         topics: Mapping[TopicPartition, Topics],
         now_ms: int,
     ) -> list[LinkEffect[P]]:
-        """What `Finish` asked for.
+        """The result of `Finish`.
 
         Args:
-            transaction: of the effect.
-            copies: within which offsets of the target the copies of each chunk lie; None for a
-                chunk that has none.
+            transaction: number of the transaction.
+            copies: for each chunk, the range of target offsets that contains its copies; None for
+                a chunk without copies.
             topics: both sides, read after the last copy was acknowledged; a partition whose topic
                 is gone is left out.
             now_ms: wall clock.
@@ -338,7 +339,7 @@ class Link(Generic[P]):
         return [Commit(transaction, commit.buckets, commit.markers)]
 
     def committed(self, transaction: int, now_ms: int) -> list[LinkEffect[P]]:
-        """What `Commit` wrote is durable; the next transaction may begin."""
+        """The transaction is committed; the next one may begin."""
         commit = self._commit
         if transaction != self._transaction or commit is None:
             return []

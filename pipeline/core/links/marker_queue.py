@@ -1,11 +1,12 @@
-"""Markers on their way across a link: those that say how far a log is decided wait for that.
+"""Signals on their way across a link: requests and responses wait for the link's position.
 
 *Source*: docs/protocols H4.
-*Invariants*: requests and responses of a data partition take effect in the order they were written,
-each once the link has passed the decided end that it carries; updates take effect at once. What is
-replaced before it took effect never does. Never more than one for each key.
+*Invariants*: requests and responses of a data partition are written to the target in the order they
+have on the source, each once the link has passed the decided end in it; updates are written at
+once. A signal that is replaced while it waits is never written. At most one signal waits for each
+key.
 
-Refuses: markers of other clusters than the source, answers to other clusters than the target.
+Refuses: signals of other clusters than the source, responses to other clusters than the target.
 """
 
 from collections import defaultdict
@@ -27,7 +28,7 @@ CopiedMarker = tuple[SignalKey, SignalValue]
 
 
 class MarkerQueue:
-    """Markers from one cluster to another."""
+    """The signals of one positions partition, from one cluster to another."""
 
     def __init__(self, source: ClusterName, target: ClusterName) -> None:
         self._source = source
@@ -40,11 +41,11 @@ class MarkerQueue:
         self._waiting = defaultdict(dict)
 
     def found_on_target(self, key: SignalKey, value: SignalValue) -> None:
-        """A marker that the target has already; it need not be written again."""
+        """A signal that the target has already; it need not be written again."""
         self._there[key] = value
 
     def read(self, key: SignalKey, value: SignalValue) -> None:
-        """The next marker of the source."""
+        """Takes the next signal of the source."""
         if not self._concerns(key):
             return
         waiting = self._waiting[key.data]
@@ -65,19 +66,19 @@ class MarkerQueue:
         return isinstance(key, RequestKey | UpdateKey)
 
     def updates(self) -> list[CopiedMarker]:
-        """Updates, which wait for nothing."""
+        """The updates to write, which wait for no position."""
         return list(self._updates.items())
 
     def waiting(self) -> Iterator[TopicPartition]:
-        """Data partitions with markers that wait."""
+        """Data partitions with requests or responses that wait."""
         return (data for data, waiting in self._waiting.items() if waiting)
 
     def passed(
         self, data: TopicPartition, incarnation: bytes, position: EndOffset
     ) -> list[CopiedMarker]:
-        """Those of a data partition that take effect at a position of the link.
+        """Requests and responses of a data partition that the link's position has passed.
 
-        One of another incarnation never does; it is dropped.
+        Signals of another incarnation are dropped.
         """
         taken: list[CopiedMarker] = []
         waiting = self._waiting[data]
@@ -91,7 +92,7 @@ class MarkerQueue:
         return taken
 
     def written(self, markers: list[CopiedMarker]) -> None:
-        """These are durable on the target."""
+        """These signals are durable on the target."""
         for key, value in markers:
             self._there[key] = value
             for queue in (self._updates, self._waiting[key.data]):

@@ -1,1 +1,1 @@
-"""Kafka's own transactions, told from batch headers alone (F)."""
+"""Aborted native transactions, found from batch headers alone (F)."""

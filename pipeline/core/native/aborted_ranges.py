@@ -2,8 +2,8 @@
 
 *Source*: docs/protocols F3.
 
-*Invariants*: ranges `[first, end)` ascend and do not overlap; every record in one is aborted, and
-so needs no producer to be recognised.
+*Invariants*: ranges `[first, end)` ascend and do not overlap; every record in a range is aborted,
+whatever its producer.
 """
 
 from array import array
@@ -17,14 +17,14 @@ from stilltide.schemas.values import EndOffset, Offset
 
 
 class AbortedRanges:
-    """Ranges of one partition, in columns of 64-bit integers: 16 bytes for each.
+    """Aborted ranges of one partition, in two columns of 64-bit integers: 16 bytes for each range.
 
     Args:
-        ranges: ascending, disjoint.
+        ranges: disjoint ranges, ascending.
 
     Attributes:
-        firsts: first offset of each, 64-bit integers; to be read only.
-        ends: end offset of each, likewise.
+        firsts: first offset of each range; read only.
+        ends: end offset of each range; read only.
     """
 
     def __init__(self, ranges: Iterable[AbortedRange] = ()) -> None:
@@ -46,7 +46,7 @@ class AbortedRanges:
         return index >= 0 and offset < self.ends[index]
 
     def append(self, one: AbortedRange) -> None:
-        """One more, behind the others; may touch the last one."""
+        """Adds a range after the others; the range may touch the last one."""
         assert one.first < one.end, "a range is not empty"
         assert not self.ends or one.first >= self.ends[-1], "ranges ascend"
         self.firsts.append(one.first)
@@ -54,12 +54,13 @@ class AbortedRanges:
 
 
 class RangeBuilder:
-    """Joins the aborted batches of a partition to ranges, as long as no visible one lies between.
+    """Joins the aborted batches of a partition to ranges until a visible batch comes between.
 
-    Control batches and gaps may lie in a range: no record is there for anybody. Holds one range.
+    Control batches and gaps may be in a range, because they hold no record for a reader. Only one
+    range is held in memory.
 
     Attributes:
-        open: the last range, which the next batch may make longer.
+        open: last range, which the next batch may make longer.
     """
 
     __slots__ = ("open",)
@@ -68,12 +69,12 @@ class RangeBuilder:
         self.open = last
 
     def batch_read(self, batch: Batch, verdict: BatchVerdict, start: Offset) -> AbortedRange | None:
-        """Takes the next batch; returns the range that it ends.
+        """Takes the next batch; returns the range that the batch ends, or None.
 
         Args:
-            batch: behind those before.
-            verdict: of the filter.
-            start: records below it were not asked for, and are in no range.
+            batch: next batch, in offset order.
+            verdict: the filter's verdict about the batch.
+            start: offset that was asked for; records below it are in no range.
         """
         if verdict is BatchVerdict.ABORTED:
             first, end = max(batch.base_offset, start), EndOffset(batch.last_offset + 1)

@@ -1,16 +1,16 @@
 """Which batches of one fetch at read_committed are aborted: a pure machine.
 
-*Source*: docs/protocols F2 (seed 004); Kafka's `CompletedFetch`.
+*Source*: docs/protocols F2; Kafka's read_committed consumer, class `CompletedFetch`.
 
 *Invariants*:
-- F2 A transactional batch is aborted iff an entry of the list that began at or before the last
-  offset of a batch read so far names its producer, and no ABORT of that producer came since.
-- F2 The position passes every batch, also those that are empty, control or aborted.
-- Only an ABORT ends an entry. A COMMIT does not, nor does a control batch that the cleaner has
-  emptied; producer epochs mean nothing (a marker may have the next one, KIP-890).
+- F2 A transactional batch is aborted iff the list has an entry of its producer that begins at or
+  before the last offset of a batch read so far, and no ABORT of that producer was read since.
+- F2 The position passes every batch, including empty, control and aborted ones.
+- Only an ABORT ends an entry. A COMMIT does not, nor does a control batch that the log cleaner has
+  emptied; producer epochs are ignored (a marker may have the next epoch, KIP-890).
 
-Its state is that of one answer of a broker. A transaction whose marker lies beyond it is named
-again in the next answer, so nothing is carried over.
+The filter's state is that of one fetch response. A transaction whose marker comes later is listed
+in the next response again, so nothing is carried over.
 
 *Refuses*: batches that do not ascend.
 """
@@ -23,14 +23,14 @@ from stilltide.schemas.values import Offset
 
 
 class BatchVerdict(Enum):
-    """What becomes of a batch.
+    """How a reader at read_committed treats a batch.
 
     Attributes:
-        VISIBLE: those of its records that lie at or above the start of the fetch are for the
-            application; there may be none left.
-        BELOW: it lies below the start of the fetch as a whole.
-        ABORTED: none of its records is for an application.
-        CONTROL: it has none.
+        VISIBLE: the application gets the batch's records at or above the start of the fetch, of
+            which none may be left.
+        BELOW: the whole batch is below the start of the fetch.
+        ABORTED: no record of the batch is visible.
+        CONTROL: the batch is a control batch, without records.
     """
 
     VISIBLE = "visible"
@@ -40,15 +40,15 @@ class BatchVerdict(Enum):
 
 
 class BatchFilter:
-    """Feeds on the batches of one answer, in their order; about half a microsecond for each.
+    """Takes the batches of one fetch response in order; about half a microsecond for each.
 
     Args:
-        start: the offset that was asked for; the first batch may begin below it.
-        aborted: the list that came with the batches, in any order; may name more than is needed.
+        start: offset that was asked for; the first batch may begin below it.
+        aborted: aborted transactions of the response, in any order; may list unneeded ones.
 
     Attributes:
-        start: records below it are not for the application.
-        position: where the next fetch begins.
+        start: offset of the first record that the application may get.
+        position: offset at which the next fetch begins.
     """
 
     __slots__ = ("_aborted_producers", "_pending", "position", "start")
@@ -62,7 +62,7 @@ class BatchFilter:
         self._aborted_producers: set[int] = set()
 
     def batch_read(self, batch: Batch) -> BatchVerdict:
-        """Takes the next batch and decides about it."""
+        """Takes the next batch; returns the verdict about it."""
         base_offset, last_offset, producer_id, is_transactional, control, _ = batch
         assert base_offset >= self.position or self.position == self.start, "batches ascend"
         if last_offset >= self.position:
@@ -78,10 +78,10 @@ class BatchFilter:
         return BatchVerdict.VISIBLE if last_offset >= self.start else BatchVerdict.BELOW
 
     def _begin_up_to(self, last_offset: int) -> None:
-        """Takes up the entries that begin at or before `last_offset`.
+        """Begins the entries whose first offset is at or before `last_offset`.
 
-        The last offset and not the base: compaction may have taken the first records of the batch
-        that an entry begins with.
+        The last offset is compared and not the base offset, because compaction may have removed
+        the first records of the batch in which an entry begins.
         """
         pending = self._pending
         while pending and pending[-1][0] <= last_offset:

@@ -1,12 +1,12 @@
-"""Which open native transactions nobody will end: pure judgement of what brokers said.
+"""Which open native transactions hang, that is, no transaction coordinator will end them.
 
-*Source*: KIP-664 and Kafka's `kafka-transactions.sh find-hanging`, which judges likewise but does
-not look a second time.
+*Source*: KIP-664 and Kafka's `kafka-transactions.sh find-hanging`, which uses the same rule but
+does not ask the leaders a second time.
 
 *Invariants*: a transaction counts as hanging only if it was open in its partition before and after
-its coordinator was asked, at the same offset. A coordinator takes a partition in before its first
-record is written, and out after the marker is, so one that does not have the partition in between
-will never write a marker there.
+its coordinator was asked, at the same offset. A coordinator adds a partition before its first
+record is written, and removes it after the marker is written, so a coordinator that did not know
+the partition in between will never write a marker there.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,15 +23,15 @@ Producers = Mapping[TopicPartition, Sequence[ActiveProducer]]
 
 
 class OpenNativeTransaction(NamedTuple):
-    """A native transaction that is open in one partition, and so holds its readers back.
+    """A native transaction that is open in one partition, and holds the partition's readers back.
 
     Attributes:
         data: the partition.
-        open_from: its first offset there.
-        producer: what the partition's leader knows.
-        transactional_id: of its producer id, None when no coordinator knows that.
-        transaction: what its coordinator knows, None likewise.
-        hanging: no coordinator will end it.
+        open_from: first offset of the transaction in the partition.
+        producer: state of the producer at the partition's leader.
+        transactional_id: transactional id of the producer; None: no coordinator knows it.
+        transaction: state of the transaction at its coordinator; None: no coordinator knows it.
+        hanging: whether no coordinator will end the transaction.
     """
 
     data: TopicPartition
@@ -43,7 +43,7 @@ class OpenNativeTransaction(NamedTuple):
 
 
 def open_producer_ids(producers: Producers) -> set[int]:
-    """Of the producers with an open transaction."""
+    """The producer ids that have an open transaction."""
     return {
         one.producer_id for them in producers.values() for one in them if one.open_from is not None
     }
@@ -55,13 +55,14 @@ def judge_open(
     described: Mapping[str, DescribedTransaction | None],
     after: Producers,
 ) -> list[OpenNativeTransaction]:
-    """The transactions open both times, by partition and first offset.
+    """The transactions that were open both times, sorted by partition and first offset.
 
     Args:
-        before: what leaders said first.
-        listed: what all coordinators said then of the producer ids that had one open.
-        described: what the coordinators said of those transactional ids, after that.
-        after: what leaders said last; at least of the partitions with an open transaction.
+        before: producers by the leaders' first answers.
+        listed: transactions of the open producer ids, by all coordinators, asked after `before`.
+        described: transactions by their transactional ids, asked after `listed`.
+        after: producers by the leaders' last answers, asked after `described`; at least of the
+            partitions with an open transaction.
     """
     id_of = {one.producer_id: one.transactional_id for one in listed}
     found: list[OpenNativeTransaction] = []
@@ -85,7 +86,7 @@ def judge_open(
 def _will_end(
     transaction: DescribedTransaction | None, producer_id: int, data: TopicPartition
 ) -> bool:
-    """Whether the coordinator owes the partition a marker of this producer id."""
+    """Whether the coordinator will write a marker of this producer id to the partition."""
     return (
         transaction is not None
         and transaction.producer_id == producer_id

@@ -1,12 +1,11 @@
-"""What a partition of aborted-index says, read from any legal state of a compacted topic.
+"""The indexes in a partition of aborted-index, read at any state of its compaction.
 
-*Source*: docs/protocols F3, F4, E8. One function for its users: the indexer and whoever asks the
-index.
+*Source*: docs/protocols F3, F4, E8. Used by the indexer and by readers of the index.
 
-*Invariants*: an index is a coverage and exactly as many runs and ranges as it names, all of its
-topic id; runs ascend and do not overlap.
+*Invariants*: an index is a coverage and exactly as many runs and ranges as the coverage names, all
+of one topic id; runs ascend and do not overlap.
 
-Refuses: to take a gap for no aborted data (F4).
+Refuses: to take missing ranges for the absence of aborted records (F4).
 """
 
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class RunExtent(NamedTuple):
-    """Where a run lies, without its ranges."""
+    """First offset, end offset and number of ranges of a run."""
 
     first: Offset
     end: EndOffset
@@ -39,12 +38,12 @@ class RunExtent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """The index of one data partition, checked.
+    """The complete index of one data partition.
 
     Attributes:
-        coverage: how far it goes.
-        extents: its runs, ascending.
-        ranges: their ranges; empty when they were not asked for.
+        coverage: offsets for which the index knows every aborted range.
+        extents: extents of the index's runs, ascending.
+        ranges: all aborted ranges; empty if the table does not keep ranges.
     """
 
     coverage: Coverage
@@ -52,15 +51,16 @@ class StoredIndex:
     ranges: AbortedRanges
 
     def covers(self, first: Offset, until: EndOffset) -> bool:
-        """Whether what aborted in `[first, until)` is known; else the answer is unknown (F4)."""
+        """Whether every aborted range in `[first, until)` is known (F4)."""
         return self.coverage.covered_from <= first and until <= self.coverage.covered_to
 
 
 class IndexTable:
-    """Feeds on the records of a partition of aborted-index, committed ones, in their order.
+    """Takes the committed records of a partition of aborted-index, in order.
 
     Args:
-        keep_ranges: else only the extents of the runs are kept: 100 bytes for a thousand ranges.
+        keep_ranges: whether ranges are kept; else only the extents of the runs, which take 100
+            bytes for a thousand ranges.
     """
 
     def __init__(self, *, keep_ranges: bool) -> None:
@@ -93,15 +93,15 @@ class IndexTable:
         return iter(self._coverages)
 
     def keys(self, data: TopicPartition) -> list[bytes]:
-        """Every key that the topic holds for a data partition, whether or not that is whole."""
+        """Every key of a data partition in the topic, even if the index is not complete."""
         keys = [run_key(data, first) for first in self._runs.get(data, ())]
         return [*keys, coverage_key(data)] if data in self._coverages else keys
 
     def claimed(self, data: TopicPartition) -> tuple[Coverage, str]:
-        """What the index of a data partition says of itself, and why that is not so, or nothing.
+        """The coverage of a data partition, and why its index is not complete; "" if it is.
 
         Raises:
-            KeyError: there is none.
+            KeyError: the data partition has no coverage.
         """
         try:
             self.index(data)
@@ -110,7 +110,7 @@ class IndexTable:
         return self._coverages[data], ""
 
     def index(self, data: TopicPartition) -> StoredIndex | None:
-        """The index of a data partition, None when there is none.
+        """The index of a data partition; None when there is none.
 
         Raises:
             AbortedIndexError: runs or ranges are missing, or overlap.

@@ -3,16 +3,16 @@
 *Source*: docs/protocols F2, F3, E8.
 
 *Invariants*:
-- F3 Every record below the position that aborted lies in a range, and no other one does; ranges
-  are disjoint and ascend.
-- F3 What is written is whole at every moment: ranges and the coverage that counts them are one set
-  of records, for one native transaction.
-- What is written once never moves: a run of ranges is rewritten, longer, until it is full, and
-  then only ever deleted, once the log start has passed it.
+- F3 Every aborted record below the position is in a range, and no other record is; ranges are
+  disjoint and ascend.
+- F3 The written index is complete at every moment: ranges and the coverage that counts them are
+  written in one native transaction.
+- A run of ranges is written again, longer, until it is full. A full run never changes, and is
+  deleted once the log start has passed it.
 - Memory does not grow with the log: one run, and an extent for each run that is written.
 
-An index counts as written when its records are composed: an indexer whose write fails is thrown
-away, and another one begins with what the topic holds. It then begins a new run.
+An index counts as written when its records are composed, because a failed write ends the indexer.
+Another indexer then begins with the index in the topic, and with a new run.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ from stilltide.schemas.native.batches import AbortedTransaction, Batch
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 IndexRecord = tuple[bytes, bytes | None]
-"""Key and value; without value a tombstone."""
+"""Key and value; the value None is a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class IndexLimits:
     """When the index is written.
 
     Attributes:
-        run_ranges_max: ranges in one record, about 4 bytes each, >= 1.
-        full_runs_max: full runs held before they are written, >= 1.
-        delay_ms_max: how long a change of any kind waits, >= 0.
+        run_ranges_max: most ranges in one record, about 4 bytes each, >= 1.
+        full_runs_max: full runs that are held until they are written, >= 1.
+        delay_ms_max: longest time until a change of any kind is written, >= 0.
     """
 
     run_ranges_max: int = 1000
@@ -55,23 +55,23 @@ class IndexLimits:
 
 @dataclass(frozen=True, slots=True)
 class WriteIndex:
-    """Write these records to the partition's place in aborted-index, all or none."""
+    """Effect: write these records to aborted-index in one native transaction."""
 
     records: tuple[IndexRecord, ...]
 
 
 class PartitionIndexer:
-    """Feeds on committed fetches of one data partition, from `position` on.
+    """Indexes one data partition, from fetches at read_committed from `position` on.
 
     Args:
-        data: the partition.
-        topic_id: of its topic, now.
-        stored: what aborted-index holds about it, None when nothing.
-        log_start: of the partition, now.
-        limits: when to write.
+        data: the data partition.
+        topic_id: id of the topic now.
+        stored: the partition's index in aborted-index; None: there is none.
+        log_start: log start offset now.
+        limits: when the index is written.
 
     Attributes:
-        position: where the next fetch begins.
+        position: offset at which the next fetch begins.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class PartitionIndexer:
         self._topic_id = topic_id
         self._limits = limits
         self._builder = RangeBuilder()
-        self._closed: list[AbortedRange] = []  # of the open run
-        self._full: list[tuple[RunExtent, bytes]] = []  # not written yet
-        self._extents: deque[RunExtent] = deque()  # written, full
+        self._closed: list[AbortedRange] = []  # ranges of the open run
+        self._full: list[tuple[RunExtent, bytes]] = []  # full runs not written yet
+        self._extents: deque[RunExtent] = deque()  # full runs that are written
         self._open_written: Offset | None = None
         self._void: list[bytes] = []
         self._changed_ms: int | None = None
@@ -98,27 +98,27 @@ class PartitionIndexer:
             covered_to = stored.coverage.covered_to
             log_start = max(log_start, stored.coverage.covered_from)
         elif stored is not None:
-            # Offsets of another topic of the same name (E8).
+            # The stored offsets belong to another topic of the same name (E8).
             self._void = [run_key(data, extent.first) for extent in stored.extents]
         self.position = max(Offset(covered_to), log_start)
-        # Position, log start, last stable offset; the first fetch is always news.
+        # Position, log start, last stable offset; the first fetch always counts as a change.
         self._seen: tuple[Offset, Offset, EndOffset] = (self.position, log_start, EndOffset(-1))
 
     @property
     def lag(self) -> int:
-        """Offsets from the position to the last stable offset that was last seen."""
+        """Number of offsets from the position to the last stable offset of the last fetch."""
         return max(0, self._seen[2] - self.position)
 
     @property
     def range_count(self) -> int:
-        """How many ranges there are, written or not."""
+        """How many ranges the index has, written or not."""
         full = sum(extent.range_count for extent, _ in self._full)
         written = sum(extent.range_count for extent in self._extents)
         return written + full + len(self._open_run())
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is needed next; None: not before something is fetched."""
+        """When `tick` is needed next; None: not before the next fetch."""
         return None if self._changed_ms is None else self._changed_ms + self._limits.delay_ms_max
 
     def fetched(
@@ -129,10 +129,10 @@ class PartitionIndexer:
         last_stable_offset: EndOffset,
         now_ms: int,
     ) -> list[WriteIndex]:
-        """Takes a committed fetch from `position`; there may be no batch in it.
+        """Takes a fetch at read_committed from `position`, which may hold no batch.
 
-        A last stable offset below the position says nothing: a new leader learns late how far the
-        log is replicated.
+        A fetch with a last stable offset below the position is ignored: a new leader learns late
+        how far the log is replicated.
         """
         if last_stable_offset < self.position:
             return self.tick(now_ms)
@@ -148,10 +148,10 @@ class PartitionIndexer:
     def out_of_range(
         self, log_start: Offset, last_stable_offset: EndOffset, now_ms: int
     ) -> list[WriteIndex]:
-        """Takes note that the log does not hold the position: retention has overtaken it.
+        """Takes note that the log does not hold the position, because retention has passed it.
 
         Raises:
-            AbortedIndexError: the log ends below what was indexed, so it lost its end.
+            AbortedIndexError: the log ends below the position, so records at its end were lost.
         """
         if log_start <= self.position:
             raise AbortedIndexError(
@@ -164,12 +164,12 @@ class PartitionIndexer:
         return self._moved(log_start, last_stable_offset, now_ms)
 
     def tick(self, now_ms: int) -> list[WriteIndex]:
-        """Takes note of the time; writes what has waited long enough."""
+        """Writes changes that have waited for `delay_ms_max`."""
         deadline_ms = self.deadline_ms
         return self.flush() if deadline_ms is not None and now_ms >= deadline_ms else []
 
     def flush(self) -> list[WriteIndex]:
-        """Writes what has changed since the last time, at once."""
+        """Writes all changes since the last write at once."""
         if self._changed_ms is None:
             return []
         self._changed_ms = None
@@ -190,7 +190,7 @@ class PartitionIndexer:
     def _moved(
         self, log_start: Offset, last_stable_offset: EndOffset, now_ms: int
     ) -> list[WriteIndex]:
-        # What was read earlier may be told later: what is not covered any more stays so.
+        # An older fetch may be reported later; the log start of the coverage never goes back.
         log_start = max(log_start, self._seen[1])
         self.position = max(self.position, log_start)
         now = (self.position, log_start, last_stable_offset)
@@ -211,7 +211,7 @@ class PartitionIndexer:
         self._open_written = None
 
     def _trim(self) -> list[IndexRecord]:
-        """Tombstones of the runs that lie below the log start."""
+        """Tombstones of the runs below the log start."""
         gone: list[IndexRecord] = []
         _, log_start, _ = self._seen
         while self._extents and self._extents[0].end <= log_start:
@@ -224,7 +224,7 @@ class PartitionIndexer:
         return gone
 
     def _open_run(self) -> list[AbortedRange]:
-        """Closed ranges, and the one that may still become longer."""
+        """The ranges of the open run; the last one may still become longer."""
         last = self._builder.open
         return self._closed if last is None else [*self._closed, last]
 

@@ -1,13 +1,13 @@
-"""What every offset of a range holds, told from batch headers: a pure machine.
+"""Accounts for every offset of a range from batch headers: a pure machine.
 
-*Source*: docs/protocols F2; facts: spark.md 6 (gap ledger).
+*Source*: docs/protocols F2.
 
-*Invariants*: the offsets of the range are records (visible or aborted), markers (control batches),
-and nothing else that a delete topic explains: visible + aborted + markers + unexplained = end -
-start. Compaction leaves unexplained offsets, and so does the loss of records.
+*Invariants*: an offset holds a record (visible or aborted), a marker (control batch), or is
+unexplained: visible + aborted + markers + unexplained = end - start. A topic that is not compacted
+has no unexplained offsets unless records were lost.
 
-Where a batch that compaction has thinned out lies across an end of the range, which of its records
-lie inside is not in the header; it then counts as many as fit.
+If compaction has removed records of a batch that crosses an end of the range, the header does not
+show which records are inside; as many as fit are counted.
 
 Memory is that of the windows: each holds the counts of one stretch of offsets, for a plot.
 """
@@ -20,14 +20,14 @@ from stilltide.schemas.native.batches import Batch, Control
 from stilltide.schemas.values import OffsetRange
 
 WINDOWS_MAX = 200
-"""Stretches of a partition that are counted apart; a plot shows no more."""
+"""Most stretches of a partition that are counted separately, enough for a plot."""
 
 GAPS_MAX = 20
-"""Stretches without record or marker that are kept, in the order of their offsets."""
+"""Most stretches with unexplained offsets that are kept: those with the lowest offsets."""
 
 
 class Gap(NamedTuple):
-    """Offsets `[first, end)` of which `missing` hold nothing."""
+    """A stretch `[first, end)` in which `missing` offsets are unexplained."""
 
     first: int
     end: int
@@ -35,7 +35,7 @@ class Gap(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What was counted in `[first, end)`."""
+    """The counts of the stretch `[first, end)`."""
 
     first: int
     end: int
@@ -45,19 +45,19 @@ class Window(NamedTuple):
 
 
 class OffsetLedger:
-    """Feeds on the batches of one partition with the verdicts of `BatchFilter`, in their order.
+    """Takes the batches of one partition and the verdicts of `BatchFilter`, in offset order.
 
     Args:
-        read: the range that is accounted for.
+        read: offsets that are accounted for.
 
     Attributes:
-        visible: records that read_committed shows.
-        aborted: records of aborted transactions.
-        markers: offsets of control batches.
-        commits: control batches that say COMMIT.
-        aborts: control batches that say ABORT.
-        gaps: the first `GAPS_MAX` stretches with unexplained offsets.
-        gap_count: how many there are.
+        visible: number of records that read_committed shows.
+        aborted: number of records of aborted transactions.
+        markers: number of offsets of control batches.
+        commits: number of COMMIT control batches.
+        aborts: number of ABORT control batches.
+        gaps: first `GAPS_MAX` stretches with unexplained offsets.
+        gap_count: number of all stretches with unexplained offsets.
     """
 
     def __init__(self, read: OffsetRange) -> None:
@@ -73,7 +73,7 @@ class OffsetLedger:
 
     @property
     def unexplained(self) -> int:
-        """Offsets that hold neither a record nor a marker."""
+        """How many offsets hold neither a record nor a marker."""
         read = self.read
         return read.end - read.start - self.visible - self.aborted - self.markers
 
@@ -115,7 +115,7 @@ class OffsetLedger:
         else:
             name = "aborted" if verdict is BatchVerdict.ABORTED else "visible"
         setattr(self, name, getattr(self, name) + held)
-        # The offsets of a thinned-out batch are not known; they are counted from its first on.
+        # The header does not show which offsets compaction left: count from the first one on.
         counts, offset = self._counts[name], first - self.read.start
         while held:
             until = (offset // self._width + 1) * self._width

@@ -1,1 +1,1 @@
-"""Acknowledgements in transactions, as a replicated state machine over pending-ack-log."""
+"""Acknowledgements in transactions, as a replicated state machine over pending-ack-log (G)."""

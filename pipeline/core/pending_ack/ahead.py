@@ -1,4 +1,4 @@
-"""State of offsets that were not read yet: acknowledged, or pending in a transaction.
+"""Which offsets that were not read yet are acknowledged, or pending in a transaction.
 
 *Source*: docs/protocols G.
 """
@@ -15,12 +15,12 @@ class Ahead:
     """Offsets at or above the position of one member.
 
     Args:
-        cursor: as committed.
+        cursor: cursor that the group has committed.
 
     Attributes:
-        acknowledged: by the cursor, or by the store.
-        acknowledged_end: no offset at or above was ever acknowledged.
-        pending: in transactions of others.
+        acknowledged: offsets acknowledged by the committed cursor or the store's answer.
+        acknowledged_end: end offset of everything that was ever acknowledged.
+        pending: offsets pending in transactions, by the store's last answer.
     """
 
     __slots__ = ("acknowledged", "acknowledged_end", "pending")
@@ -31,7 +31,7 @@ class Ahead:
         self.pending = RangeSet()
 
     def note(self, acks: Acks, position: int) -> None:
-        """Takes over the store's answer about offsets at or above the position."""
+        """Takes the store's answer about offsets at or above the position."""
         for first, end in acknowledged_in(acks):
             self.acknowledged.add(first, end)
             self.acknowledged_end = max(self.acknowledged_end, end)
@@ -40,15 +40,15 @@ class Ahead:
         self.pending.trim_below(position)
 
     def fits(self, offset: int, lowest: int, open_offsets: Iterable[Sized]) -> bool:
-        """Whether a cursor can be committed, whatever is acknowledged.
+        """Whether the cursor fits the commit's metadata, whichever offsets are acknowledged.
 
         Args:
-            offset: the highest that is taken.
-            lowest: the offset of the cursor, or below.
-            open_offsets: those between that are not acknowledged, in several collections.
+            offset: highest offset that is taken.
+            lowest: offset of the cursor, or below.
+            open_offsets: collections of the offsets in between that are not acknowledged.
         """
         span = max(offset + 1, self.acknowledged_end) - lowest
-        if span <= SPAN_MAX:  # the same as below, for less
+        if span <= SPAN_MAX:  # the same result as below, without counting
             return True
         unacknowledged = sum(map(len, open_offsets))
         return always_fits(unacknowledged + self.acknowledged.range_count + 1, span)

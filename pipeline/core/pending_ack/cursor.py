@@ -1,20 +1,20 @@
-"""A subscription's cursor as a group's committed offset and the metadata beside it.
+"""A group's cursor as the committed offset and the metadata of the group's commit.
 
-*Source*: docs/protocols G and I11 (the tag `st1`); kafka.md 2: at most 4095 characters.
+*Source*: docs/protocols G and I11 (the tag `st1`); Kafka's `offset.metadata.max.bytes`.
 
-    st1;a=<r or b><base64url>;<fields of others>
+    st1;a=<r or b><base64url>;<other fields>
 
-`a` is the set of offsets acknowledged above the committed one, in the shorter of two forms:
+`a` is the set of offsets acknowledged above the committed offset, in the shorter of two forms:
 `r`, runs: varints, in turn how many offsets are not acknowledged and how many are; `b`, a bitmap
-of the offsets behind the committed one, lowest bit first. A field that is not known is kept.
+of the offsets after the committed one, lowest bit first. Unknown fields are kept.
 
 *Invariants*:
-- What is encoded is decoded as it was; what does not fit is left out from the top, so that it is
-  delivered again. While `always_fits` holds nothing is left out, whatever is acknowledged.
-- Metadata of another tool says nothing about acknowledgements; it is never an error.
+- Decoding returns what was encoded. If the set does not fit, its highest offsets are left out, and
+  those messages are delivered again. While `always_fits` holds, nothing is left out.
+- Metadata of another tool contains no acknowledgements, and is never an error.
 
-*Refuses*: ours when it is damaged, or of a later version: what it says of transactions is kept
-nowhere else.
+*Refuses*: metadata with the tag `st` that is damaged or of a later version, because the
+acknowledgements of committed transactions are kept nowhere else.
 """
 
 from base64 import b64decode, urlsafe_b64encode
@@ -26,14 +26,15 @@ from stilltide.schemas.pending_ack.acknowledgements import AckRange, Ranges
 from stilltide.schemas.values import EndOffset, Offset
 
 METADATA_CHARS_MAX = 4095
+"""Most characters of a commit's metadata; ASCII, so as many bytes."""
 
 _TAG = "st1"
 _FIELDS_CHARS_MAX = 256
-"""Room that `always_fits` leaves to fields of others."""
+"""Room that `always_fits` leaves for other fields."""
 
 SET_BYTES_MAX = (METADATA_CHARS_MAX - _FIELDS_CHARS_MAX - len(f"{_TAG};a=r")) // 4 * 3
 SPAN_MAX = 8 * SET_BYTES_MAX
-"""Offsets behind the cursor of which any subset fits, as a bitmap."""
+"""Offsets after the cursor of which any subset fits as a bitmap."""
 
 _OFFSET_MAX = 2**63 - 1
 _LOW_BITS, _MORE = 0x7F, 0x80
@@ -41,12 +42,12 @@ _SHIFT_MAX = 63
 
 
 class Cursor(NamedTuple):
-    """How far a subscription has come in one partition.
+    """How far a group has acknowledged one partition.
 
     Attributes:
-        offset: everything below it is acknowledged, or will never be delivered.
-        acknowledged: further ranges above `offset`, with gaps between them.
-        fields: what else stood in the metadata, to be kept.
+        offset: offset below which every message is acknowledged or will never be delivered.
+        acknowledged: acknowledged ranges above `offset`, with gaps between them.
+        fields: other fields of the metadata, which are kept.
     """
 
     offset: Offset
@@ -58,8 +59,8 @@ def always_fits(unacknowledged: int, span: int) -> bool:
     """Whether every way to acknowledge some of these offsets can be encoded.
 
     Args:
-        unacknowledged: offsets not acknowledged, and ranges acknowledged above them beforehand.
-        span: from the cursor to the end of what may be acknowledged.
+        unacknowledged: number of unacknowledged offsets and of acknowledged ranges.
+        span: number of offsets from the cursor to the end of what may be acknowledged.
     """
     if span <= SPAN_MAX:
         return True
@@ -68,7 +69,7 @@ def always_fits(unacknowledged: int, span: int) -> bool:
 
 
 def encode(cursor: Cursor) -> str:
-    """Metadata for a commit of `cursor.offset`; ASCII, empty when there is nothing to say."""
+    """Metadata for a commit of `cursor.offset`, in ASCII; empty without ranges and fields."""
     fields = list(cursor.fields)
     room = METADATA_CHARS_MAX - len(";".join([_TAG, "a=r", *fields]))
     payload = _encode_set(cursor, room // 4 * 3)
@@ -78,10 +79,11 @@ def encode(cursor: Cursor) -> str:
 
 
 def decode(offset: Offset, metadata: str) -> Cursor | None:
-    """The cursor that a group has committed; None: the metadata is not ours.
+    """The cursor that a group has committed; None: another tool wrote the metadata.
 
     Raises:
-        DecodeError: it is ours and damaged; `UnknownVersionError`: ours, of a later version.
+        DecodeError: the metadata has the tag `st1` and is damaged.
+        UnknownVersionError: the metadata has the tag of a later version.
     """
     tag, *fields = metadata.split(";")
     if tag != _TAG:
@@ -109,7 +111,7 @@ def _encode_set(cursor: Cursor, bytes_max: int) -> str:
 
 
 def _runs(cursor: Cursor, bytes_max: int) -> tuple[bytes, bool]:
-    """As many runs as fit, and whether that is all of them."""
+    """As many runs as fit, and whether all of them do."""
     encoded = bytearray()
     before: int = cursor.offset
     for first, end in cursor.acknowledged:
@@ -166,7 +168,7 @@ def _of_bitmap(offset: int, payload: bytes) -> list[AckRange]:
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits a byte, lowest first; the high bit says that more follow."""
+    """Seven bits in each byte, lowest first; the high bit is set in all bytes but the last."""
     encoded = bytearray()
     while number > _LOW_BITS:
         encoded.append(number & _LOW_BITS | _MORE)

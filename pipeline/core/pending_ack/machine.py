@@ -1,9 +1,9 @@
-"""One owner of a pending-ack log: applies what it holds, answers what was asked, writes bases.
+"""A pending-ack store: applies the log's records, answers requests, and writes bases.
 
 *Source*: docs/protocols G, C0, C1, C8.
-*Invariants*: C1 an answer leaves only after the request's own entry, or a no-op appended after it
-arrived, is effective. Settling is the coordinators' to repeat: only bases have a deadline. No
-record is live beyond its entry, because a base holds whatever is still needed of it.
+*Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after the
+request arrived, is effective. Only bases have a deadline, because coordinators repeat the settling.
+Every record counts as dead once applied, because a base holds all that is still needed of it.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPar
 
 
 class AckReply(NamedTuple):
-    """Effect: send this answer; what it says is durable."""
+    """Effect: send this answer to the client; its content is durable."""
 
     request: AckRequest
     answer: AckAnswer
@@ -47,18 +47,18 @@ PendingAckEffect = AckReply | WriteAckBase | Trim
 
 
 class PendingAckStore:
-    """The owner's side of G for one ownership of one partition of pending-ack-log.
+    """The store of one pending-ack-log partition, from one owner's fence to the next owner's (G).
 
-    Records are applied from the log start on; nothing is answered before `serve`.
+    The owner applies the log's records from the log start on. Before `serve` nothing is answered.
 
     Args:
-        partition: of pending-ack-log.
+        partition: partition of pending-ack-log.
         log_start: offset of the first entry that will be applied, or lower; above 0 the log was
             trimmed, and the state comes from its first base (C8).
         base_limits: when a base is due.
 
     Attributes:
-        served: subscriptions in which this owner has applied an acknowledgement that it appended.
+        served: group partitions in which this owner has applied an acknowledgement of its own.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class PendingAckStore:
 
     @property
     def base_as_of(self) -> EndOffset | None:
-        """Of the newest base: written by this owner, or the one its replay began from (C8)."""
+        """As-of offset of the newest base, of this owner or where its replay began (C8)."""
         written = self.bases.written_as_of
         return self._recovery.base_as_of if written is None else written
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is due next; None before `serve`, and with no base to write."""
+        """When `tick` is due next; None before `serve`, and when no base will be due."""
         return self.bases.next_due_ms(idle=self.state.idle) if self._serving else None
 
     def applied(
@@ -93,7 +93,7 @@ class PendingAckStore:
 
         Raises:
             DecodeError: the base of a trimmed log cannot be understood.
-            LogTrimmedError: a trimmed log goes on and on without a base.
+            LogTrimmedError: no base is among the first records of a trimmed log.
         """
         effects: list[PendingAckEffect] = []
         base, entries = self._recovery.entry_read(Entry(offset, records))
@@ -114,7 +114,7 @@ class PendingAckStore:
         return effects
 
     def serve(self, epoch: Offset, now_ms: int) -> list[PendingAckEffect]:
-        """Replay is over; nothing was left half done.
+        """Replay is over; no step of the former owner is unfinished.
 
         Raises:
             LogTrimmedError: the log was trimmed, and no base was found in it.
@@ -125,13 +125,13 @@ class PendingAckStore:
         return []
 
     def asked(self, request: AckRequest) -> Acks:
-        """Answer to a question, once a no-op appended after it is read (C1)."""
+        """The answer to a question, once a no-op appended after the question is read back (C1)."""
         assert isinstance(request.body, DescribeAcks)
         assert request.subscription is not None
         return self.state.acks(request.subscription)
 
     def tick(self, now_ms: int) -> list[PendingAckEffect]:
-        """A base that is due, a trim whose time has come again."""
+        """Writes a base that is due, and repeats a failed trim that is due."""
         effects: list[PendingAckEffect] = [*self.bases.trims_due(now_ms)]
         as_of = self.bases.due(now_ms, idle=self.state.idle, held=lambda: self.state.item_count)
         if as_of is not None:
@@ -147,11 +147,11 @@ class PendingAckStore:
         self.bases.trimmed(offset)
 
     def trim_failed(self, offset: Offset, now_ms: int) -> None:
-        """Whether the log was trimmed is unknown; nobody but the disk minds."""
+        """Whether the log was trimmed is unknown; untrimmed records only take space."""
         self.bases.trim_failed(offset, now_ms)
 
     def _answered(self, request: AckRequest, answer: AckAnswer) -> None:
-        """Notes the first acknowledgement in a subscription."""
+        """Notes a group partition's first acknowledgement."""
         if not isinstance(request.body, Acknowledge) or not isinstance(answer, Done):
             return
         assert request.subscription is not None, "a question is never logged"

@@ -1,4 +1,4 @@
-"""Questions of one member to the store: one at a time, and not too often."""
+"""Questions of one member to the store: one at a time, at most every `ASK_AGAIN_MS`."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ ASK_AGAIN_MS = 500
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Effect: ask the store, and pass the answer to `described` under this number."""
+    """Effect: ask the store; pass the answer to `described` with this number."""
 
     number: int
 
@@ -23,16 +23,16 @@ class Questions:
 
     @property
     def asked(self) -> int:
-        """The number of the last question; 0: there was none."""
+        """The number of the last question; 0 before the first."""
         return self._asked
 
     @property
     def deadline_ms(self) -> float | None:
-        """When the next question may be asked; None: an answer is awaited."""
+        """When the next question may be asked; None while an answer is awaited."""
         return None if self._asking else self._ask_at_ms
 
     def tick(self, now_ms: float) -> list[Ask]:
-        """Asks, unless an answer is awaited or the last one came just before."""
+        """Asks, unless an answer is awaited or the last one came less than `ASK_AGAIN_MS` ago."""
         if self._asking or now_ms < self._ask_at_ms:
             return []
         self._asking = True

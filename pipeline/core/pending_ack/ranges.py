@@ -1,8 +1,8 @@
 """A set of offsets as sorted, disjoint ranges.
 
 *Source*: docs/protocols G: a cursor and a compact set of individually acknowledged offsets.
-*Invariants*: ranges `[first, end)` ascend, none is empty, no two touch; never more than
-`ranges_max` of them: what would make more changes nothing.
+*Invariants*: ranges `[first, end)` ascend, none is empty, no two touch; there are never more than
+`ranges_max`, and a change that would make more is refused.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,7 +17,7 @@ class RangesFullError(Exception):
 
 
 def runs_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Distinct offsets as ranges `[first, end)`, ascending: consecutive ones make one."""
+    """Distinct offsets as ascending ranges `[first, end)`; consecutive offsets make one range."""
     ascending = sorted(offsets)
     if not ascending:
         return
@@ -31,11 +31,11 @@ def runs_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 class RangeSet:
-    """Offsets; a look-up costs a bisection, a change also moves the ranges behind it.
+    """A set of offsets; a look-up costs a bisection, a change also moves the ranges after it.
 
     Args:
-        ranges: `[first, end)`, in any order, overlapping or not.
-        ranges_max: the most ranges held.
+        ranges: ranges `[first, end)` in any order, which may overlap.
+        ranges_max: most ranges held.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RangeSet:
 
     def __contains__(self, offset: int) -> bool:
         ends = self._ends
-        if not ends or offset >= ends[-1]:  # most often what is asked for is new
+        if not ends or offset >= ends[-1]:  # the most frequent case: a new offset
             return False
         index = bisect_right(self._firsts, offset)
         return index > 0 and offset < ends[index - 1]
@@ -98,26 +98,26 @@ class RangeSet:
         """Adds `[first, end)`, which may be empty; raises `RangesFullError`."""
         if first >= end:
             return
-        low = bisect_left(self._ends, first)  # the first range that touches or lies behind
-        high = bisect_right(self._firsts, end)  # behind the last that touches
+        low = bisect_left(self._ends, first)  # the first range that touches or comes after
+        high = bisect_right(self._firsts, end)  # after the last range that touches
         if low < high:
             first = min(first, self._firsts[low])
             end = max(end, self._ends[high - 1])
         self._replace(low, high, [(first, end)])
 
     def remove(self, first: int, end: int) -> None:
-        """Takes `[first, end)` out, present or not; raises `RangesFullError`."""
+        """Removes `[first, end)`, present or not; raises `RangesFullError`."""
         if first >= end:
             return
-        low = bisect_right(self._ends, first)  # the first range that reaches behind `first`
-        high = bisect_left(self._firsts, end)  # behind the last that begins before `end`
+        low = bisect_right(self._ends, first)  # the first range that ends after `first`
+        high = bisect_left(self._firsts, end)  # after the last range that begins before `end`
         if low >= high:
             return
         parts = [(self._firsts[low], first), (end, self._ends[high - 1])]
         self._replace(low, high, [part for part in parts if part[0] < part[1]])
 
     def trim_below(self, offset: int) -> None:
-        """Takes every offset below `offset` out."""
+        """Removes every offset below `offset`."""
         if self._firsts and self._firsts[0] < offset:
             self.remove(self._firsts[0], offset)
 

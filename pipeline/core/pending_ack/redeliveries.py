@@ -1,4 +1,4 @@
-"""Records that wait to be delivered again, at once or after a delay."""
+"""Messages that wait to be delivered again, at once or after a delay."""
 
 from collections import deque
 from typing import Generic, TypeVar
@@ -7,13 +7,13 @@ P = TypeVar("P")
 
 
 class Redeliveries(Generic[P]):
-    """Keeps records until they are due.
+    """Keeps messages until they are due.
 
     Args:
-        delay_ms: from `later` to the next delivery.
+        delay_ms: time from `later` to the next delivery.
 
     Attributes:
-        waiting: due time and record by offset; entries may be removed, and are not due any more.
+        waiting: due time and message by offset; a removed entry is not delivered.
     """
 
     def __init__(self, delay_ms: float) -> None:
@@ -24,24 +24,24 @@ class Redeliveries(Generic[P]):
 
     @property
     def deadline_ms(self) -> float | None:
-        """When `due` returns something; may be early, never late. None: never."""
+        """When `due` returns something; may be early, never late. None: nothing waits."""
         if self._at_once:
             return 0.0
         return self._due[0][0] if self._due else None
 
     def later(self, offset: int, payload: P, now_ms: float) -> None:
-        """Keeps a record until the delay has passed; times never go back."""
+        """Keeps a message until the delay has passed; `now_ms` never goes back."""
         due_ms = now_ms + self._delay_ms
         self.waiting[offset] = due_ms, payload
         self._due.append((due_ms, offset))
 
     def at_once(self, offset: int, payload: P) -> None:
-        """Keeps a record until the next `due`."""
+        """Keeps a message until the next call of `due`."""
         self.waiting[offset] = 0.0, payload
         self._at_once.append(offset)
 
     def due(self, now_ms: float) -> list[tuple[int, P]]:
-        """Removes what is due, and returns offsets and records."""
+        """Removes and returns the messages that are due, with their offsets."""
         while self._due and self._due[0][0] <= now_ms:
             self._at_once.append(self._due.popleft()[1])
         found: list[tuple[int, P]] = []

@@ -1,4 +1,4 @@
-"""Errors of acknowledging a message that cannot be acknowledged.
+"""Errors for a message that cannot be acknowledged.
 
 *Source*: docs/protocols G.
 """
@@ -13,7 +13,7 @@ from stilltide.schemas.values import TopicPartition
 
 
 def not_delivered(data: TopicPartition, offset: int) -> AcknowledgementError:
-    """The application has never had the message."""
+    """The message was not delivered to the application."""
     error = NotDeliveredError(
         "the message was not delivered to this member", hint="receive it first"
     )
@@ -22,7 +22,7 @@ def not_delivered(data: TopicPartition, offset: int) -> AcknowledgementError:
 
 
 def already_acknowledged(data: TopicPartition, offset: int) -> AcknowledgementError:
-    """The message, or each of several, is acknowledged."""
+    """The message, or each of several messages, is acknowledged already."""
     error = AlreadyAcknowledgedError(
         "the message is acknowledged already", hint="acknowledge a message once"
     )
@@ -31,7 +31,7 @@ def already_acknowledged(data: TopicPartition, offset: int) -> AcknowledgementEr
 
 
 def pending(data: TopicPartition, offset: int) -> AcknowledgementError:
-    """A transaction has acknowledged the message, and its outcome is open or unknown here."""
+    """A transaction has acknowledged the message, and the transaction's outcome is not known."""
     error = PendingAcknowledgementError(
         "the message is acknowledged in a transaction that is not settled",
         hint="it is delivered again should that transaction abort",

@@ -1,10 +1,10 @@
-"""What a pending-ack log means: the state after its effective records, in log order.
+"""A pending-ack store's state after the effective records of its log, in log order.
 
 *Source*: docs/protocols G, C0, C8.
-*Invariants*: the same records give the same state and the same answers, whoever applies them; an
+*Invariants*: the same records give the same state and the same answers in every process; an
 illegal request changes nothing; a repeated request has no second effect, so no answer needs to be
-remembered (C1b). What a transaction has pending when its coordinator's low watermark passes it was
-never registered: it is dropped as aborted.
+remembered (C1b). An acknowledgement that is still pending when the coordinator's low watermark
+passes its transaction was never registered with the coordinator, and is dropped as aborted.
 """
 
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
@@ -25,24 +25,24 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 from stilltide.schemas.values import EndOffset, SubscriptionId
 
 SUBSCRIPTIONS_MAX = 10_000
-"""In one log; the system topics have several."""
+"""Most group partitions of one store; pending-ack-log has several partitions, a store for each."""
 
 FORGET_AFTER_MS = 60 * 60 * 1000
-"""A subscription silent for so long, and known to its group as it is here, may give way."""
+"""A group partition without requests for this long is forgotten if its group's commit holds all."""
 
 _DONE = Done()
 
 
 class PendingAckState:
-    """Apply every effective request, in log order; read the rest."""
+    """The acknowledgements in one pending-ack log; `apply` takes each effective request."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[SubscriptionId, SubscriptionAcks] = {}
         self._coordinators: dict[int, CoordinatorView] = {}
-        self._now_ms = 0  # the log's clock: the latest time in it
+        self._now_ms = 0  # the latest time in the log
 
     def apply(self, request: AckRequest, at_ms: int) -> AckAnswer:
-        """Takes one request of the log, and when it was appended; its answer."""
+        """Applies one request of the log, with the time of its append; returns the answer."""
         self._now_ms = max(self._now_ms, at_ms)
         subscription, body = request.subscription, request.body
         assert subscription is not None, "a question is never logged"
@@ -69,12 +69,12 @@ class PendingAckState:
 
     @property
     def item_count(self) -> int:
-        """How much a base would hold: subscriptions, and the offsets and ranges in them."""
+        """How many group partitions, offsets and ranges a base would hold."""
         held = sum(one.held_count for one in self.subscriptions.values())
         return len(self.subscriptions) + held
 
     def acks(self, subscription: SubscriptionId) -> Acks:
-        """The acknowledgements of one subscription, also of one nobody was ever attached to."""
+        """The acknowledgements of one group partition; none if no member was ever attached."""
         held = self.subscriptions.get(subscription)
         return Acks(EndOffset(0), (), (), b"") if held is None else held.acks()
 
@@ -88,7 +88,7 @@ class PendingAckState:
 
     @classmethod
     def from_base(cls, base: AckState) -> "PendingAckState":
-        """What `base` copied: the same history then has the same answers."""
+        """The state that `base` copied: the same further records have the same answers."""
         self = cls()
         self._now_ms = base.now_ms
         for coordinator in base.coordinators:
@@ -131,7 +131,7 @@ class PendingAckState:
         if view.has_ended(txn.sequence):
             reason = f"transaction {txn} has ended"
             return AckRefused(AckRefusalCode.TRANSACTION_ENDED, reason)
-        known = txn in held.pending  # then the view knows it, too
+        known = txn in held.pending  # then the view knows the transaction, too
         refused = held.acknowledge(txn, body.offsets, body.cumulative_offset)
         if not known and txn in held.pending:
             view.acknowledged(txn.sequence, subscription)
@@ -145,7 +145,7 @@ class PendingAckState:
         view.settled(body.txn.sequence, subscription)
         for txn, where in view.passed(body.low_watermark):
             held = self.subscriptions.get(where)
-            if held is not None:  # else it had nothing pending any more, and was forgotten
+            if held is not None:  # otherwise it had nothing pending any more, and was forgotten
                 held.settle(txn, committed=False)
 
     def _view(self, coordinator: int) -> CoordinatorView:
@@ -155,7 +155,7 @@ class PendingAckState:
         return view
 
     def _forget_one(self) -> bool:
-        """Makes room: the subscription silent for longest, if its group knows all of it."""
+        """Forgets the longest unused group partition whose state its group's commit holds."""
         until_ms = self._now_ms - FORGET_AFTER_MS
         silent = [
             (held.last_seen_ms, one)

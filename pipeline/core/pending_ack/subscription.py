@@ -1,10 +1,11 @@
-"""One subscription: what is acknowledged, and what is pending in which transaction.
+"""The acknowledgements of a group in one data partition, and those pending in transactions.
 
-*Source*: docs/protocols G; conflict rules as Pulsar's (facts, pulsar.md 5). Pulsar does not hold
-cumulative against individual acknowledgements; here no record is pending in two transactions,
-however they acknowledge it.
-*Invariants*: the cursor never moves back; nothing pending is acknowledged; no offset is pending in
-two transactions; a refused request changes nothing; at most `HELD_MAX` ranges and offsets are held.
+*Source*: docs/protocols G; conflict rules as Pulsar's. Pulsar does not compare cumulative with
+individual acknowledgements; here no message is pending in two transactions, whichever kind of
+acknowledgement they use.
+*Invariants*: the cursor never moves back; no pending offset is acknowledged; no offset is pending
+in two transactions; a refused request changes nothing; at most `HELD_MAX` ranges and offsets are
+held.
 """
 
 from collections.abc import Iterable
@@ -22,33 +23,34 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
 
 HELD_MAX = 100_000
-"""Acknowledged ranges and pending offsets; a commit turns the latter into the former."""
+"""Most acknowledged ranges and pending offsets together; a commit turns offsets into ranges."""
 
 REPLACED_MS = 60 * 60 * 1000
-"""A request older than this is not repeated any more, so no replaced member comes back later."""
+"""How long a replaced member is refused; clients stop repeating a request much earlier."""
 
 REPLACED_MAX = 256
+"""Most replaced members that are remembered."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """What one transaction acknowledges: single offsets, and everything up to one, inclusive."""
+    """One transaction's acknowledgements: single offsets, and all up to `cumulative_offset`."""
 
     offsets: set[int] = field(default_factory=set[int])
     cumulative_offset: Offset | None = None
 
 
 class SubscriptionAcks:
-    """The acknowledgements of one subscription.
+    """The acknowledgements of one group in one data partition.
 
     Attributes:
-        cursor: everything below it is acknowledged.
-        committed: the group's commit, as far as a member has told.
-        acknowledged: what is acknowledged at or above the cursor.
-        pending: by transaction, in the order of their first acknowledgement.
-        member: who is attached; empty when nobody ever was.
-        replaced: members before it, and when they were replaced, oldest first.
-        last_seen_ms: when a member last asked for something.
+        cursor: offset below which every message is acknowledged.
+        committed: offset of the group's commit, as last reported by a member.
+        acknowledged: acknowledged offsets at or above the cursor.
+        pending: pending acknowledgements by transaction, in the order of their first one.
+        member: id of the attached member; empty when no member ever was.
+        replaced: former members and when they were replaced, oldest first.
+        last_seen_ms: time of the last request of an attached member.
     """
 
     def __init__(self) -> None:
@@ -64,27 +66,27 @@ class SubscriptionAcks:
 
     @property
     def forgettable(self) -> bool:
-        """Whether the group's commit holds everything that is known here."""
+        """Whether the group's commit holds every acknowledgement that is known here."""
         return not self.pending and not self.acknowledged and self.cursor == self.committed
 
     @property
     def held_count(self) -> int:
-        """Acknowledged ranges and pending offsets."""
+        """Number of acknowledged ranges and pending offsets."""
         return self.acknowledged.range_count + len(self._holders)
 
     @property
     def individual_count(self) -> int:
-        """Offsets pending one by one."""
+        """Number of offsets with a pending individual acknowledgement."""
         return len(self._holders)
 
     @property
     def cumulative_offset(self) -> Offset | None:
-        """Everything up to it, inclusive, is pending in one transaction."""
+        """The offset up to which, inclusive, one transaction acknowledges cumulatively, or None."""
         return None if self._slot is None else self.pending[self._slot].cumulative_offset
 
     @property
     def locked_count(self) -> int:
-        """Offsets that no other transaction may acknowledge; costs a walk over ranges."""
+        """Number of offsets that no other transaction may acknowledge; walks over the ranges."""
         up_to = self.cumulative_offset
         if up_to is None:
             return self.individual_count
@@ -92,7 +94,7 @@ class SubscriptionAcks:
         return self.individual_count + up_to + 1 - self.cursor - acknowledged
 
     def attach(self, member: bytes, now_ms: int) -> AckRefused | None:
-        """The member takes the subscription over, unless it was replaced before."""
+        """Attaches a member in place of the present one, unless it was replaced before."""
         if member == self.member:
             return None
         replaced_ms = self.replaced.get(member)
@@ -119,7 +121,7 @@ class SubscriptionAcks:
         return AckRefused(AckRefusalCode.TOO_MANY, reason)
 
     def committed_by_group(self, cursor: EndOffset, acknowledged: Ranges) -> None:
-        """What the group's commit holds is acknowledged, and pending in no transaction any more."""
+        """Takes the group's commit: its offsets are acknowledged, and no longer pending."""
         self.committed = max(self.committed, cursor)
         for first, end in acknowledged:
             self.acknowledged.add(max(first, self.cursor), end)
@@ -129,7 +131,7 @@ class SubscriptionAcks:
     def acknowledge(
         self, txn: TxnId, offsets: Iterable[Offset], cumulative_offset: Offset | None
     ) -> AckRefused | None:
-        """Adds all of it to what is pending in a transaction, or nothing."""
+        """Makes all of these offsets pending in a transaction, or none of them."""
         pending = self.pending.get(txn)
         new: set[int] = set(offsets)
         if pending is not None:
@@ -155,7 +157,7 @@ class SubscriptionAcks:
         return None
 
     def settle(self, txn: TxnId, *, committed: bool) -> None:
-        """What is pending in a transaction becomes acknowledged, or free again."""
+        """Settles a transaction: its pending offsets become acknowledged, or deliverable again."""
         pending = self.pending.pop(txn, None)
         if pending is None:
             return
@@ -171,7 +173,7 @@ class SubscriptionAcks:
         self._raise_cursor(0 if cumulative_offset is None else cumulative_offset + 1)
 
     def acks(self) -> Acks:
-        """A copy of all that a member needs to know."""
+        """A copy of the acknowledgements that a member needs to know."""
         pending = tuple(
             PendingAcks(txn, _ranges_of(one.offsets), one.cumulative_offset)
             for txn, one in self.pending.items()
@@ -179,7 +181,7 @@ class SubscriptionAcks:
         return Acks(self.cursor, self.acknowledged.ranges(), pending, self.member)
 
     def base(self, subscription: SubscriptionId) -> BaseSubscription:
-        """A copy of everything (C8)."""
+        """A copy of the whole state (C8)."""
         replaced = tuple(self.replaced.items())
         return BaseSubscription(
             subscription, self.acks(), self.committed, replaced, self.last_seen_ms
@@ -187,7 +189,7 @@ class SubscriptionAcks:
 
     @classmethod
     def from_base(cls, base: BaseSubscription) -> "SubscriptionAcks":
-        """What `base` copied."""
+        """The state that `base` copied."""
         self = cls()
         self.cursor, self.committed = base.acks.cursor, base.committed
         self.acknowledged = RangeSet(base.acks.acknowledged, ranges_max=HELD_MAX)
@@ -227,12 +229,12 @@ class SubscriptionAcks:
         return None
 
     def _raise_cursor(self, cursor: int) -> None:
-        """Everything below `cursor` is acknowledged, and what follows without a gap."""
+        """Raises the cursor to `cursor`, and further over acknowledged offsets without a gap."""
         self.cursor = self.acknowledged.end_of(max(self.cursor, cursor))
         self.acknowledged.trim_below(self.cursor)
 
     def _drop_acknowledged(self) -> None:
-        """What the group's commit holds is not pending any more."""
+        """Drops pending acknowledgements of offsets that the group's commit holds."""
         for txn, pending in list(self.pending.items()):
             up_to = pending.cumulative_offset
             if up_to is not None and up_to < self.cursor:

@@ -1,20 +1,20 @@
 """Messages of one partition that a member has not acknowledged: a pure machine.
 
-*Source*: docs/protocols G; pulsar.md 5.
+*Source*: docs/protocols G.
 
 *Invariants*:
-- The cursor is the lowest offset that was taken and is not acknowledged, else the position: the
-  cursor follows the reading, so hidden records, control records and gaps are passed.
-- An offset is with the application, claimed by one transaction, unsettled, held back, or waiting
-  to be delivered again: exactly one of these, and acknowledged when none.
-- What is pending in a transaction of anybody is never handed over.
-- A cumulative acknowledgement covers nothing that the application has never had, such as what was
-  held back for another's transaction while later messages were handed over.
-- After a transaction that was aborted, or whose outcome is unknown, the store alone says what has
-  become of its messages, in an answer to a question asked later.
+- The cursor is the lowest offset that was taken and is not acknowledged, else the position. So the
+  cursor passes hidden records, control records and gaps.
+- An offset below the position is in exactly one of these states: with the application, claimed by
+  one transaction, unsettled, held back, waiting to be delivered again, or acknowledged.
+- A message that is pending in any transaction is never handed over.
+- A cumulative acknowledgement covers no message that the application has never had, such as one
+  held back for another transaction while later messages were handed over.
+- After a transaction that was aborted, or whose outcome is unknown, only the store decides about
+  the transaction's messages, in the answer to a question asked later.
 
-*Refuses*, with nothing changed: to acknowledge what was not handed over, what is acknowledged,
-and what is pending in another transaction.
+*Refuses*, with nothing changed: to acknowledge a message that was not handed over, that is
+acknowledged, or that is pending in another transaction.
 """
 
 from collections import defaultdict
@@ -42,10 +42,10 @@ class Tracker(Generic[P]):
     """One assigned partition, from the store's first answer on.
 
     Args:
-        data: for errors.
-        cursor: as committed.
-        acks: the store's answer to this member's attachment.
-        redelivery_delay_ms: between a negative acknowledgement and the next delivery.
+        data: data partition, for errors.
+        cursor: cursor that the group has committed.
+        acks: store's answer to this member's attachment.
+        redelivery_delay_ms: time from a negative acknowledgement to the next delivery.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Tracker(Generic[P]):
         self._unsettled: dict[int, tuple[int, P]] = {}
         self._held: dict[int, P] = {}
         self._redeliveries = Redeliveries[P](redelivery_delay_ms)
-        self._seen: set[int] = set()  # with the application once, and to come again
+        self._seen: set[int] = set()  # delivered before, and to be delivered again
         self._open: tuple[Collection[int], ...] = (
             self._delivered,
             self._claimed,
@@ -77,18 +77,18 @@ class Tracker(Generic[P]):
 
     @property
     def unacknowledged(self) -> int:
-        """Offsets taken and not acknowledged; their records are kept."""
+        """How many offsets were taken and not acknowledged; their messages are kept."""
         return sum(map(len, self._open))
 
     def admits(self, offset: int) -> bool:
-        """Whether the offset may be taken: whatever is acknowledged then can be committed."""
+        """Whether the offset may be taken, so that every later cursor fits a commit's metadata."""
         if self._ahead.fits(offset, self._lowest, self._open):
             return True
         self._lowest = min(chain.from_iterable(self._open), default=offset)
         return self._lowest == offset or self._ahead.fits(offset, self._lowest, self._open)
 
     def taken(self, offset: int, payload: P) -> bool:
-        """Takes the next record, in offset order; whether to hand it over now."""
+        """Takes the next message, in offset order; returns whether to hand it over now."""
         assert offset >= self._position, "records are taken in offset order, each once"
         self._position = offset + 1
         ahead = self._ahead
@@ -104,15 +104,15 @@ class Tracker(Generic[P]):
         return True
 
     def redelivered(self, now_ms: float) -> list[P]:
-        """Records to be handed over again; they count as with the application from now on."""
+        """Removes and returns the messages to hand over again, which count as handed over now."""
         found = self._redeliveries.due(now_ms)
         self._delivered.update(found)
         return [payload for _, payload in found]
 
-    # What the application says.
+    # Calls of the application.
 
     def acknowledge(self, offset: int) -> None:
-        """Takes a message as done.
+        """Acknowledges a message.
 
         Raises:
             AcknowledgementError: not delivered, acknowledged, or pending in a transaction.
@@ -120,16 +120,16 @@ class Tracker(Generic[P]):
         self._pop(offset)
 
     def acknowledge_cumulative(self, offset: int, ready: Iterable[int] = ()) -> None:
-        """Takes a message and all before it as done; as `acknowledge`. O(unacknowledged).
+        """Acknowledges a message and all before it; raises as `acknowledge`. O(unacknowledged).
 
-        `ready`: handed over, but not returned to the application yet. None of these is covered,
-        unless it was returned before: a message that nobody has seen cannot be done.
+        `ready` are offsets handed over but not yet returned to the application. The call is refused
+        if it would cover one of them that the application has never had.
         """
         for one in self._through(offset, None, ready):
             self._pop(one)
 
     def negative_acknowledge(self, offset: int, now_ms: float) -> None:
-        """Has a message delivered again after the delay; twice is once.
+        """Has a message delivered again after the delay; a second call changes nothing.
 
         Raises:
             AcknowledgementError: not delivered, acknowledged, or pending in a transaction.
@@ -141,25 +141,26 @@ class Tracker(Generic[P]):
     # Transactions.
 
     def claim(self, txn: Hashable, offset: int) -> None:
-        """Takes a message as acknowledged in a transaction; raises as `acknowledge`."""
+        """Acknowledges a message in a transaction; raises as `acknowledge`."""
         self._claimed[offset] = txn, self._pop(offset)
         self._claims[txn].append(offset)
 
     def claim_cumulative(self, txn: Hashable, offset: int, ready: Iterable[int] = ()) -> None:
-        """As `claim`, of a message and all before it that the transaction has not claimed.
+        """Acknowledges a message and all before it in a transaction; raises as `acknowledge`.
 
-        `ready`: as of `acknowledge_cumulative`.
+        Messages that the transaction has claimed already are left out. `ready` has the meaning of
+        `acknowledge_cumulative`.
         """
         for one in self._through(offset, txn, ready):
             self.claim(txn, one)
 
     def committed(self, txn: Hashable) -> None:
-        """The transaction is known to be committed: what it claimed is acknowledged."""
+        """The transaction has committed: the messages that it claimed are acknowledged."""
         for offset in self._claims.pop(txn, ()):
             del self._claimed[offset]
 
     def unsettled(self, txn: Hashable) -> None:
-        """The transaction will send no more, and is aborted, or nobody here knows."""
+        """The transaction sends no more acknowledgements; it is aborted, or its outcome unknown."""
         for offset in self._claims.pop(txn, ()):
             self._unsettled[offset] = self._questions.asked, self._claimed.pop(offset)[1]
             self._seen.add(offset)
@@ -179,7 +180,7 @@ class Tracker(Generic[P]):
         return self._questions.tick(now_ms) if self._held or self._unsettled else []
 
     def described(self, number: int, acks: Acks | None, now_ms: float) -> None:
-        """Takes the answer to `Ask(number)`; None: there was none, and another question follows."""
+        """Takes the answer to `Ask(number)`; None: no answer came, and another question follows."""
         self._questions.answered(now_ms)
         if acks is None:
             return
@@ -197,7 +198,7 @@ class Tracker(Generic[P]):
                 self._redeliveries.at_once(offset, payload)
 
     def attached_again(self, acks: Acks) -> None:
-        """Another member was attached in between; what it has acknowledged is acknowledged."""
+        """Takes the store's answer, with acknowledgements of a member attached in between."""
         self._ahead.note(acks, self._position)
         acknowledged = acknowledged_in(acks)
         for records in (self._delivered, self._redeliveries.waiting):
@@ -208,7 +209,7 @@ class Tracker(Generic[P]):
     # The cursor.
 
     def cursor(self, position: int) -> Cursor:
-        """What may be committed when everything below `position` was taken or is hidden."""
+        """The cursor to commit when every offset below `position` was taken or is hidden."""
         position = max(position, self._position)
         self._ahead.acknowledged.trim_below(position)
         edges = [*sorted(chain.from_iterable(self._open)), position]
@@ -216,17 +217,17 @@ class Tracker(Generic[P]):
         for first, end in self._ahead.acknowledged:
             acknowledged.add(first, end)
         self._lowest = edges[0]
-        offset = acknowledged.end_of(edges[0])  # beyond it when nothing is open
+        offset = acknowledged.end_of(edges[0])  # may pass the position when nothing is open
         acknowledged.trim_below(offset)
         return Cursor(Offset(offset), acknowledged.ranges(), self._fields)
 
     @property
     def held_back(self) -> int | None:
-        """The lowest offset that was taken and not yet handed over."""
+        """The lowest offset that is held back; None: there is none."""
         return min(self._held, default=None)
 
     def _through(self, offset: int, txn: Hashable, ready: Iterable[int]) -> list[int]:
-        """Offsets that a cumulative acknowledgement covers and `txn` has not claimed."""
+        """The offsets that a cumulative acknowledgement covers, without those `txn` has claimed."""
         if offset >= self._position:
             raise not_delivered(self._data, offset)
         conflicts = chain(

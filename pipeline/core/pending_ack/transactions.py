@@ -1,9 +1,9 @@
-"""Which transactions of one coordinator can still acknowledge, and where they have.
+"""Which transactions of one coordinator can still acknowledge, and where acknowledgements pend.
 
 *Source*: docs/protocols G, C7.
-*Invariants*: whatever was settled, or lies below the low watermark, has ended for ever. At most
-`SETTLED_MAX` runs of settled sequences are held: beyond, the oldest gap counts as ended too, so
-that a transaction that old can acknowledge nothing further. That refuses; it never loses.
+*Invariants*: a sequence that was settled, or is below the low watermark, has ended for ever. At
+most `SETTLED_MAX` runs of settled sequences are held: beyond, the oldest gap counts as ended too.
+Further acknowledgements of so old a transaction are refused; none that was accepted is lost.
 """
 
 from bisect import bisect_left, insort
@@ -16,26 +16,26 @@ SETTLED_MAX = 100_000
 
 
 class CoordinatorView:
-    """What pending-ack-log knows of one coordinator's transactions."""
+    """One coordinator's transactions, as a pending-ack store knows them."""
 
     def __init__(self, coordinator: int) -> None:
         self.low_watermark = 0
         self._coordinator = coordinator
         self._settled = RangeSet(ranges_max=SETTLED_MAX + 1)
-        self._sequences: list[int] = []  # of transactions with something pending, ascending
+        self._sequences: list[int] = []  # transactions with pending acknowledgements, ascending
         self._where: dict[int, set[SubscriptionId]] = {}
 
     @property
     def pending_count(self) -> int:
-        """Transactions in which something may be pending."""
+        """Number of transactions that may have pending acknowledgements."""
         return len(self._sequences)
 
     def has_ended(self, sequence: int) -> bool:
-        """Whether a transaction acknowledges nothing any more."""
+        """Whether a transaction's further acknowledgements are refused."""
         return sequence < self.low_watermark or sequence in self._settled
 
     def acknowledged(self, sequence: int, subscription: SubscriptionId) -> None:
-        """Something may be pending in a transaction now."""
+        """Notes that a transaction may have pending acknowledgements in this group partition."""
         where = self._where.get(sequence)
         if where is None:
             where = self._where[sequence] = set()
@@ -43,7 +43,7 @@ class CoordinatorView:
         where.add(subscription)
 
     def settled(self, sequence: int, subscription: SubscriptionId) -> None:
-        """A transaction has ended, and nothing of it is pending in this subscription."""
+        """A transaction has ended, and has nothing pending in this group partition any more."""
         if not self.has_ended(sequence):
             self._settled.add(sequence, sequence + 1)
             if self._settled.range_count > SETTLED_MAX:
@@ -56,9 +56,10 @@ class CoordinatorView:
                 self._forget(sequence)
 
     def passed(self, low_watermark: int) -> list[tuple[TxnId, SubscriptionId]]:
-        """Every sequence below has ended; returns what is pending there and was never settled.
+        """Raises the low watermark; returns where transactions below it were never settled.
 
-        A subscription registered with the transaction was settled before, so these were not.
+        A registered group partition is settled before the low watermark passes the transaction, so
+        the returned ones were never registered.
         """
         if low_watermark <= self.low_watermark:
             return []
@@ -73,13 +74,13 @@ class CoordinatorView:
         return dropped
 
     def base(self) -> BaseCoordinator:
-        """A copy of what does not follow from the subscriptions (C8)."""
+        """A copy of the state that does not follow from the group partitions' state (C8)."""
         settled = tuple((int(first), int(end)) for first, end in self._settled)
         return BaseCoordinator(self._coordinator, self.low_watermark, settled)
 
     @classmethod
     def from_base(cls, base: BaseCoordinator) -> "CoordinatorView":
-        """What `base` copied; `acknowledged` follows for all that is pending."""
+        """The state that `base` copied; the caller adds pending ones by `acknowledged`."""
         self = cls(base.coordinator)
         self.low_watermark = base.low_watermark
         self._settled = RangeSet(base.settled, ranges_max=SETTLED_MAX + 1)

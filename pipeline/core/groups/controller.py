@@ -1,11 +1,12 @@
-"""The replication controller of one data partition on one cluster: looks at groups in rounds.
+"""The controller of one data partition on one cluster: evaluates its replicated groups in rounds.
 
 *Source*: docs/protocols I6-I12.
-*Invariants*: a round looks at every group with offsets, log and index of one moment: the index was
-read past the end that it had after the others were read; decisions of a group are carried out, and
-read back, before it is looked at again; a group that has not changed is not looked at.
+*Invariants*: a round evaluates every group with the offsets, log and index of one moment: the index
+is read past the end that it had after offsets and log were read; decisions about a group are
+carried out and read back before the group is evaluated again; a group without changes is not
+evaluated.
 
-A round costs one read of the groups' offsets and the log's, and what `frontier` reads of the log.
+A round costs one read of the groups' and the log's offsets, and what `frontier` reads of the log.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -45,7 +46,7 @@ from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartit
 
 
 class SyncMode(StrEnum):
-    """How positions are carried over (I12)."""
+    """How positions of groups are carried over between clusters (I12)."""
 
     EXACT = "exact"
     SNAPSHOT = "snapshot"
@@ -53,7 +54,7 @@ class SyncMode(StrEnum):
 
 @dataclass(slots=True)
 class _Round:
-    """One look at everything."""
+    """One round: a poll, then an evaluation of each group."""
 
     number: int
     view: LogView | None = None
@@ -66,14 +67,14 @@ class _Round:
 
 
 class ReplicationController:
-    """Groups of one data partition.
+    """The replicated groups of one data partition on one cluster.
 
     Args:
         data: the data partition.
         here: this cluster.
-        remotes: the others; one link comes from each.
+        remotes: the other clusters; a link copies from each of them.
         mode: how positions are carried over.
-        limits: how often.
+        limits: how often groups are evaluated, published and committed again.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ReplicationController:
         self._caught_up = False
         self._positions_read_to = EndOffset(0)
         self._window = LogWindow()
-        self._view: LogView | None = None  # the last one
+        self._view: LogView | None = None  # of the last poll
         self._number = 0
         self._round: _Round | None = None
         self._pace = Pace(limits)
@@ -106,21 +107,21 @@ class ReplicationController:
         return self._pace.next_ms if self._caught_up and self._round is None else None
 
     def standing(self, group: str) -> Standing:
-        """Why a group is where it is."""
+        """Why a group's position is what it is."""
         held = self.groups.get(group)
         return held.standing if held else Standing.NOTHING_CLAIMED
 
     def lag(self, group: str, now_ms: int) -> GroupLag | None:
-        """How far a group trails, as of the last look; None: there was none."""
+        """How much of a group's reading is unpublished, as of the last poll; None before that."""
         held, view = self.groups.get(group), self._view
         if held is None or held.seen is None or view is None:
             return None
         return held.lag(view, now_ms)
 
     def read_again(self, group: str) -> Reading[int] | None:
-        """Records that a consumer without claims reads again if it begins here now, at most.
+        """The most records that a plain consumer reads again if it begins here now.
 
-        As far as is known here; None: nobody has looked at the group yet.
+        The result holds by what is known on this cluster; None: the group was not polled yet.
         """
         held, view = self.groups.get(group), self._view
         if held is None or held.seen is None or view is None:
@@ -132,7 +133,7 @@ class ReplicationController:
     # -- signals and buckets
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
-        """A record of the positions partition, in log order."""
+        """Takes a record of the positions partition, in log order."""
         if key.data == self._data and key.target == self._here and key.source in self.indexes:
             self.indexes[key.source].bucket_read(key.number, bucket)
             self._pace.end_rest()
@@ -143,7 +144,7 @@ class ReplicationController:
         return self._go_on(now_ms)
 
     def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
-        """A signal of this cluster, in log order; None is a tombstone."""
+        """Takes a signal on this cluster, in log order; None is a tombstone."""
         self._pace.end_rest()
         if isinstance(key, SnapshotsKey) and key.source == self._here:
             assert value is None or isinstance(value, PositionSnapshots)
@@ -162,12 +163,12 @@ class ReplicationController:
     def _read_back(self, key: UpdateKey | AppliedKey, value: SignalValue | None) -> None:
         group = self._group(key.group)
         if key.source == self._here:
-            group.untold_since_ms = None  # until the next look
+            group.untold_since_ms = None  # until the next poll
         if group.read_back(key, value):
-            self._pace.at_once()  # the group was moved: a walk may have been cut short
+            self._pace.at_once()  # the move may have stopped at the bound of a walk
 
     def caught_up(self, now_ms: int) -> list[ControllerEffect]:
-        """All signals that were there at the start were read."""
+        """All signals that existed at the start were read."""
         self._caught_up = True
         return self._go_on(now_ms)
 
@@ -182,7 +183,7 @@ class ReplicationController:
     # -- rounds
 
     def tick(self, now_ms: int) -> list[ControllerEffect]:
-        """Begins the next round when it is time."""
+        """Begins the next round when it is due."""
         return self._go_on(now_ms)
 
     def _go_on(self, now_ms: int) -> list[ControllerEffect]:
@@ -213,10 +214,10 @@ class ReplicationController:
         """The result of `Poll`.
 
         Args:
-            number: of the poll.
-            view: the log.
-            groups: those that are replicated, among them every one that the effect names.
-            positions_end: of the positions partition, read after everything else.
+            number: number of the poll.
+            view: offsets of the log.
+            groups: replicated groups, among them every group that the effect names.
+            positions_end: end of the positions partition, read after everything else.
             now_ms: wall clock.
         """
         round_ = self._round
@@ -233,7 +234,7 @@ class ReplicationController:
         return self._go_on(now_ms)
 
     def _next_group(self, round_: _Round, now_ms: int) -> list[ControllerEffect]:
-        """Evaluates one group after the other, until one wants to read or decides something."""
+        """Evaluates one group after the other, until an evaluation has to read the log."""
         effects: list[ControllerEffect] = []
         while round_.left:
             name = round_.left.pop()
@@ -255,7 +256,7 @@ class ReplicationController:
     def _evaluation(
         self, round_: _Round, group: GroupBetweenRounds, now_ms: int
     ) -> Generator[ReadLog, LogRead, Evaluation] | None:
-        """An evaluation of a group; None: nothing has changed since the last one."""
+        """The evaluation of a group; None: nothing has changed since the last evaluation."""
         view, seen, limits = round_.view, group.seen, self._limits
         assert view is not None
         assert seen is not None
@@ -298,7 +299,7 @@ class ReplicationController:
         effects: list[ControllerEffect],
         now_ms: int,
     ) -> list[ControllerEffect]:
-        """Runs the evaluation on; returns what it wants to read, and adds what it decides."""
+        """Continues the evaluation; returns a read that it needs, or adds its decisions."""
         evaluation = round_.evaluation
         assert evaluation is not None
         try:
@@ -318,9 +319,9 @@ class ReplicationController:
         return []
 
     def reset(self, group: str, offset: Offset) -> None:
-        """An operator sets a group back everywhere, to `offset` here (I10); the next round does it.
+        """An operator resets a group on all clusters, to `offset` here (I10), in the next round.
 
-        What came of it is the group's standing.
+        The group's standing then shows the result.
         """
         self._group(group).reset_to = offset
         self._pace.end_rest()

@@ -1,7 +1,7 @@
 """Effects of the controller of a data partition, which the driver carries out in order.
 
-*Source*: docs/protocols I6-I9. Each is carried out before the next one begins. When a write fails, or
-its fate is unknown, the controller ends: another one begins by reading the signals.
+*Source*: docs/protocols I6-I9. Each effect is carried out before the next one begins. When a write
+fails, or its outcome is unknown, the controller ends: another one begins by reading the signals.
 """
 
 from collections.abc import Collection
@@ -13,14 +13,15 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Read, from now on and in this order: groups, log, end of the positions; report `polled`.
+    """Effect: read, from now on and in this order: groups, log, positions' end; report `polled`.
 
-    The topic must be the same before and after: offsets of a former one mean something else here.
+    The topic id must be the same before and after, since offsets of a former topic mean other
+    records.
 
     Attributes:
-        number: of the poll.
+        number: number of the poll.
         data: the data partition.
-        groups: read these, besides those that are to be replicated.
+        groups: groups to read in addition to the replicated ones.
     """
 
     number: int
@@ -30,10 +31,10 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecords:
-    """Read the visible records of `[first, end)` of the data partition; report `log_read`.
+    """Effect: read the visible records of `[first, end)` of the data partition; report `log_read`.
 
-    As far as they are decided. When the log start has passed `first` meanwhile, or the topic is
-    another one, nothing is reported as read: `read_to` is `first`.
+    Records are read as far as they are decided. If the log start has passed `first`, or the topic
+    was replaced, the report holds no records, and its `read_to` is `first`.
     """
 
     number: int
@@ -43,19 +44,19 @@ class ReadRecords:
 
 @dataclass(frozen=True, slots=True)
 class MoveGroup:
-    """Commit this offset for a group that has no members; report `moved`.
+    """Effect: commit this offset for a group that has no members; report `moved`.
 
-    It is done when the topic is still `incarnation`, the group is at `expected` right before,
-    without members, and at `offset` right afterwards. The metadata says the generation and keeps
-    what it says of offsets above (I11).
+    The move is done if the topic is still `incarnation`, the group has no members and the offset
+    `expected` right before, and has `offset` right afterwards. The commit's metadata gets the
+    generation, and keeps the acknowledged offsets above (I11).
 
     Attributes:
-        group: which one.
+        group: name of the group.
         data: the data partition.
-        incarnation: of the topic that the offsets belong to.
-        expected: its committed offset; None: nothing.
-        offset: where to.
-        generation: the tag.
+        incarnation: incarnation of the topic to which the offsets belong.
+        expected: offset that the group has committed; None: none.
+        offset: offset to commit.
+        generation: generation for the commit's metadata.
     """
 
     group: str

@@ -1,12 +1,11 @@
-"""What a position stands for, and the position that claims stand for.
+"""Conversion of a position to claims (`claims_below`), and of claims to a position (`prefix`).
 
 *Source*: docs/protocols H3 (F), I6, I7, I8.
-*Invariants*: `claims_below` claims nothing at or past the offset; `prefix` passes no visible record
-that is not claimed. What cannot be read yet is taken for not copied, respectively not claimed.
+*Invariants*: `claims_below` claims no record at or past the offset; `prefix` passes no visible
+record that is not claimed. A record that cannot be read yet counts as not copied and not claimed.
 
-Both are generators: they yield what they have to read of the log and are sent what was read; the
-index tells them where to look, so that neither reads more than a bucket for each link, and `prefix`
-a bounded walk.
+Both are generators: they yield the parts of the log to read, and are sent the records. The offset
+index bounds the reads to one bucket for each link, plus a bounded walk in `prefix`.
 """
 
 from collections.abc import Container, Generator, Iterable, Iterator, Sequence
@@ -19,20 +18,20 @@ from stilltide.schemas.replication.positions import Bucket
 from stilltide.schemas.values import EndOffset, Offset
 
 WALK_MAX = 10_000
-"""Offsets that `prefix` walks over behind what the index says."""
+"""Most offsets that `prefix` reads record by record after the buckets."""
 
 COUNTED_MAX = 100_000
-"""Offsets that `read_again` asks for at once."""
+"""Most offsets that `read_again` asks for at once."""
 
 
 class LogView(NamedTuple):
-    """A data partition of this cluster at one moment.
+    """A data partition's offsets on this cluster at one moment.
 
     Attributes:
-        incarnation: of the topic here.
-        log_start: the first offset that is left.
+        incarnation: incarnation of the topic here.
+        log_start: log start offset.
         end: high watermark.
-        decided_end: every record below it is decided (H).
+        decided_end: offset below which every record is decided (H).
     """
 
     incarnation: Incarnation
@@ -42,21 +41,21 @@ class LogView(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """Wanted: the visible records of `[first, end)`."""
+    """A request for the visible records of `[first, end)`."""
 
     first: Offset
     end: EndOffset
 
 
 class VisibleRecord(NamedTuple):
-    """A record that readers of committed data see; `origin` is None for a local one."""
+    """A record that readers of committed data see; `origin` is None without such a header."""
 
     offset: Offset
     origin: Origin | None
 
 
 class LogRead(NamedTuple):
-    """All visible records from where was asked for to below `read_to`, ascending."""
+    """The answer to `ReadLog`: all visible records from its `first` to below `read_to`."""
 
     records: Sequence[VisibleRecord]
     read_to: EndOffset
@@ -64,11 +63,11 @@ class LogRead(NamedTuple):
 
 T = TypeVar("T")
 Reading = Generator[ReadLog, LogRead, T]
-"""Computes a T; yields what it wants to read."""
+"""A computation of a T that yields each part of the log that it has to read."""
 
 
 def origin_of(record: VisibleRecord, here: Incarnation, copied: Container[Incarnation]) -> Origin:
-    """Where a record was written first: here, unless a link has copied from where it says (H1)."""
+    """Where a record was written first: here, unless a link copies from its origin header (H1)."""
     origin = record.origin
     if origin is None or origin.incarnation not in copied:
         return Origin(here, record.offset)
@@ -76,12 +75,12 @@ def origin_of(record: VisibleRecord, here: Incarnation, copied: Container[Incarn
 
 
 def copied_incarnations(indexes: Iterable[OffsetIndex]) -> set[Incarnation]:
-    """Where copies in the log may come from."""
+    """The incarnations from which copies in the log may come."""
     return set[Incarnation]().union(*(index.source_incarnations() for index in indexes))
 
 
 def claims_below(view: LogView, indexes: Iterable[OffsetIndex], offset: Offset) -> Reading[Claims]:
-    """F: what this log held below `offset`, as claims; read or unread, it counts as read."""
+    """F: the records that a group at `offset` counts as having read, as claims."""
     found: list[Claims] = [{view.incarnation: own} if (own := intervals.below(offset)) else {}]
     for index in indexes:
         frontier = index.frontier(view.incarnation.topic, offset)
@@ -93,10 +92,11 @@ def claims_below(view: LogView, indexes: Iterable[OffsetIndex], offset: Offset) 
 
 
 def _copied_below(index: OffsetIndex, bucket: Bucket, offset: Offset) -> Reading[int]:
-    """How far the stretch of a bucket has been copied below `offset`.
+    """The source offset up to which a bucket's records were copied below `offset`.
 
-    To the first copy at or above it, for copies are in order. If that is not decided yet, behind
-    the last one below it: a later look may know no more, once the group was moved on (I7).
+    That is the origin of the first copy at or above `offset`, since copies are in order. If no such
+    copy is decided yet, the result is the offset after the last copy below: waiting would not help,
+    because the group may be moved on before (I7).
     """
     read = yield ReadLog(offset, bucket.target_to)
     for origin in _copies(index, bucket, read):
@@ -108,7 +108,7 @@ def _copied_below(index: OffsetIndex, bucket: Bucket, offset: Offset) -> Reading
 
 
 def _copies(index: OffsetIndex, bucket: Bucket, read: LogRead) -> Iterator[Origin]:
-    """Origins of the copies of a bucket's stretch among what was read."""
+    """Origins of the copies of a bucket's records among the records that were read."""
     for record in read.records:
         if record.origin is not None and index.is_copy(bucket, record.origin):
             yield record.origin
@@ -119,7 +119,7 @@ def prefix(
 ) -> Reading[Offset]:
     """The end of the longest stretch from `base` on whose visible records are all claimed.
 
-    It may be shorter, by the bound of a walk: call again from where it ended.
+    The result may be lower, because walks are bounded: a call from there goes further.
     """
     own = claimed.get(view.incarnation, ())
     limit = min(view.decided_end, intervals.first_outside(own, base))
@@ -140,9 +140,9 @@ def prefix(
 def _first_unclaimed(
     view: LogView, index: OffsetIndex, claimed: Claims, base: int, limit: int
 ) -> Reading[int]:
-    """The first copy of one link in `[base, limit)` that is not claimed, else `limit`.
+    """Offset of the first copy of one link in `[base, limit)` that is not claimed, else `limit`.
 
-    Reads buckets with gaps only, and a second one only if the first has no copy in its gaps.
+    Reads only buckets with unclaimed source offsets, each after the one before held no such copy.
     """
     unread = 0
     for bucket in index.from_target(view.incarnation.topic, Offset(base)):
@@ -173,9 +173,8 @@ def read_again(
 ) -> Reading[int]:
     """How many visible records at or above a position are claimed.
 
-    So many are read twice by a consumer that begins there and skips nothing, if `claimed` is what
-    its group has read. Reads the log from the position to the decided end, where claimed records
-    may lie.
+    A consumer that begins at the position and skips nothing reads these records again. Reads the
+    log from the position to the decided end, where claimed records may be.
     """
     indexes = list(indexes)
     copied = copied_incarnations(indexes)
@@ -195,7 +194,7 @@ def read_again(
 def _where_claimed(
     view: LogView, indexes: Iterable[OffsetIndex], claimed: Claims, position: Offset
 ) -> Intervals:
-    """Where visible records that are claimed may lie, from a position to the decided end."""
+    """Offsets at which claimed records may be, from a position to the decided end."""
     topic = view.incarnation.topic
     found = [claimed.get(view.incarnation, ())]
     for index in indexes:
@@ -203,7 +202,7 @@ def _where_claimed(
             stretch = intervals.interval(bucket.source_from, bucket.source_to)
             if intervals.minus(stretch, claimed.get(index.incarnation(bucket), ())) != stretch:
                 found.append(intervals.interval(bucket.target_from, bucket.target_to))
-        if any(one.cluster == index.source for one in claimed):  # what the index does not know yet
+        if any(one.cluster == index.source for one in claimed):  # copies without a bucket yet
             found.append(intervals.interval(index.copied_end(topic), view.decided_end))
     outside = (*intervals.below(position), *intervals.interval(view.decided_end, 2**63))
     return intervals.minus(intervals.union(*found), outside)

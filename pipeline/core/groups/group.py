@@ -1,16 +1,16 @@
-"""A consumer group on one data partition: what it has read anywhere, and where it stands here.
+"""A replicated group on one data partition: what it has read on any cluster, and its position here.
 
 *Source*: docs/protocols I6-I11.
 *Invariants*:
-- I6 What the group did here is published before anything that others did is applied; what was lost
-  by a clamp (I9), or applied and not read here, is never claimed.
-- I8 Never ahead: a group is moved to the end of a prefix of the log that is claimed, forward only.
-- I10 After a reset by hand the group is left alone until it has itself passed where it was; a
-  higher generation is the only thing that moves it back.
+- I6 What the group has read here is published before reading on other clusters is applied here;
+  records that were lost by a clamp (I9), or applied and not read here, are never claimed.
+- I8 A group is moved forward only, to the end of a prefix of the log whose records are all claimed.
+- I10 After a reset by hand the group is left alone until it has passed its former position again;
+  only a higher generation moves a group back.
 
-All state is that of the signals as they are read; what an evaluation decides is written, and the
-next evaluation waits until it was read back. So a second controller, or a lost write, changes what
-is decided next, never what it is based on.
+All state comes from the signals that were read. Decisions are written as signals, and the next
+evaluation waits until they are read back, so a second controller or a lost write cannot make an
+evaluation use wrong state.
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ class GroupSeen(NamedTuple):
     """A group on this cluster at one moment.
 
     Attributes:
-        offset: committed for the data partition; None: nothing.
-        generation: what the commit's metadata says (I11); None: nothing.
-        active: the group has members, so its offsets cannot be moved.
-        elsewhere: it has committed for some partition of the topic.
+        offset: offset committed for the data partition; None: none.
+        generation: generation in the commit's metadata (I11); None: none.
+        active: whether the group has members, so that its offsets cannot be moved.
+        elsewhere: whether the group has committed an offset of any partition of the topic.
     """
 
     offset: Offset | None
@@ -44,39 +44,39 @@ class GroupSeen(NamedTuple):
 
 
 class Standing(StrEnum):
-    """Why a group is where it is: the answer to "why does it not advance?"."""
+    """Why a group's position is what it is, or why the position does not advance."""
 
-    AT_THE_PREFIX = "it stands at the end of what was read"
-    NOTHING_CLAIMED = "no cluster has said that it read anything"
-    MOVING = "it is being moved"
-    ACTIVE = "it has members here, so it is not moved"
-    RESET_BY_HAND = "it was set back by hand, and is left alone until it has passed that offset"
-    BEYOND_THE_END = "its offset lies beyond the end of the log"
-    BEYOND_WHAT_IS_DECIDED = "it has read what is not decided yet"
-    RESET_REFUSED = "it was not set back: it has members here, or the log has no such offset"
-    PUBLISHED_LATELY = "what it read is published a moment later"
+    AT_THE_PREFIX = "in sync: at the end of what the group has read on any cluster"
+    NOTHING_CLAIMED = "no cluster has published that the group has read anything"
+    MOVING = "the group is being moved"
+    ACTIVE = "the group has members on this cluster, so it is not moved"
+    RESET_BY_HAND = "the group was reset by hand, and is left alone up to its former offset"
+    BEYOND_THE_END = "the group's offset is beyond the end of the log"
+    BEYOND_WHAT_IS_DECIDED = "the group's offset is beyond the decided end of the log"
+    RESET_REFUSED = "the reset was refused: the group has members, or the log has no such offset"
+    PUBLISHED_LATELY = "what the group has read is published a moment later"
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Write an update of this cluster."""
+    """Decision: publish this update of the cluster."""
 
     update: Update
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Write what is known of the group here; durable before whatever follows."""
+    """Decision: write the state of the group here, durable before the next decision."""
 
     applied: Applied
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Move the group here to `applied.offset` and tag it with `applied.generation`; then note that.
+    """Decision: commit `applied.offset` with the tag `applied.generation`, then write `applied`.
 
-    Only if it is still inactive and at `expected`; also right afterwards it must be where it was
-    moved to. Otherwise nothing is noted.
+    The group must still be inactive and at `expected` before the commit, and at the new offset
+    right afterwards. Otherwise `applied` is not written.
     """
 
     expected: Offset | None
@@ -87,7 +87,7 @@ Decision = Publish | Note | Move
 
 
 class Evaluation(NamedTuple):
-    """What follows from a look at a group; decisions in their order."""
+    """The result of an evaluation: decisions in the order to carry out, and the standing."""
 
     decisions: Sequence[Decision]
     standing: Standing
@@ -104,10 +104,10 @@ class ReplicatedGroup:
         self._here = here
         self.updates: dict[ClusterName, Update] = {}
         self.applied: Applied | None = None
-        self.version = 0  # of the signals read
+        self.version = 0  # raised by each signal
 
     def update_read(self, source: ClusterName, update: Update | None) -> None:
-        """The newest update of a cluster; None: a tombstone."""
+        """Takes the newest update of a cluster; None: a tombstone."""
         self.version += 1
         if update is None:
             self.updates.pop(source, None)
@@ -115,37 +115,37 @@ class ReplicatedGroup:
             self.updates[source] = update
 
     def applied_read(self, applied: Applied | None) -> None:
-        """What was last done here; None: a tombstone."""
+        """Takes the last `Applied` of this cluster; None: a tombstone."""
         self.version += 1
         self.applied = applied
 
     @property
     def generation(self) -> int:
-        """The highest that anybody knows of (I10)."""
+        """The highest generation in any signal (I10)."""
         known = [one.generation for one in self.updates.values()]
         return max(*known, self.applied_generation, 0)
 
     @property
     def applied_generation(self) -> int:
-        """The one that was applied here; another one is adopted first."""
+        """The generation that was applied here; a higher one is adopted first."""
         return self.applied.generation if self.applied else 0
 
     def own(self, topic: bytes) -> Update | None:
-        """The update of this cluster, if it is of this generation and incarnation."""
+        """The update of this cluster, if it has the current generation and this incarnation."""
         own = self.updates.get(self._here)
         return own if own is not None and own[:2] == (self.generation, topic) else None
 
     def noted(self, topic: bytes) -> Applied | None:
-        """What was last done here with this incarnation."""
+        """The last `Applied` of this cluster, if it has this incarnation."""
         noted = self.applied
         return noted if noted is not None and noted.incarnation == topic else None
 
     def reached(self, topic: bytes) -> int:
-        """The highest offset here that a signal names; -1: none."""
+        """The highest offset of this cluster that a signal of it contains; -1: none."""
         return _highest(self.own(topic), self.noted(topic))
 
     def read_anywhere(self) -> Claims:
-        """J: what the group has read according to the newest updates of its generation."""
+        """J: union of all clusters' claims in the current generation (I7)."""
         generation = self.generation
         current = [one.claims for one in self.updates.values() if one.generation == generation]
         return claims.join(*current)
@@ -153,9 +153,9 @@ class ReplicatedGroup:
     def reset(
         self, view: LogView, indexes: Sequence[OffsetIndex], seen: GroupSeen, offset: Offset
     ) -> Reading[Evaluation]:
-        """Sets the group back everywhere to what lies below `offset` here (I10).
+        """Resets the group on all clusters to the records below `offset` here (I10).
 
-        Each cluster adopts it once the group is inactive there; this one, too.
+        Each cluster, this one too, adopts the new generation once the group is inactive there.
         """
         if seen.active or not view.log_start <= offset <= view.end:
             return Evaluation([], Standing.RESET_REFUSED)
@@ -173,16 +173,16 @@ class ReplicatedGroup:
         may_publish: bool,
         commit_again: bool = False,
     ) -> Reading[Evaluation]:
-        """Decides what to write and whether to move.
+        """Decides what to write and whether to move the group.
 
         The index was read past the end that it had after `seen` and `view` were read.
 
         Args:
-            view: the log.
-            indexes: of every link to this cluster.
-            seen: the group.
-            may_publish: enough time has passed since the last update.
-            commit_again: its offset would soon expire if it stays where it is (I8).
+            view: offsets of the log.
+            indexes: offset index of every link to this cluster.
+            seen: the group on this cluster.
+            may_publish: whether enough time has passed since the last update.
+            commit_again: whether the committed offset would soon expire (I8).
         """
         look = _Look(self, view, indexes, seen)
         look.may_publish, look.commit_again = may_publish, commit_again
@@ -195,7 +195,7 @@ def _highest(own: Update | None, applied: Applied | None) -> int:
 
 
 class _Look:
-    """One evaluation: decisions so far, and what they leave of the state."""
+    """One evaluation: the decisions so far, and the state after them."""
 
     def __init__(
         self,
@@ -217,11 +217,11 @@ class _Look:
         self.own: Update | None = group.own(topic)
         self.applied: Applied | None = group.noted(topic)
         self.lost = self.applied.lost if self.applied else NO_CLAIMS
-        self.own_claims: Claims | None = None  # of the committed offset
+        self.own_claims: Claims | None = None  # claims of the committed offset
         self.may_publish = self.commit_again = False
 
     def evaluate(self) -> Reading[Evaluation]:
-        """I10, then I6, then I7."""
+        """Applies I10, then I6, then I7."""
         offset = self.seen.offset
         if offset is not None and not self.adopting:
             if offset > self.view.end:
@@ -236,7 +236,7 @@ class _Look:
         if self.seen.active:
             return self._done(Standing.ACTIVE)
         if offset is not None and offset > self.view.decided_end:
-            return self._done(Standing.BEYOND_WHAT_IS_DECIDED)  # nor is what it claims
+            return self._done(Standing.BEYOND_WHAT_IS_DECIDED)  # its claims are undecided too
         return (yield from self._apply())
 
     def _done(self, standing: Standing) -> Evaluation:
@@ -247,7 +247,7 @@ class _Look:
         self.decisions.append(Note(applied))
 
     def _noted(self, offset: Offset | None) -> Applied:
-        """What is known of the group, with its offset as it is now; no generation is adopted."""
+        """The last `Applied` with the group's present offset; no generation is adopted."""
         if self.applied is None:
             topic = self.view.incarnation.topic
             return Applied(self.applied_generation, topic, offset, None, None, self.lost)
@@ -258,7 +258,7 @@ class _Look:
         return _highest(self.own, self.applied)
 
     def _set_back(self, offset: Offset) -> bool:
-        """I10: whether the group is to be left alone since somebody moved it back."""
+        """I10: whether the group is left alone because it was moved back by hand."""
         until = self.applied.until if self.applied else None
         if until is None:
             reached = self._reached()
@@ -272,7 +272,7 @@ class _Look:
         return False
 
     def _publish(self, offset: Offset) -> Reading[bool]:
-        """I6: whether what the group did here is published, or need not be."""
+        """I6: whether what the group has read here is published, or need not be."""
         came_from_here = self.applied is not None and self.applied.applied_offset == offset
         if came_from_here and not (self.own and self.own.offset == offset):
             return True
@@ -298,7 +298,7 @@ class _Look:
             self.updates = {**self.updates, self.view.incarnation.cluster: update}
 
     def _apply(self) -> Reading[Evaluation]:
-        """I7-I9: where the group belongs, and what it takes to get it there."""
+        """I7-I9: decides to which offset the group is moved, and what is noted before."""
         offset, log_start = self.seen.offset, self.view.log_start
         anew = self.adopting or offset is None
         if not (self.claimed or self.adopting or (offset is None and self.updates)):
@@ -321,7 +321,7 @@ class _Look:
         return self._done(Standing.MOVING)
 
     def _tag_is_missing(self) -> bool:
-        """I11: whether a Subscription would read again here what it could skip."""
+        """I11: whether a Subscription could skip records here if the commit had the generation."""
         if self.seen.generation == self.generation or self.own_claims is None:
             return False
         return not claims.within(self.claimed, self.own_claims)

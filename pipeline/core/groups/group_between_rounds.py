@@ -1,8 +1,8 @@
-"""What the controller keeps of a group from one round to the next.
+"""The controller's state of a group from one round to the next.
 
 *Source*: docs/protocols I8, I9.
-*Invariants*: a group is busy from a decision until that decision was read back, or was replaced on
-its way.
+*Invariants*: a group is busy from a decision until the signal of that decision was read back, or
+was replaced by another one.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 @dataclass(slots=True)
 class GroupBetweenRounds:
-    """A group between rounds."""
+    """A group's last poll, its standing, and decisions that are being carried out."""
 
     name: str
     data: TopicPartition
@@ -43,26 +43,26 @@ class GroupBetweenRounds:
     standing: Standing = Standing.NOTHING_CLAIMED
     looked_at: object = None  # the inputs of the last evaluation
     published_ms: int | None = None
-    since_ms: int = 0  # its offset has been the same since
-    untold_since_ms: int | None = None  # it has passed the signals of this cluster since then
+    since_ms: int = 0  # when its offset last changed
+    untold_since_ms: int | None = None  # since when its offset is above this cluster's signals
     unread: dict[SignalKey, SignalValue] = field(default_factory=dict[SignalKey, SignalValue])
     written_ms: int = 0
-    move: Move | None = None  # on its way
-    reset_to: Offset | None = None  # wanted by an operator
+    move: Move | None = None  # being carried out
+    reset_to: Offset | None = None  # requested by an operator
 
     def untold(self, view: LogView) -> int:
-        """How many offsets it has passed that no signal of this cluster names."""
+        """How many offsets the group is above the highest in this cluster's signals."""
         offset = self.seen.offset if self.seen else None
         return max(0, (offset or 0) - max(0, self.state.reached(view.incarnation.topic)))
 
     def lag(self, view: LogView, now_ms: int) -> GroupLag:
-        """How far the group trails, as of the last look."""
+        """How much of the group's reading is unpublished, as of the last poll."""
         untold, since_ms = self.untold(view), self.untold_since_ms
         untold_ms = now_ms - since_ms if untold and since_ms is not None else 0
         return GroupLag(self.standing, untold, untold_ms)
 
     def polled(self, seen: GroupSeen, view: LogView, now_ms: int) -> None:
-        """The group as it is now, and the log of the same moment."""
+        """Takes the group as it is now, and the log of the same moment."""
         if self.seen is None or self.seen.offset != seen.offset:
             self.since_ms = now_ms
         self.seen = seen
@@ -72,9 +72,10 @@ class GroupBetweenRounds:
             self.untold_since_ms = now_ms
 
     def is_busy(self, now_ms: int, read_back_ms: int) -> bool:
-        """Whether decisions are on their way.
+        """Whether decisions are being carried out.
 
-        The controller waits for a signal that another one replaced for `read_back_ms` at most.
+        Another controller may replace a signal before it is read back, so the controller waits for
+        a signal for at most `read_back_ms`.
         """
         if self.move is not None:
             return True
@@ -83,7 +84,7 @@ class GroupBetweenRounds:
         return bool(self.unread)
 
     def carry_out(self, decision: Decision, now_ms: int) -> ControllerEffect:
-        """The effect that carries out a decision, which is then on its way."""
+        """The effect that carries out a decision; the group is busy from now on."""
         match decision:
             case Publish(update):
                 self.published_ms = now_ms
@@ -102,7 +103,7 @@ class GroupBetweenRounds:
                 )
 
     def moved(self, now_ms: int, *, done: bool) -> list[ControllerEffect]:
-        """The result of `MoveGroup`: a move that was done is noted."""
+        """The result of `MoveGroup`: writes the `Applied` of a move that was done."""
         if self.move is None:
             return []
         move, self.move = self.move, None

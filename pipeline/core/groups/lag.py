@@ -1,8 +1,8 @@
-"""How far a group trails, and what it would read again, at a bounded cost.
+"""How many records of a group are unpublished, and how many would be read again, at bounded cost.
 
-*Source*: docs/protocols I6, I7. *Invariants*: what is said to be read again is never less than what
-`read_again` counts of the same claims; near the group every record is looked at, beyond that the
-index says how many there are at most.
+*Source*: docs/protocols I6, I7. *Invariants*: the number of records read again is never lower than
+what `read_again` counts for the same claims; near the group's offset every record is read, further
+on the index gives an upper bound.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +17,12 @@ from stilltide.schemas.values import EndOffset, Offset
 
 
 class GroupLag(NamedTuple):
-    """A group on one data partition of this cluster.
+    """The lag of a group on one data partition of this cluster.
 
     Attributes:
-        standing: why it is where it is.
-        untold: offsets that it has passed here and no update of this cluster has told of.
-        untold_ms: for how long there have been some; 0 without.
+        standing: why the group's position is what it is.
+        untold: offsets that the group has passed here and that this cluster has not published.
+        untold_ms: time since when there are such offsets; 0: there are none.
     """
 
     standing: Standing
@@ -33,25 +33,25 @@ class GroupLag(NamedTuple):
 def read_again_bounded(
     view: LogView, indexes: Sequence[OffsetIndex], claimed: Claims, offset: Offset
 ) -> Reading[int]:
-    """Records claimed that lie at or above an offset here, or will yet be copied here, at most.
+    """The most claimed records that are at or above an offset here, or will be copied here.
 
-    Exact for what is in the log within `WALK_MAX` offsets, which is all it reads.
+    The number is exact for the next `WALK_MAX` offsets of the log, which are read.
     """
     first = max(view.log_start, offset)
     near = EndOffset(max(first, min(view.decided_end, first + WALK_MAX)))
     walked = view._replace(decided_end=near)
     count = yield from read_again(walked, indexes, claimed, Offset(first))
     beyond = read_again_at_most(view, indexes, claimed, Offset(near))
-    # In a bucket that is walked in part, the index may count again what was counted there.
+    # In a bucket that was read in part, the index may count records a second time.
     return min(count + beyond, read_again_at_most(view, indexes, claimed, Offset(first)))
 
 
 def read_again_at_most(
     view: LogView, indexes: Iterable[OffsetIndex], claimed: Claims, offset: Offset
 ) -> int:
-    """Likewise, by the index alone: a look-up for each link.
+    """The bound of `read_again_bounded` by the index alone, at one look-up for each link.
 
-    Every offset that is claimed counts, also one of an aborted or a control record, or of a copy.
+    Every claimed offset counts, including those of aborted records, control records and copies.
     """
     position = max(view.log_start, offset)
     below = intervals.below(position)
@@ -65,7 +65,7 @@ def read_again_at_most(
 
 
 def _of_link(view: LogView, index: OffsetIndex, claimed: Claims, position: int) -> tuple[int, int]:
-    """Claimed records of one source: copied at or above the position, and not copied yet."""
+    """Number of one source's claimed records copied at or above the position, and not copied."""
     frontier = index.frontier(view.incarnation.topic, position)
     theirs = {one: held for one, held in claimed.items() if one.cluster == index.source}
     above = claims.minus(theirs, frontier.claimed)

@@ -1,8 +1,8 @@
-"""Stretches of the log that were read lately, so that groups near each other share a read.
+"""A cache of stretches of the log, so that groups with near positions share a read.
 
-*Source*: docs/protocols H3: what a bucket does not say is read from the log.
-*Invariants*: what is answered is what a read would find: decided records do not change. A bounded
-number of bounded stretches, the one used longest ago goes first.
+*Source*: docs/protocols H3: records that a bucket does not determine are read from the log.
+*Invariants*: an answer equals what a read would find, because decided records do not change. The
+number and size of stretches are bounded; the least recently used stretch is dropped first.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from stilltide.schemas.values import EndOffset, Offset
 
 STRETCHES_MAX = 4
 RECORDS_MAX = 20_000
-"""Records of a stretch; one that grows beyond loses what is not wanted at that moment."""
+"""Most records of a stretch; beyond, records below the wanted offset are dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,13 +23,13 @@ class _Stretch:
     records: list[VisibleRecord]
 
     def answer(self, wanted: ReadLog) -> LogRead:
-        """The part of it that is wanted."""
+        """The records of the stretch that are wanted."""
         low = bisect_left(self.records, wanted.first, key=_offset)
         high = bisect_left(self.records, wanted.end, lo=low, key=_offset)
         return LogRead(self.records[low:high], EndOffset(min(wanted.end, self.read_to)))
 
     def grow(self, read: LogRead, needed_from: Offset) -> None:
-        """Takes up what was read behind it; gives up what lies below `needed_from` if too long."""
+        """Appends records that were read; drops those below `needed_from` if there are too many."""
         self.records += read.records
         self.read_to = max(self.read_to, read.read_to)
         if len(self.records) > RECORDS_MAX:
@@ -38,13 +38,13 @@ class _Stretch:
 
 
 class LogWindow:
-    """What is known of one incarnation of a data partition; empty at first."""
+    """The cached stretches of one incarnation of a data partition; empty at first."""
 
     def __init__(self) -> None:
         self._stretches: list[_Stretch] = []  # the one used last at the end
 
     def missing(self, wanted: ReadLog) -> ReadLog | None:
-        """What is left to read to answer a read; None: nothing."""
+        """The part of a wanted read that is not cached; None: all is cached."""
         stretch = self._covering(wanted)
         if stretch is None:
             return wanted
@@ -53,7 +53,7 @@ class LogWindow:
         return ReadLog(Offset(stretch.read_to), wanted.end)
 
     def answered(self, asked: ReadLog, wanted: ReadLog, read: LogRead) -> LogRead:
-        """Takes up the answer to what was missing; returns the whole answer."""
+        """Caches the answer to the missing part; returns the answer to the wanted read."""
         stretch = self._covering(wanted)
         if stretch is None:
             stretch = _Stretch(asked.first, EndOffset(asked.first), [])
@@ -63,14 +63,14 @@ class LogWindow:
         return self.answer(wanted)
 
     def answer(self, wanted: ReadLog) -> LogRead:
-        """The answer to a read of which nothing is missing, or as far as could be read."""
+        """The answer to a wanted read, as far as it is cached."""
         stretch = self._covering(wanted)
         if stretch is None:
             return LogRead([], EndOffset(wanted.first))
         return stretch.answer(wanted)
 
     def _covering(self, wanted: ReadLog) -> _Stretch | None:
-        """The stretch that holds the first offset wanted, or ends there; of several the longest."""
+        """The stretch that holds the first wanted offset, or ends there; of several the longest."""
         found = [one for one in self._stretches if one.first <= wanted.first <= one.read_to]
         if not found:
             return None

@@ -1,8 +1,8 @@
-"""When the controller of a data partition looks at its groups.
+"""When the controller of a data partition begins a round.
 
 *Source*: docs/protocols I8.
-*Invariants*: two looks are at least `update_interval_ms` apart, except after a move that was read
-back; a change ends a rest.
+*Invariants*: two rounds are at least `update_interval_ms` apart, except after a move that was read
+back; a change ends the longer interval of times without changes.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ControllerLimits:
-    """How often groups are looked at, updates written, and idle positions committed again (I8).
+    """How often groups are polled, updates written, and idle positions committed again (I8).
 
-    Where nothing has changed for `rest_after_ms`, groups are looked at every `rest_interval_ms`: a
-    look is six questions to the brokers. After another cluster's update one comes as soon as
-    `update_interval_ms` after the last has ended.
+    When nothing has changed for `rest_after_ms`, a round begins every `rest_interval_ms`, because
+    a round costs six requests to the brokers. After another cluster's update a round begins
+    `update_interval_ms` after the last round has ended.
     """
 
     poll_interval_ms: int = 100
@@ -27,28 +27,28 @@ class ControllerLimits:
 
 
 class Pace:
-    """Says when the next look is due.
+    """Computes when the next round is due.
 
     Args:
-        limits: how often.
+        limits: intervals between rounds.
     """
 
     def __init__(self, limits: ControllerLimits) -> None:
         self.next_ms = 0
         self._limits = limits
         self._began_ms = self._ended_ms = self._changed_ms = 0
-        self._updated = False  # since the last look began
+        self._updated = False  # since the last round began
 
     def look_begins(self, now_ms: int) -> None:
-        """A look begins."""
+        """A round begins."""
         self._began_ms, self._updated = now_ms, False
 
     def changed(self, now_ms: int) -> None:
-        """The look that is under way found a change."""
+        """The present round found a change."""
         self._changed_ms = now_ms
 
     def look_ended(self, now_ms: int) -> None:
-        """A look has ended; says when the next one is due."""
+        """A round has ended; computes when the next one is due."""
         self._ended_ms, limits = now_ms, self._limits
         if self._updated:
             self.next_ms = now_ms + limits.update_interval_ms
@@ -56,18 +56,18 @@ class Pace:
             soonest_ms = now_ms + limits.update_interval_ms
             self.next_ms = max(self._began_ms + limits.poll_interval_ms, soonest_ms)
         else:
-            # In step with the other partitions that rest: they share a look.
+            # At the same moments as other partitions without changes, which share the requests.
             self.next_ms = (now_ms // limits.rest_interval_ms + 1) * limits.rest_interval_ms
 
     def end_rest(self) -> None:
-        """The next look comes as soon as in times of change."""
+        """The next round begins as soon as in times of changes."""
         self.next_ms = min(self.next_ms, self._began_ms + self._limits.poll_interval_ms)
 
     def updated(self) -> None:
-        """Another cluster's update was read: a look follows shortly."""
+        """Another cluster's update was read: a round follows shortly."""
         self._updated = True
         self.next_ms = min(self.next_ms, self._ended_ms + self._limits.update_interval_ms)
 
     def at_once(self) -> None:
-        """The next look is due now."""
+        """The next round is due now."""
         self.next_ms = 0

@@ -1,9 +1,9 @@
-"""Which snapshots of a data partition are kept.
+"""Which position snapshots of a data partition are kept.
 
-*Source*: docs/protocols I5; pulsar.md 6.2.
-*Invariants*: local ends ascend; never more than the limit; the oldest and the newest one stay, so
-that a group that lags far behind still finds one. Of the inner ones the closest to its neighbours
-goes first.
+*Source*: docs/protocols I5; PIP-33, Pulsar's replicated subscriptions.
+*Invariants*: local ends ascend; there are never more than the limit; the oldest and the newest one
+stay, so that a group far behind still finds one. Of the inner ones, the one whose neighbours are
+closest to each other is dropped first.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,7 @@ from stilltide.schemas.values import EndOffset
 
 SNAPSHOTS_MAX = 30
 SNAPSHOTS_MIN = 3
-"""The least that a limit may be: both ends and one between them."""
+"""Lowest limit: the oldest, the newest and one between them."""
 
 
 def with_snapshot(
@@ -22,10 +22,11 @@ def with_snapshot(
     snapshot: PositionSnapshot,
     snapshots_max: int = SNAPSHOTS_MAX,
 ) -> tuple[PositionSnapshot, ...]:
-    """The cache with a new snapshot.
+    """The cache with a new position snapshot.
 
-    One at the newest local end replaces it: nothing was written here, but the others went on. One
-    in front of it means that the log was cut off: only the new one stays.
+    A snapshot with the newest local end replaces the newest one: nothing was written here, but
+    other clusters went on. A lower local end means that the log lost its end: only the new
+    snapshot stays.
     """
     assert snapshots_max >= SNAPSHOTS_MIN
     if cached and snapshot.local_end < cached[-1].local_end:
@@ -39,6 +40,6 @@ def with_snapshot(
 
 
 def passed(cached: Sequence[PositionSnapshot], offset: EndOffset) -> PositionSnapshot | None:
-    """The newest snapshot that a committed offset has passed."""
+    """The newest position snapshot whose local end a committed offset has reached, or None."""
     count = bisect_right(cached, offset, key=lambda one: one.local_end)
     return cached[count - 1] if count else None

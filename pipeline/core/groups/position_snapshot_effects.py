@@ -1,6 +1,6 @@
 """Effects of position snapshots, which the driver carries out in their order.
 
-*Source*: docs/protocols I. When a write fails, or its fate is unknown, the controller ends:
+*Source*: docs/protocols I1-I4. When a write fails, or its outcome is unknown, the controller ends:
 another one begins by reading the signals.
 """
 
@@ -12,7 +12,7 @@ from stilltide.schemas.values import ClusterName
 
 @dataclass(frozen=True, slots=True)
 class WriteSignal:
-    """Write a signal on this cluster; the controller reads the signal back."""
+    """Effect: write a signal on this cluster; the controller reads the signal back."""
 
     key: SignalKey
     value: SignalValue
@@ -20,10 +20,10 @@ class WriteSignal:
 
 @dataclass(frozen=True, slots=True)
 class ReadDecidedEnd:
-    """Compute the decided end from now on; report `decided_end_read` (I3).
+    """Effect: compute the decided end from now on; report `decided_end_read` (I3).
 
-    That is: read the last stable offset of the data partition and the markers of its transactions
-    to their end, both after this effect.
+    The last stable offset of the data partition and the end of its transactions' markers are read
+    after this effect.
     """
 
     asker: ClusterName
@@ -32,7 +32,7 @@ class ReadDecidedEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnd:
-    """Read the data partition's high watermark, from now on; report `end_read`."""
+    """Effect: read the data partition's high watermark, from now on; report `end_read`."""
 
     attempt_id: bytes
 

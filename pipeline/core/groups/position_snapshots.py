@@ -1,14 +1,14 @@
-"""Snapshots of one data partition: positions of all clusters that belong together.
+"""Position snapshots of one data partition: positions of all clusters that belong together.
 
-*Source*: docs/protocols I1-I5; seed 001, whose author asks why there are two rounds: see
-`rounds_of`.
-*Invariants*: at most one attempt at a time, and one is over only when its snapshot was read back or
-its time is up; an attempt counts answers of its own id and round, one for each cluster; a request
-is answered by a decided end that was computed after it was read.
+*Source*: docs/protocols I1-I5; PIP-33, Pulsar's replicated subscriptions, which leaves open why two
+rounds are needed: see `rounds_of`.
+*Invariants*: at most one attempt at a time, which ends only when its snapshot was read back or its
+time-out has passed; an attempt counts answers with its id and round, one of each cluster; a request
+is answered with a decided end that was computed after the request was read.
 
-Refuses to ask before every link into this cluster has written a bucket for the data partition, and
-when nothing was decided since the last snapshot started. Whether the links still run is not
-checked: an attempt across a stopped link times out.
+Refuses to begin an attempt before every link into this cluster has written a bucket for the data
+partition, or when nothing was decided since the last snapshot was begun. Whether the links still
+run is not checked: an attempt across a stopped link times out.
 """
 
 from collections.abc import Collection
@@ -42,10 +42,10 @@ NONCE_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class PositionSnapshotLimits:
-    """How often snapshots are attempted, for how long, and how many are kept.
+    """How often position snapshots are attempted, for how long, and how many are kept.
 
-    After attempts that timed out the next one waits for that long again, twice as long each time,
-    at most `backoff_ms_max`.
+    After an attempt that timed out the next one waits for `timeout_ms`, twice as long after each
+    further time-out, at most `backoff_ms_max`.
     """
 
     interval_ms: int = 1000
@@ -56,7 +56,7 @@ class PositionSnapshotLimits:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One attempt."""
+    """One attempt to make a position snapshot."""
 
     id: bytes
     incarnation: bytes
@@ -70,7 +70,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class SnapshotCounts:
-    """What became of attempts since this machine began."""
+    """Numbers of attempts since this machine began."""
 
     started: int = 0
     completed: int = 0
@@ -78,36 +78,36 @@ class SnapshotCounts:
 
 
 def rounds_of(remote_count: int) -> int:
-    """How many times each other cluster is asked before a snapshot is complete.
+    """How many times each other cluster is asked before a position snapshot is complete.
 
-    A snapshot (L; B: b, C: c) promises: who has read below L here has read everything that B holds
-    below b and C below c.
+    A snapshot (L; B: b, C: c) promises: a group that has read every record below L here has read
+    every record below b on B and below c on C.
 
-    With one remote, B, its answer travels behind every record that it counts: when it takes effect
-    here, what B wrote itself below b has arrived, and what B has copied came from here. The local
-    end, read after that, is an L above all of it.
+    With one remote, B, the link writes B's answer after every record that B wrote itself below b,
+    and the other records below b came from here. The local end L is read after the answer, so L is
+    above all of these records.
 
-    With two, B may have counted a record of C that has not come from C to us: B's answer travels
-    behind B's own records, not behind C's. The first answers do not settle it even together: C may
-    have answered before it wrote the record, and B after it had copied it. So both are asked again.
-    C reads the second request after B has answered the first one; whatever of C's B had counted is
-    decided on C by then, lies below C's second decided end, and has arrived here when that answer
-    takes effect. The same holds the other way round. Positions are those of the first answers, L is
-    read after the last of the second ones. A third round would only repeat this, however many
-    clusters there are.
+    With two remotes, b may be above B's copy of a record of C that has not arrived here from C: B's
+    answer comes after B's own records, not after C's. Even both first answers do not help: C may
+    have answered before it wrote the record, and B after B had copied the record. So both are asked
+    again. C reads the second request after B has answered the first one. By then every record of C
+    that B had counted is decided on C and below C's second decided end, and such a record is here
+    when C's second answer takes effect. The same holds with B and C exchanged. The positions are
+    those of the first answers, and L is read after the last of the second answers. A third round
+    would add nothing, however many clusters there are.
     """
     return 2 if remote_count > 1 else 1
 
 
 class PositionSnapshotBuilder:
-    """Asks, answers, and keeps the snapshots of one data partition on one cluster.
+    """Makes and keeps position snapshots of one data partition, and answers other clusters.
 
     Args:
         data: the data partition.
         here: this cluster.
-        remotes: the others.
-        nonce: 8 random bytes of this machine: ids of attempts are never used again.
-        limits: how often, how long, how many.
+        remotes: the other clusters.
+        nonce: 8 random bytes of this machine, so that ids of attempts are never used again.
+        limits: how often snapshots are attempted, for how long, and how many are kept.
     """
 
     def __init__(
@@ -139,17 +139,17 @@ class PositionSnapshotBuilder:
 
     @property
     def pending_since_ms(self) -> int | None:
-        """When the attempt began that is under way."""
+        """When the present attempt began; None: there is none."""
         return self._attempt.started_ms if self._attempt else None
 
     @property
     def is_asked(self) -> bool:
-        """Whether a request of another cluster waits for its answer."""
+        """Whether a request of another cluster waits for an answer."""
         return bool(self._requests.open)
 
     @property
     def missing(self) -> frozenset[ClusterName]:
-        """Clusters whose answer is awaited."""
+        """The clusters whose answer is awaited."""
         return frozenset(self._attempt.missing) if self._attempt else frozenset()
 
     @property
@@ -159,12 +159,12 @@ class PositionSnapshotBuilder:
             return self._attempt.started_ms + self._limits.timeout_ms
         return self._next_ms if self._wanted() else None
 
-    # -- what happens around it
+    # -- the log, the links and the time
 
     def log_moved(
         self, incarnation: bytes, decided_end: EndOffset, now_ms: int
     ) -> list[SnapshotEffect]:
-        """The decided end was seen there; may be late, only freshness depends on it."""
+        """A decided end was read; a late report only delays the next snapshot."""
         self._decided = (incarnation, decided_end)
         return self.tick(now_ms)
 
@@ -177,7 +177,7 @@ class PositionSnapshotBuilder:
         return self.tick(now_ms)
 
     def tick(self, now_ms: int) -> list[SnapshotEffect]:
-        """Gives an attempt up, and begins the next when it is time."""
+        """Gives up an attempt whose time-out has passed, and begins the next when it is due."""
         attempt = self._attempt
         if attempt is not None and now_ms >= attempt.started_ms + self._limits.timeout_ms:
             self._attempt = None
@@ -190,7 +190,7 @@ class PositionSnapshotBuilder:
         return []
 
     def _wanted(self) -> bool:
-        """I1: something was decided since the newest snapshot started."""
+        """I1: whether records were decided since the newest snapshot was begun."""
         if not (self._caught_up and self._connected and self._decided and self._remotes):
             return False
         incarnation, decided_end = self._decided
@@ -217,7 +217,7 @@ class PositionSnapshotBuilder:
     # -- signals
 
     def signal_read(self, key: SignalKey, value: SignalValue, now_ms: int) -> list[SnapshotEffect]:
-        """A signal that has taken effect on this cluster, in log order; others are ignored."""
+        """Takes a signal on this cluster, in log order; signals of other kinds are ignored."""
         if isinstance(key, RequestKey) and key.source in self._remotes:
             assert isinstance(value, PositionSnapshotRequest)
             return self._request_read(key.source, value)
@@ -231,7 +231,7 @@ class PositionSnapshotBuilder:
         return []
 
     def caught_up(self, now_ms: int) -> list[SnapshotEffect]:
-        """All signals that were there at the start were read: answers the open requests."""
+        """All signals that existed at the start were read: answers the open requests."""
         self._caught_up = True
         asked: list[SnapshotEffect] = [
             ReadDecidedEnd(asker, request) for asker, request in self._requests.open.items()
@@ -252,7 +252,7 @@ class PositionSnapshotBuilder:
         decided_end: EndOffset,
         now_ms: int,
     ) -> list[SnapshotEffect]:
-        """What `ReadDecidedEnd` asked for."""
+        """The result of `ReadDecidedEnd`."""
         effects = self.log_moved(incarnation, decided_end, now_ms)
         if self._requests.open.get(asker) != request:
             return effects
@@ -283,7 +283,7 @@ class PositionSnapshotBuilder:
     def end_read(
         self, attempt_id: bytes, incarnation: bytes, end: EndOffset
     ) -> list[SnapshotEffect]:
-        """What `ReadEnd` asked for; an attempt during which the topic was replaced is void."""
+        """The result of `ReadEnd`; an attempt during which the topic was replaced is void."""
         attempt = self._attempt
         if attempt is None or attempt.id != attempt_id or attempt.answered_ms is None:
             return []
@@ -303,7 +303,7 @@ class PositionSnapshotBuilder:
         return [WriteSignal(SnapshotsKey(self._data, self._here), value)]
 
     def _snapshots_read(self, value: PositionSnapshots, now_ms: int) -> list[SnapshotEffect]:
-        """I4: the snapshot is durable, so it counts, whichever owner wrote it."""
+        """I4: the snapshot is durable, so it counts, whichever controller wrote it."""
         self.cached = value
         attempt = self._attempt
         if attempt is not None and any(one.id == attempt.id for one in value.snapshots):

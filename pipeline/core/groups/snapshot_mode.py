@@ -1,8 +1,8 @@
-"""Positions carried over by snapshots, as Pulsar does: for links without `origin` headers.
+"""Positions carried over by position snapshots, as in Pulsar: for links without `origin` headers.
 
-*Source*: docs/protocols I5, I12. *Invariants*: a position comes from a snapshot that the group has
-passed elsewhere; it is applied forward only, while the group is inactive. What lies between two
-snapshots is read again.
+*Source*: docs/protocols I5, I12. *Invariants*: a position comes from a position snapshot that the
+group has passed on another cluster; a group is moved forward only, and only while inactive. Records
+between two position snapshots are read again.
 """
 
 from stilltide.pipeline.core.groups.frontier import LogView, Reading
@@ -24,7 +24,7 @@ from stilltide.schemas.values import EndOffset, Offset
 def evaluate_by_snapshots(
     group: ReplicatedGroup, view: LogView, snapshots: PositionSnapshots | None, seen: GroupSeen
 ) -> Reading[Evaluation]:
-    """Decides as `ReplicatedGroup.evaluate` does; reads nothing of the log."""
+    """Decides as `ReplicatedGroup.evaluate` does, but reads no records of the log."""
     yield from ()
     decisions: list[Decision] = []
     here, topic = view.incarnation

@@ -1,4 +1,4 @@
-"""Everything whose bytes or identity crosses a process; imports the stdlib and protobuf only."""
+"""Values and wire formats shared between processes; imports the stdlib and protobuf only."""
 
 if __name__ != "stilltide.schemas":
     raise ImportError(

@@ -1,13 +1,13 @@
-"""Order-independent content digest: what a partition holds, whatever the order it was read in.
+"""Digest of a partition's records that does not depend on the order of reading.
 
-*Source*: docs/protocols C6 (nothing of a committed transaction is missing); the audit compares it
-with what a producer wrote and a consumer read.
+*Source*: docs/protocols C6 (no record of a committed transaction is missing); the audit compares
+the digests of the records that a producer wrote and that a consumer read.
 
-*Invariants*: the digest of a set of records is the exact integer sum of theirs, so digests of
-parts add up to the digest of the whole, and a repeated record counts twice. Spark computes the
-same number (`connectors.spark.read_committed`).
+*Invariants*: the digest of a set of records is the exact integer sum of the records' digests, so
+digests of parts add up to the digest of the whole, and a repeated record counts twice. Spark
+computes the same number (`connectors.spark.read_committed`).
 
-It tells accidents from equality, not forgeries: a sum of hashes can be forged.
+The digest detects accidental differences, not forgeries: a sum of hashes can be forged.
 """
 
 import hashlib

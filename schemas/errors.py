@@ -1,6 +1,6 @@
-"""The root of every error Stilltide raises, the decode errors of the wire formats, and their place.
+"""The root of every error that Stilltide raises, and the decode errors of the wire formats.
 
-*Source*: architecture.md, Habits of the code: a primary line, then detail and hint, with topic,
+*Source*: docs/internals/style.md, Errors: a primary line, then detail and hint, with topic,
 partition and offset as attributes.
 """
 
@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 
 
 class StilltideError(Exception):
-    """A failure the caller can read: `primary` says what, `detail` why, `hint` the next step.
+    """A failure: `primary` names what failed, `detail` the cause, `hint` the next step.
 
-    Topic, partition and offset are set where the failure concerns one; `str()` joins all of it.
+    Topic, partition and offset are set if the failure concerns one; `str()` contains everything.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class StilltideError(Exception):
         self.offset = offset
 
     def at(self, topic: str, partition: int, offset: int) -> "StilltideError":
-        """Says where the record that caused it lies; returns itself, to be raised."""
+        """Sets the place of the record that caused the error; returns the error, to be raised."""
         self.topic, self.partition, self.offset = topic, partition, offset
         return self
 
     @property
     def place(self) -> str:
-        """`topic/partition@offset` as far as known, else empty."""
+        """`topic/partition@offset`, as far as these are known; empty without topic."""
         if self.topic is None:
             return ""
         place = self.topic
@@ -62,11 +62,11 @@ class StilltideError(Exception):
 
 
 class DecodeError(StilltideError):
-    """Bytes that are not what their topic holds."""
+    """Bytes that are not in the format of their topic."""
 
 
 class UnknownVersionError(DecodeError):
-    """A frame of a version this program does not know; never guessed at (A)."""
+    """A format version that this program does not know; its content is never guessed (A)."""
 
 
 class OversizeError(DecodeError):
@@ -78,7 +78,7 @@ class MalformedHeaderError(DecodeError):
 
 
 class Placed(Protocol):
-    """What lies in a partition: a record, or the end of what was read."""
+    """An item read from a partition: a record, or the event that its end was reached."""
 
     @property
     def topic(self) -> str:
@@ -102,8 +102,8 @@ def placed(
     An error that names an offset already keeps its place.
 
     Args:
-        record: what the block is about.
-        errors: which errors; all others pass as they are.
+        record: record that the block handles.
+        errors: class of errors that get the place; other errors are not changed.
     """
     return _PlacedEach([record], errors)
 
@@ -117,14 +117,14 @@ def placed_each(
     `for record in each:`.
 
     Args:
-        records: what the loop is over.
-        errors: which errors; all others pass as they are.
+        records: records of the loop.
+        errors: class of errors that get the place; other errors are not changed.
     """
     return _PlacedEach(records, errors)
 
 
 class _PlacedEach(AbstractContextManager[Iterator[T]]):
-    """Tells from what is left of an iterator which record the loop is at."""
+    """Finds the record at which a loop is from the number of records left in its iterator."""
 
     def __init__(self, records: Sequence[T], errors: type[StilltideError]) -> None:
         self._records = records

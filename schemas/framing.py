@@ -1,6 +1,6 @@
 """Framed batches: magic, version, then one protobuf message with the records in field 1.
 
-Also the record of a log that holds a request, which goes in as it arrived.
+The module also encodes log records that hold a client's request, whose bytes are not parsed.
 
 *Source*: PIP-160; docs/protocols A. The first byte 0x0E would be field 1 with wire type
 6, which protobuf never emits, so a bare record cannot be mistaken for a batch.
@@ -21,48 +21,48 @@ VERSION = b"\x00\x01"
 _PREFIX = MAGIC + VERSION
 
 VALUE_BYTES_MAX = 8 * 1024 * 1024
-"""No writer of ours makes a longer value; a reader refuses one before parsing it."""
+"""Longest value that Stilltide writes; a reader refuses a longer one before parsing it."""
 
 RECORDS_MAX = 1_000_000
-"""No writer of ours makes a larger batch."""
+"""Most records of a batch that Stilltide writes."""
 
 
 def encode_batch(records: Sequence[bytes]) -> bytes:
-    """Frames records that are serialised already; nothing is parsed or built anew."""
+    """Frames records that are serialised already, without parsing them."""
     return _PREFIX + Batch(records=records).SerializeToString()
 
 
 def encode_request_record(request: bytes, at_ms: int) -> bytes:
     """Bytes of a record of txn-log or pending-ack-log that holds a request, which is not parsed.
 
-    Joined, the bytes of a message's fields are the message: a quarter of what it costs to make one.
+    The joined bytes of a message's fields are the message, at a quarter of the cost of making one.
 
     Args:
-        request: its own bytes, exactly as it arrived.
-        at_ms: the owner's clock, milliseconds since 1970.
+        request: bytes of the request, exactly as they arrived.
+        at_ms: time of the owner's clock, milliseconds since 1970.
     """
     return request_field(request) + _time_field(at_ms)
 
 
 def request_field(request: bytes) -> bytes:
-    """The part of such a record that holds the request, a record by itself.
+    """The field with the request of such a log record; alone, the field is a record too.
 
-    Whoever takes a request parses it in here: nested one message deeper than alone, as in the log,
-    where one that is too deep could never be read again.
+    An owner parses an arriving request inside this field: nested one message deeper, as in the log.
+    Otherwise a request nested too deeply could be appended and never be read again.
     """
     return _request_head(len(request)) + request
 
 
 @lru_cache(maxsize=1024)
 def _request_head(size_bytes: int) -> bytes:
-    """What comes before a request of so many bytes."""
+    """The bytes before a request of `size_bytes` bytes."""
     field = RequestRecord(request=bytes(size_bytes)).SerializeToString()
     return field[: len(field) - size_bytes]
 
 
 @lru_cache(maxsize=1)
 def _time_field(at_ms: int) -> bytes:
-    """Of the requests that arrived together."""
+    """The field with the time; cached, since requests that arrive together have one time."""
     return RequestRecord(at_ms=at_ms).SerializeToString()
 
 
@@ -72,12 +72,12 @@ def is_framed(value: bytes) -> bool:
 
 
 def decode_value(value: bytes | None) -> list[bytes]:
-    """The records of a value in append order: a batch's, or the bare record itself.
+    """The records of a value in append order: those of a batch, or the bare record itself.
 
     Raises:
-        OversizeError: longer than any writer makes.
-        UnknownVersionError: framed by a later version.
-        DecodeError: null, or not a batch behind the prefix.
+        OversizeError: the value is longer than any that Stilltide writes.
+        UnknownVersionError: a later version framed the value.
+        DecodeError: the value is null, or has no batch after the prefix.
     """
     if value is None:
         raise DecodeError("a log entry has no value", hint="something else writes to this topic")

@@ -1,6 +1,6 @@
 """Record headers: `txn` on user records, `epoch` and `serial` on log entries.
 
-*Source*: system.md (one header of 16 bytes marks a coordinated record); docs/protocols A and B2.
+*Source*: docs/protocols D1 (one header of 16 bytes marks a coordinated record), A and B2.
 """
 
 import struct
@@ -21,7 +21,7 @@ _U64 = struct.Struct(">Q")
 
 
 class EntryStamp(NamedTuple):
-    """Who wrote a log entry: the owner's epoch (its fence's offset) and its entry number (B2)."""
+    """Writer and number of a log entry: the epoch (the owner's fence's offset) and serial (B2)."""
 
     epoch: Offset
     serial: int
@@ -32,7 +32,7 @@ class EntryStamp(NamedTuple):
 
 
 def entry_stamp(headers: Headers | None) -> EntryStamp | None:
-    """The stamp of a log entry, None for one without (a fence).
+    """The stamp of a log entry; None for an entry without one, such as a fence.
 
     Raises:
         DecodeError: one header without the other, repeated, or not 8 bytes.

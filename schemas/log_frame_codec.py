@@ -1,7 +1,7 @@
-"""Codec of the records and figures that both logs of owners have in common.
+"""Codec of the records and figures that txn-log and pending-ack-log have in common.
 
-*Source*: docs/protocols B1, B5, C8. The two logs and the two answers are different messages with
-equal fields, so one function serves both.
+*Source*: docs/protocols B1, B5, C8. The messages of the two logs, and of the two answers with
+figures, have equal fields, so one function serves both.
 """
 
 from typing import Any, Literal, assert_never
@@ -53,6 +53,6 @@ def _base_of(message: TxnLogBase | PendingAckBase) -> Base:
 
 
 def figures_of(message: CoordinatorStats | StoreStats) -> LogFigures:
-    """The figures of the log that an answer holds among its own."""
+    """The figures of the log in an answer that also holds other figures."""
     fields: dict[str, Any] = {name: getattr(message, name) for name in LogFigures._fields}
     return LogFigures(**fields)

@@ -9,24 +9,24 @@ from typing import NamedTuple
 from stilltide.schemas.values import EndOffset, Offset
 
 PIECE_BYTES_MAX = 512 * 1024
-"""A piece shares its entry with other records, and an entry is bounded (A3)."""
+"""Most bytes of a piece, which shares an entry of bounded size with other records (A3)."""
 
 
 class Fence(NamedTuple):
-    """A new owner's claim to the log (B1)."""
+    """The first entry of a new owner of the log (B1)."""
 
     nonce: bytes
 
 
 class Noop(NamedTuple):
-    """Changes nothing; read back, it proves how far the log has been read (B5, C1)."""
+    """A record that changes nothing; reading it back proves how far the log was read (B5, C1)."""
 
 
 class Base(NamedTuple):
     """Piece `piece_index` of `piece_count` of the owner's whole state as of an offset.
 
-    Everything effective below `as_of` is in the state. The `state` bytes of all pieces are to be
-    joined; they stay bytes because only a recovery needs their meaning.
+    The state contains every effective record below `as_of`. The joined `state` bytes of all pieces
+    encode the state; they are not decoded here because only a recovery needs the state.
     """
 
     as_of: EndOffset
@@ -36,7 +36,7 @@ class Base(NamedTuple):
 
 
 LogFrame = Fence | Noop | Base
-"""What owners of either log append without a client's request."""
+"""Records that owners of both logs append without a client's request."""
 
 
 class LogFigures(NamedTuple):
@@ -44,15 +44,15 @@ class LogFigures(NamedTuple):
 
     Attributes:
         epoch: offset of the owner's fence (B1).
-        batching_enabled: records share entries (A7), as in force now.
+        batching_enabled: whether records share entries (A7) at present.
         batch_records_max: largest number of records in an entry.
         batch_bytes_max: largest number of bytes of an entry's records.
         batch_delay_us_max: longest wait of the oldest record, in microseconds.
-        flush_eager: entries also leave as soon as none is in flight (A3).
+        flush_eager: whether an entry is also written as soon as none is in flight (A3).
         entries_written: entries written and read back.
         records_written: records in these entries.
         appends_in_flight: records appended and not read back yet.
-        recovery_ms: from the beginning of the ownership until the owner served.
+        recovery_ms: time from the beginning of the ownership until the owner served.
     """
 
     epoch: Offset
@@ -68,7 +68,7 @@ class LogFigures(NamedTuple):
 
 
 def pieces(as_of: EndOffset, state: bytes) -> list[Base]:
-    """The pieces of a base in the order in which they are to be written; at least one."""
+    """The pieces of a base in the order to write them; at least one."""
     starts = range(0, len(state) or 1, PIECE_BYTES_MAX)
     return [
         Base(as_of, index, len(starts), state[start : start + PIECE_BYTES_MAX])

@@ -1,7 +1,7 @@
 """Which partition of a system topic serves a data partition.
 
-*Source*: system.md, Topics: a data partition maps to one partition of every system topic by a
-stable hash, so a reader of one data partition needs one partition of each.
+*Source*: docs/glossary.md, data partition: a stable hash maps one to one partition of every
+system topic, so a reader of one data partition reads one partition of each system topic.
 """
 
 import zlib

@@ -1,6 +1,6 @@
 """Codec of the settings topic: dynamic settings by name.
 
-*Source*: system.md, Topics: `settings`, compacted, key = setting name.
+*Source*: docs/protocols A7; the topic `settings` is compacted, and its key is the setting's name.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.v1.settings_pb2 import Setting
 
 SettingValue = bool | int | str
-"""What a dynamic setting may hold."""
+"""Types of a dynamic setting's value."""
 
 TXN_LOG_BATCHING_ENABLED = "txn_log_batching_enabled"
 PENDING_ACK_BATCHING_ENABLED = "pending_ack_batching_enabled"
@@ -20,25 +20,25 @@ PENDING_ACK_BATCHING_ENABLED = "pending_ack_batching_enabled"
 KINDS: Mapping[str, type[SettingValue]] = MappingProxyType(
     {TXN_LOG_BATCHING_ENABLED: bool, PENDING_ACK_BATCHING_ENABLED: bool}
 )
-"""The dynamic settings there are, and what each holds; names are those of static settings."""
+"""Names and types of the dynamic settings; each has the name of a static setting."""
 
 _SUBSCRIPTION = "subscription/"
-"""Begins the names of settings that say whether a group is replicated: then topic and group."""
+"""Prefix of settings that turn a group's replication on; topic and group follow."""
 
 
 def subscription_setting(topic: str, group: str) -> str:
-    """Name of the setting that says whether a group's position on a topic is replicated."""
+    """Name of the setting that turns the replication of a group's position on a topic on."""
     return f"{_SUBSCRIPTION}{topic}/{group}"
 
 
 def subscription_of(name: str) -> tuple[str, str] | None:
-    """Topic and group of such a setting; None: it is another one."""
+    """Topic and group in the name of such a setting; None for another setting."""
     topic, slash, group = name.removeprefix(_SUBSCRIPTION).partition("/")
     return (topic, group) if name.startswith(_SUBSCRIPTION) and slash and topic else None
 
 
 def kind_of(name: str) -> type[SettingValue] | None:
-    """What a setting holds; None: there is no such setting."""
+    """Type of a setting's value; None: there is no such setting."""
     return bool if subscription_of(name) else KINDS.get(name)
 
 
@@ -48,7 +48,7 @@ def encode(name: str, value: SettingValue | None, *, at_ms: int) -> tuple[bytes,
         return name.encode(), None
     body = Setting(changed_at_ms=at_ms)
     match value:
-        case bool():  # before int: a bool is one
+        case bool():  # before int, because a bool is an int too
             body.flag = value
         case int():
             body.number = value
@@ -58,7 +58,7 @@ def encode(name: str, value: SettingValue | None, *, at_ms: int) -> tuple[bytes,
 
 
 def decode(key: bytes | None, value: bytes | None) -> tuple[str, SettingValue | None]:
-    """Name and value of a record; None: back to the default.
+    """Name and value of a record; the value None restores the default.
 
     Raises:
         DecodeError: not a setting.

@@ -1,7 +1,7 @@
 """Names, policies and configs of the system topics.
 
-*Source*: system.md, Topics. Facts: kafka.md 2 (`delete_records` needs a delete policy), 7
-(`max.message.bytes` must exceed a full log entry).
+*Source*: Kafka's topic configs: deleting records needs `delete` in `cleanup.policy`, and
+`max.message.bytes` must exceed a full log entry.
 """
 
 import re
@@ -36,7 +36,7 @@ _SHORT_RETENTION_MS = str(10 * 60 * 1000)
 
 
 class Replicas(NamedTuple):
-    """How safely a topic is stored.
+    """The replication of a topic.
 
     Attributes:
         factor: replicas of each partition, >= 1.
@@ -48,11 +48,11 @@ class Replicas(NamedTuple):
 
 
 class BrokerFigures(NamedTuple):
-    """What a cluster's choice of replicas depends on.
+    """The figures of a cluster on which the default number of replicas depends.
 
     Attributes:
-        brokers: that are up, >= 1.
-        default_replicas: `default.replication.factor` of a broker; 1 where it may not be read.
+        brokers: number of brokers that are up, >= 1.
+        default_replicas: `default.replication.factor` of a broker; 1 if reading it is forbidden.
     """
 
     brokers: int
@@ -61,14 +61,14 @@ class BrokerFigures(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """A topic as it must be: created so when missing, refused when it differs.
+    """A system topic's required properties: a missing topic is created, a different one refused.
 
     Attributes:
-        name: of the topic.
-        partition_count: how many partitions it has.
-        configs: others may have any value.
-        replicas: of the topic when it is created; None leaves them to the cluster. A topic that
-            exists is never refused for them.
+        name: name of the topic.
+        partition_count: number of partitions.
+        configs: required configs; other configs may have any value.
+        replicas: replicas of a topic that is created; None leaves them to the cluster. An existing
+            topic is never refused for its replicas.
     """
 
     name: str
@@ -86,7 +86,7 @@ class TopicSpec:
 
 
 def is_system_topic(name: str) -> bool:
-    """Whether a topic of this name belongs to Stilltide, one of a later version included."""
+    """Whether a topic of this name belongs to Stilltide, possibly to a later version."""
     return name.startswith(PREFIX)
 
 
@@ -99,8 +99,8 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
     """Every system topic of a cluster.
 
     Args:
-        coordinators: partitions of txn-log and txn-requests, one for each coordinator, >= 1.
-        partitions: partitions of each topic that data partitions are hashed to, >= 1.
+        coordinators: number of partitions of txn-log and txn-requests, one per coordinator, >= 1.
+        partitions: number of partitions of each other topic to which data is hashed, >= 1.
     """
     entry_bytes = {"max.message.bytes": str(ENTRY_BYTES_MAX)}
     kept = MappingProxyType({"cleanup.policy": "delete", "retention.ms": _FOREVER, **entry_bytes})

@@ -1,6 +1,6 @@
 """Identities and positions shared by every layer: small, frozen, ordered, hashable.
 
-*Source*: docs/protocols Words: an *offset* is inclusive, an *end offset* exclusive.
+*Source*: docs/protocols, Words: an *offset* is inclusive, an *end offset* exclusive.
 """
 
 import struct
@@ -12,10 +12,10 @@ Offset = NewType("Offset", int)
 """Position of one record, inclusive."""
 
 EndOffset = NewType("EndOffset", int)
-"""Position behind the last record, exclusive."""
+"""Position after the last record, exclusive."""
 
 ClusterName = NewType("ClusterName", str)
-"""A cluster's name as users know it, for example `a`."""
+"""A cluster's name in settings and commands, for example `a`."""
 
 _TXN_ID = struct.Struct(">QQ")
 TXN_ID_BYTES = _TXN_ID.size
@@ -40,7 +40,7 @@ class OffsetRange(NamedTuple):
 
 
 class SubscriptionId(NamedTuple):
-    """What a consumer group reads of one data partition (G)."""
+    """A group partition: a data partition as one consumer group reads it (G)."""
 
     data: TopicPartition
     group: str
@@ -61,7 +61,7 @@ class TxnId(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "TxnId":
-        """Reads what `to_bytes` wrote; raises `DecodeError` for any other length."""
+        """Reads the bytes of `to_bytes`; raises `DecodeError` for any other length."""
         if len(data) != TXN_ID_BYTES:
             raise DecodeError(f"a transaction id has {TXN_ID_BYTES} bytes, not {len(data)}")
         return cls(*_TXN_ID.unpack(data))
@@ -71,7 +71,7 @@ class TxnId(NamedTuple):
 
 
 class BatchPosition(NamedTuple):
-    """Where one log record lies: entry, and index in the entry's batch (A4).
+    """The place of one log record: its entry, and its index in the entry's batch (A4).
 
     A record written bare has `batch_size` 1 and `batch_index` 0.
     """

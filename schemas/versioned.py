@@ -1,6 +1,6 @@
-"""Messages that say which version of their format they have.
+"""Messages with a field for the version of their format.
 
-*Source*: docs/protocols A: an unknown version is an error, whatever topic it is in.
+*Source*: docs/protocols A: an unknown version is an error in every topic.
 
 Refuses: bytes that are no such message, and versions that this program does not know.
 """
@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 
 VERSION = 1
-"""Of every message that bears one."""
+"""The version in every message that has the field."""
 
 
 class Versioned(Protocol):
@@ -33,13 +33,13 @@ def parsed(kind: type[M], value: bytes, what: str) -> M:
     """The message in a record's value.
 
     Args:
-        kind: its class.
-        value: the record's.
-        what: what it is called in errors, with its article.
+        kind: class of the message.
+        value: value of the record.
+        what: name of the message in errors, with its article.
 
     Raises:
-        UnknownVersionError: a later version wrote it.
-        DecodeError: something else.
+        UnknownVersionError: a later version wrote the message.
+        DecodeError: the bytes are no such message.
     """
     try:
         message = kind.FromString(value)

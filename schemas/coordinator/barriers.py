@@ -1,7 +1,7 @@
-"""Codec of the barriers in txn-markers: what a coordinator's log held after it was asked.
+"""Codec of the barriers in txn-markers: a coordinator's open transactions after a probe arrived.
 
-*Source*: docs/protocols E1. The key is kind `b` and the coordinator, u64 big-endian: of a
-coordinator's barriers in a partition compaction keeps the last.
+*Source*: docs/protocols E1. The key is kind `b` and the coordinator, u64 big-endian, so compaction
+keeps a coordinator's last barrier in a partition.
 """
 
 import struct
@@ -18,25 +18,25 @@ _KEY = struct.Struct(">cQ")
 
 
 class Probe(NamedTuple):
-    """One question of one snapshot writer: 16 random bytes of the writer, and its count."""
+    """The id of a snapshot writer's probe: 16 random bytes of the writer, and a counter."""
 
     nonce: bytes
     counter: int
 
 
 UNASKED = Probe(bytes(16), 1)
-"""Of a barrier that answers nobody: it tells the snapshot writer of new data partitions."""
+"""The probe of a barrier that answers none, but announces data partitions to the writer (E7)."""
 
 
 class OpenTransactions(NamedTuple):
-    """Transactions of a coordinator registered on a data partition that have not ended.
+    """A coordinator's open transactions that are registered on one data partition.
 
     Attributes:
         data: the data partition.
-        topic_id: the topic id they registered; those of another id are another item (E8).
-        start_offset: the lowest one registered (C2); no record of theirs lies below it.
-        sequence: of the transaction that registered it.
-        transaction_count: how many they are.
+        topic_id: topic id that all of them registered (E8).
+        start_offset: lowest registered start offset (C2); none of their records is below.
+        sequence: sequence of the transaction that registered that start offset.
+        transaction_count: number of these transactions.
     """
 
     data: TopicPartition
@@ -47,13 +47,13 @@ class OpenTransactions(NamedTuple):
 
 
 class Barrier(NamedTuple):
-    """The answer to a probe; every marker of a transaction that had ended lies before it.
+    """The answer to a probe; every marker of a transaction that had ended precedes the barrier.
 
     Attributes:
-        coordinator: who answers.
-        probe: what is answered.
-        low_watermark: every sequence below it has ended (C7).
-        open: on the data partitions that the marker partition serves.
+        coordinator: number of the coordinator that answers.
+        probe: probe that is answered.
+        low_watermark: sequence below which every transaction has ended (C7).
+        open: open transactions on the data partitions that the marker partition serves.
     """
 
     coordinator: int

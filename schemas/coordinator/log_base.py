@@ -1,7 +1,7 @@
 """Codec of a coordinator's whole state, which a base holds.
 
-*Source*: docs/protocols C8. A state may be large, so it is encoded item by item, for a caller that
-has other things to do in between: joining the bytes of messages joins their repeated fields.
+*Source*: docs/protocols C8. A state may be large, so it is encoded item by item, and the caller can
+yield to the event loop in between: the joined bytes of messages join their repeated fields.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ _STATE_NAMES = {number: name for name, number in _STATES.items()}
 
 
 def encode_state(state: BaseState) -> Iterator[bytes]:
-    """The bytes of a state, in parts to be joined; one part costs microseconds."""
+    """The bytes of a state in parts, which the caller joins; one part costs microseconds."""
     yield pb.BaseState(next_sequence=state.next_sequence).SerializeToString()
     for txn in state.transactions:
         yield pb.BaseState(transactions=(_transaction_pb(txn),)).SerializeToString()
@@ -45,7 +45,7 @@ def encode_state(state: BaseState) -> Iterator[bytes]:
 
 
 def decode_state(data: bytes) -> BaseState:
-    """The state that joined pieces hold; raises `DecodeError` when it is none."""
+    """The state in the joined bytes of a base's pieces; raises `DecodeError` for other bytes."""
     try:
         message = pb.BaseState.FromString(data)
     except ProtobufDecodeError as error:

@@ -1,8 +1,8 @@
 """Codec of txn-markers: the outcome of one transaction on one data partition; and barriers.
 
-*Source*: docs/protocols D, E1. The key's bytes decide compaction, so they are laid out here and not
-left to protobuf, whose serialisation is not canonical: kind `m`, partition u32 big-endian,
-transaction 16 bytes, topic in UTF-8.
+*Source*: docs/protocols D, E1. Keys are packed by hand, because compaction compares the bytes of
+keys, and protobuf's serialisation is not canonical: kind `m`, partition u32 big-endian, transaction
+16 bytes, topic in UTF-8.
 """
 
 import struct
@@ -27,11 +27,11 @@ class Marker(NamedTuple):
     Attributes:
         data: the data partition.
         txn: the transaction.
-        committed: commit or abort.
-        start_offset: no record of the transaction lies below it (C2).
-        end_offset: no record of a committed one lies at or past it (C3); None: topic deleted.
-        record_count: on commit, how many records were delivered (C6).
-        topic_id: Kafka topic id the offsets belong to, 16 bytes (E8).
+        committed: whether the transaction committed; else it aborted.
+        start_offset: offset below which the transaction has no record (C2).
+        end_offset: end offset of a committed transaction's records (C3); None: topic deleted.
+        record_count: number of records delivered, for a commit (C6).
+        topic_id: Kafka topic id to which the offsets belong, 16 bytes (E8).
     """
 
     data: TopicPartition
@@ -45,6 +45,7 @@ class Marker(NamedTuple):
 
 def encode_key(data: TopicPartition, txn: TxnId) -> bytes:
     """Key of the marker of (topic, partition, transaction)."""
+    # Not protobuf: compaction needs equal bytes for equal keys.
     return _KEY.pack(_KIND, data.partition, *txn) + data.topic.encode()
 
 
@@ -63,7 +64,7 @@ def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
     """The marker or barrier of a record; None for a tombstone.
 
     Raises:
-        DecodeError: neither.
+        DecodeError: the record is neither a marker nor a barrier.
     """
     if key is not None and key[:1] == barriers.KIND:
         return barriers.decode(key, value)

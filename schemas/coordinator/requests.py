@@ -72,7 +72,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(data: bytes) -> Request:
-    """One request; raises `DecodeError` when it is none."""
+    """One request; raises `DecodeError` for other bytes."""
     try:
         return request_of(pb.Request.FromString(data))
     except ProtobufDecodeError as error:
@@ -80,7 +80,7 @@ def decode_request(data: bytes) -> Request:
 
 
 def request_of(message: pb.Request) -> Request:
-    """The request a parsed message holds; raises `DecodeError` when it is incomplete."""
+    """The request in a parsed message; raises `DecodeError` if the message is incomplete."""
     if not message.client_id or not message.number:
         raise DecodeError("a request without client id or number")
     return Request(
@@ -118,13 +118,13 @@ def _open(body: pb.Open) -> Open:
 
 
 def subscription_pb(one: SubscriptionId) -> pb.RegisteredSubscription:
-    """The message for a registered subscription."""
+    """The message for a registered group partition."""
     (topic, partition), group = one
     return pb.RegisteredSubscription(topic=topic, partition=partition, group=group)
 
 
 def subscription_of(one: pb.RegisteredSubscription) -> SubscriptionId:
-    """What such a message says."""
+    """The group partition in such a message."""
     return SubscriptionId(TopicPartition(one.topic, one.partition), one.group)
 
 
@@ -137,7 +137,7 @@ def registered_pb(one: Registered) -> pb.RegisteredPartition:
 
 
 def registered_of(one: pb.RegisteredPartition) -> Registered:
-    """What such a message says."""
+    """The registered partition in such a message."""
     return Registered(
         TopicPartition(one.topic, one.partition), EndOffset(one.start_offset), one.topic_id
     )
@@ -194,7 +194,7 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
 
 
 def written_pb(one: Written) -> pb.WrittenPartition:
-    """The message for what was written to a partition."""
+    """The message for the records written to a partition."""
     (topic, partition), first_offset, end_offset, record_count = one
     return pb.WrittenPartition(
         topic=topic,
@@ -206,7 +206,7 @@ def written_pb(one: Written) -> pb.WrittenPartition:
 
 
 def written_of(one: pb.WrittenPartition) -> Written:
-    """What such a message says."""
+    """The offsets and count in such a message."""
     return Written(
         TopicPartition(one.topic, one.partition),
         Offset(one.first_offset),
@@ -244,7 +244,7 @@ def response_pb(response: Response) -> pb.Response:
 
 
 def decode_response(data: bytes) -> Response:
-    """One answer; raises `DecodeError` when it is none."""
+    """One answer; raises `DecodeError` for other bytes."""
     try:
         message = pb.Response.FromString(data)
     except ProtobufDecodeError as error:
@@ -255,7 +255,7 @@ def decode_response(data: bytes) -> Response:
 
 
 def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each kind
-    """The answer a parsed message holds; raises `DecodeError` when it is none."""
+    """The answer in a parsed message; raises `DecodeError` for an unknown kind of answer."""
     match message.WhichOneof("body"):
         case "opened":
             return Opened(message.opened.first_sequence, message.opened.count)

@@ -1,4 +1,4 @@
-"""The part of the answers' codec that carries a coordinator's figures.
+"""Codec of a coordinator's figures, which are part of its answers.
 
 *Source*: docs/protocols B1, C1, C7; PIP-160: batch index of live records.
 """

@@ -1,7 +1,7 @@
-"""What coordinators are asked, what they answer and what their log holds, as plain values.
+"""Requests to coordinators, answers of coordinators, and records of txn-log, as plain values.
 
-*Source*: docs/protocols C. The bytes are in `requests.py` and `txn_log.py`; these values are what
-the pure core works on.
+*Source*: docs/protocols C. `requests.py` and `txn_log.py` encode these values; the pure core
+computes with them.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPar
 
 
 class Registered(NamedTuple):
-    """A partition a transaction may write to, and an end offset known before (C2)."""
+    """A partition to which a transaction may write, and an end offset read before (C2)."""
 
     data: TopicPartition
     start_offset: EndOffset
@@ -20,7 +20,7 @@ class Registered(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a committing transaction wrote to a partition: `[first, end)` and a count (C6)."""
+    """The offsets `[first, end)` and the number of records written to a partition (C6)."""
 
     data: TopicPartition
     first_offset: Offset
@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Open `transaction_count` transactions on the same partitions and subscriptions (C9)."""
+    """Request: open transactions, all registered with the same items (C9)."""
 
     timeout_ms: int
     transaction_count: int
@@ -38,23 +38,23 @@ class Open(NamedTuple):
 
 
 class AddPartitions(NamedTuple):
-    """Register further partitions."""
+    """Request: register further partitions with a transaction."""
 
     sequence: int
     partitions: tuple[Registered, ...]
 
 
 class AddSubscriptions(NamedTuple):
-    """Register subscriptions whose messages the transaction acknowledges (G)."""
+    """Request: register group partitions whose messages the transaction acknowledges (G)."""
 
     sequence: int
     subscriptions: tuple[SubscriptionId, ...]
 
 
 class End(NamedTuple):
-    """Commit or abort; `wait_visible` answers only when every marker is acknowledged (C5).
+    """Request: commit or abort; `wait_visible` delays the answer until markers are durable (C5).
 
-    Only the subscriptions it acknowledged in are settled; None: all it is registered with.
+    Only the group partitions in `acknowledged_in` are settled; None: all registered ones.
     """
 
     sequence: int
@@ -65,34 +65,34 @@ class End(NamedTuple):
 
 
 class Release(NamedTuple):
-    """End open transactions that nothing was written by: without markers, at once (C9)."""
+    """Request: end open transactions that wrote nothing, at once and without markers (C9)."""
 
     sequences: tuple[int, ...]
 
 
 class Describe(NamedTuple):
-    """Ask for one transaction."""
+    """Question about one transaction."""
 
     sequence: int
 
 
 class ListTransactions(NamedTuple):
-    """Ask for those that have not ended."""
+    """Question about all transactions that have not ended."""
 
 
 class DescribeCoordinator(NamedTuple):
-    """Ask for the coordinator's figures."""
+    """Question about the coordinator's figures."""
 
 
 class WriteBarrier(NamedTuple):
-    """Ask for a barrier in a partition of txn-markers; done when it is durable (E1)."""
+    """Request for a barrier in a partition of txn-markers; answered when it is durable (E1)."""
 
     marker_partition: int
     probe: Probe
 
 
 Change = Open | AddPartitions | AddSubscriptions | End | Release
-"""Requests that change state: they are written to the log."""
+"""Requests that change the state, and are written to the log."""
 
 RequestBody = Change | Describe | ListTransactions | DescribeCoordinator | WriteBarrier
 
@@ -115,17 +115,17 @@ class Opened(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Answer: it took effect."""
+    """Answer: the request took effect."""
 
 
 class Refused(NamedTuple):
-    """Answer: illegal, nothing changed."""
+    """Answer: the request is illegal and changed nothing."""
 
     reason: str
 
 
 class Unknown(NamedTuple):
-    """Answer: the coordinator no longer remembers whether it took effect (C1b)."""
+    """Answer: the coordinator no longer remembers whether the request took effect (C1b)."""
 
 
 class Description(NamedTuple):
@@ -140,7 +140,7 @@ class Description(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Answer: the transactions that have not ended; every one below the watermark has (C7)."""
+    """Answer: all transactions that have not ended, and the low watermark (C7)."""
 
     transactions: tuple[Description, ...]
     low_watermark: int
@@ -154,13 +154,13 @@ class LiveEntry(NamedTuple):
 
 
 class LogLiveness(NamedTuple):
-    """Which part of a log transactions that have not ended still need.
+    """The part of a log that transactions which have not ended still need.
 
     Attributes:
-        first_live_offset: of the first entry with a live record; None when there is none.
-        live_records: records that are needed.
-        dead_records: records that are not, from the log start on.
-        entries: the first entries with live records, in log order.
+        first_live_offset: offset of the first entry with a live record; None: there is none.
+        live_records: number of records that are needed.
+        dead_records: number of records from the log start on that are not needed.
+        entries: first entries with live records, in log order.
     """
 
     first_live_offset: Offset | None
@@ -173,17 +173,17 @@ class CoordinatorStats(NamedTuple):
     """Answer: a coordinator's figures; counts begin with its owner's fence.
 
     Attributes:
-        log: how the owner writes its log, and what it has written.
-        next_sequence: of the next transaction.
-        low_watermark: every sequence below it has ended (C7).
-        open_count: transactions that are OPEN.
-        committing_count: transactions that are COMMITTING.
-        aborting_count: transactions that are ABORTING.
-        has_served: the owner has applied a client's request.
-        markers_pending: outcome markers on their way.
-        client_count: clients that may ask for an old answer (C1b).
-        answer_count: answers that these clients may ask for.
-        liveness: None when the owner does not track it.
+        log: figures of the owner's log.
+        next_sequence: sequence of the next transaction.
+        low_watermark: sequence below which every transaction has ended (C7).
+        open_count: number of transactions that are OPEN.
+        committing_count: number of transactions that are COMMITTING.
+        aborting_count: number of transactions that are ABORTING.
+        has_served: whether the owner has applied a client's request.
+        markers_pending: number of outcome markers that are being written.
+        client_count: number of clients that may ask for an old answer (C1b).
+        answer_count: number of answers that these clients may ask for.
+        liveness: which records of the log are still needed; None: the owner does not track that.
     """
 
     log: LogFigures
@@ -211,19 +211,19 @@ class Response(NamedTuple):
 
 
 class TimedOut(NamedTuple):
-    """An open transaction's time is over."""
+    """Log record: the time-out of an open transaction has passed."""
 
     sequence: int
 
 
 class Ended(NamedTuple):
-    """Every marker of a transaction is acknowledged, every subscription settled (C4)."""
+    """Log record: a transaction's markers are durable and its group partitions settled (C4)."""
 
     sequence: int
 
 
 class ForgetClients(NamedTuple):
-    """Clients silent for an hour (C1b)."""
+    """Log record: forget clients that have sent nothing for an hour (C1b)."""
 
     client_ids: tuple[bytes, ...]
 
@@ -241,7 +241,7 @@ class BaseTransaction(NamedTuple):
 
 
 class BaseClient(NamedTuple):
-    """What is remembered of a client: answers by number, above `acked_through` (C1b)."""
+    """A client in a base, with its answers by request number, above `acked_through` (C1b)."""
 
     client_id: bytes
     last_seen_ms: int
@@ -251,7 +251,7 @@ class BaseClient(NamedTuple):
 
 
 class BaseState(NamedTuple):
-    """A coordinator's whole state (C8); the order of both tuples is part of it."""
+    """A coordinator's whole state (C8); the order of both tuples is part of the state."""
 
     next_sequence: int
     transactions: tuple[BaseTransaction, ...]
@@ -262,7 +262,7 @@ LogBody = LogFrame | Request | TimedOut | Ended | ForgetClients
 
 
 class TxnLogRecord(NamedTuple):
-    """One record of txn-log and the owner's clock when it was appended."""
+    """One record of txn-log, and the time of the owner's clock when it was appended."""
 
     body: LogBody
     at_ms: int

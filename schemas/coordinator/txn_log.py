@@ -1,7 +1,7 @@
 """Codec of txn-log records.
 
-*Source*: docs/protocols A, B1, C. A client's request is spliced into its record as it arrived: the
-owner validates it in log order (C0) and never encodes it again.
+*Source*: docs/protocols A, B1, C. The bytes of a client's request become part of the log record as
+they arrived: the owner validates the request in log order (C0) and never encodes it again.
 """
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
@@ -41,7 +41,7 @@ def encode_own(body: OwnBody, at_ms: int) -> bytes:
 
 
 def decode_request(data: bytes) -> Request:
-    """One request as its log record will hold it; raises `DecodeError` when it is none."""
+    """One request, decoded as in a log record; raises `DecodeError` for other bytes."""
     try:
         return request_of(pb.TxnLogRecord.FromString(request_field(data)).request)
     except ProtobufDecodeError as error:
@@ -49,7 +49,7 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode(data: bytes) -> TxnLogRecord:
-    """One record; raises `DecodeError` when it is none, or of a kind this program lacks."""
+    """One record; raises `DecodeError` for other bytes, and for an unknown kind of record."""
     try:
         message = pb.TxnLogRecord.FromString(data)
     except ProtobufDecodeError as error:

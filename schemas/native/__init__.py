@@ -1,1 +1,1 @@
-"""Batches and transactions of Kafka itself; codec of aborted-index."""
+"""Record batches and native transactions of Kafka; codec of aborted-index."""

@@ -1,13 +1,13 @@
 """Codec of aborted-index: ranges of aborted native batches of a data partition, and their coverage.
 
-*Source*: docs/protocols F3, F4, E8. As in txn-markers the key's bytes decide compaction, so they are
-laid out here: kind `r` (a run of ranges), partition u32, first offset u64, topic in UTF-8; kind `c`
+*Source*: docs/protocols F3, F4, E8. Keys are packed by hand, because compaction compares their
+bytes: kind `r` (a run of ranges), partition u32, first offset u64, topic in UTF-8; kind `c`
 (coverage), partition u32, topic. Numbers are big-endian.
 
-*Invariants*: a run holds ranges `[first, end)` that ascend and do not overlap; the coverage says
-how many runs and ranges there are, so that a missing one is found.
+*Invariants*: a run holds ranges `[first, end)` that ascend and do not overlap; the coverage
+contains the numbers of runs and ranges, so that a missing one is detected.
 
-Refuses: versions that it does not know, ranges that no writer makes.
+Refuses: unknown versions, and ranges that no writer makes.
 """
 
 import struct
@@ -28,14 +28,14 @@ _COVERAGE_KIND = b"c"
 
 
 class AbortedRange(NamedTuple):
-    """Every record in `[first, end)` is aborted."""
+    """A range of offsets `[first, end)` in which every record is aborted."""
 
     first: Offset
     end: EndOffset
 
 
 class RunKey(NamedTuple):
-    """Key of a run of ranges; `first` is that of its first range."""
+    """Key of a run of ranges; `first` is the first offset of the run's first range."""
 
     data: TopicPartition
     first: Offset
@@ -51,11 +51,11 @@ IndexKey = RunKey | CoverageKey
 
 
 class IndexRun(NamedTuple):
-    """Consecutive ranges, at least one.
+    """Consecutive aborted ranges, at least one.
 
     Attributes:
-        topic_id: Kafka topic id that the offsets belong to.
-        ranges: ascending, disjoint.
+        topic_id: Kafka topic id to which the offsets belong.
+        ranges: aborted ranges, ascending and disjoint.
     """
 
     topic_id: bytes
@@ -66,12 +66,12 @@ class Coverage(NamedTuple):
     """How far the index of a data partition goes (F4).
 
     Attributes:
-        topic_id: Kafka topic id that the offsets belong to.
-        covered_from: ranges below it may be missing; it was the log start.
-        covered_to: every aborted batch from `covered_from` to here is in a range.
-        last_stable_offset: of the moment when that was known.
-        run_count: how many runs there are.
-        range_count: how many ranges they hold.
+        topic_id: Kafka topic id to which the offsets belong.
+        covered_from: log start when the index was written; ranges below may be missing.
+        covered_to: end offset up to which every aborted batch is in a range.
+        last_stable_offset: last stable offset when the index was written.
+        run_count: number of runs.
+        range_count: number of ranges in all runs.
     """
 
     topic_id: bytes
@@ -93,10 +93,10 @@ def coverage_key(data: TopicPartition) -> bytes:
 
 
 def decode_key(key: bytes | None) -> IndexKey:
-    """What a key names.
+    """The run or coverage that a key names.
 
     Raises:
-        DecodeError: nothing that is in this topic.
+        DecodeError: not a key of this topic.
     """
     try:
         if key is not None and key[:1] == _RUN_KIND and len(key) > _RUN.size:
@@ -111,7 +111,7 @@ def decode_key(key: bytes | None) -> IndexKey:
 
 
 def encode_run(topic_id: bytes, ranges: Sequence[AbortedRange]) -> bytes:
-    """Value of a run of ranges; its key is that of the first one's first offset."""
+    """Value of a run of ranges, whose key has the first offset of the first range."""
     assert ranges
     gaps: list[int] = []
     end = int(ranges[0].first)
@@ -129,11 +129,11 @@ def decode_run(first: Offset, value: bytes) -> IndexRun:
     """A run of ranges.
 
     Args:
-        first: offset in its key.
-        value: the record's.
+        first: first offset in the record's key.
+        value: value of the record.
 
     Raises:
-        UnknownVersionError: a later version wrote it.
+        UnknownVersionError: a later version wrote the run.
         DecodeError: not a run.
     """
     body = parsed(pb.AbortedRanges, value, "a run of aborted ranges")
@@ -167,8 +167,8 @@ def decode_coverage(value: bytes) -> Coverage:
     """A data partition's coverage.
 
     Raises:
-        UnknownVersionError: a later version wrote it.
-        DecodeError: something else, or one that ends before it begins.
+        UnknownVersionError: a later version wrote the coverage.
+        DecodeError: not a coverage, or one that ends before it begins.
     """
     body = parsed(pb.Coverage, value, "the coverage of an index")
     if not body.covered_from <= body.covered_to <= OFFSET_MAX:

@@ -1,6 +1,6 @@
-"""Record batches of a Kafka log, as far as transactions go: headers, markers, aborted lists.
+"""Record batches of a Kafka log, as far as native transactions concern them.
 
-*Source*: docs/protocols F; Kafka's message format v2, KIP-98. Nothing of a record is here: a batch
+*Source*: docs/protocols F; Kafka's message format v2, KIP-98. No single records are needed: a batch
 belongs to one producer and is committed or aborted as a whole.
 """
 
@@ -10,16 +10,16 @@ from typing import NamedTuple
 from stilltide.schemas.values import Offset
 
 NO_PRODUCER_ID = -1
-"""Of a batch whose producer is neither idempotent nor transactional."""
+"""The producer id of a batch whose producer is neither idempotent nor transactional."""
 
 
 class Control(Enum):
-    """What the first record of a control batch says.
+    """The type of a control batch.
 
     Attributes:
-        ABORT: the transaction that its producer has open here was aborted.
-        COMMIT: it was committed.
-        OTHER: nothing about a transaction, or the cleaner has left the batch without its record.
+        ABORT: the open transaction of the batch's producer in this partition was aborted.
+        COMMIT: the open transaction of the batch's producer in this partition was committed.
+        OTHER: another type, or the log cleaner has removed the batch's record.
     """
 
     ABORT = "abort"
@@ -31,13 +31,13 @@ class Batch(NamedTuple):
     """The header of one record batch.
 
     Attributes:
-        base_offset: of its first record when it was written; compaction leaves it.
-        last_offset: of its last record when it was written, inclusive; compaction leaves it.
-        producer_id: `NO_PRODUCER_ID` for none. A transaction's batches and its marker share it;
-            whether they share the epoch is up to the broker (KIP-890), so it is not here.
-        is_transactional: whether it belongs to a transaction; so do markers.
-        control: of a control batch, which has no record for applications; None: a data batch.
-        record_count: records left by compaction, 0 for an empty batch.
+        base_offset: offset of the first record when written; compaction does not change it.
+        last_offset: offset of the last record when written; compaction does not change it.
+        producer_id: producer id, or `NO_PRODUCER_ID`. A transaction's batches and its marker have
+            one producer id, but not always one epoch (KIP-890), so the epoch is left out.
+        is_transactional: whether the batch belongs to a transaction, as markers do.
+        control: type of a control batch, which has no record for applications; None: a data batch.
+        record_count: number of records that compaction left; 0 for an empty batch.
     """
 
     base_offset: Offset
@@ -52,8 +52,9 @@ class AbortedTransaction(NamedTuple):
     """An entry of the list that comes with a fetch at read_committed (KIP-98).
 
     Attributes:
-        producer_id: whose transaction.
-        first_offset: of its first batch on the partition; may lie below what was fetched.
+        producer_id: producer id of the transaction.
+        first_offset: offset of the transaction's first batch in the partition; may be below the
+            fetched batches.
     """
 
     producer_id: int

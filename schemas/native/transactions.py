@@ -1,8 +1,8 @@
-"""What brokers say of Kafka's own transactions: values, no wire format of ours.
+"""The brokers' view of native transactions, as values without a wire format.
 
-*Source*: KIP-664; docs/protocols F. A producer id belongs to one transactional id at a time; a
-coordinator knows which partitions a transaction has, and a partition's leader which producers have
-an open one there. They agree, but for a hanging transaction.
+*Source*: KIP-664; docs/protocols F. A producer id belongs to one transactional id at a time. A
+transaction coordinator knows the partitions of a transaction, and a partition's leader knows which
+producers have an open transaction there. Only for a hanging transaction they differ.
 """
 
 from enum import StrEnum
@@ -28,9 +28,9 @@ class ListedTransaction(NamedTuple):
     """A transactional id that a coordinator knows.
 
     Attributes:
-        transactional_id: the name.
-        producer_id: the one it has now.
-        state: one of `TransactionState`, or what a later broker calls it.
+        transactional_id: the transactional id.
+        producer_id: present producer id of the transactional id.
+        state: value of `TransactionState`, or a state that only later brokers have.
     """
 
     transactional_id: str
@@ -39,17 +39,17 @@ class ListedTransaction(NamedTuple):
 
 
 class DescribedTransaction(NamedTuple):
-    """What a transactional id's coordinator knows of it.
+    """The state of a transactional id at its coordinator.
 
     Attributes:
-        transactional_id: the name.
-        coordinator: node id of the broker.
-        state: as of `ListedTransaction`.
-        producer_id: the one it has now.
-        producer_epoch: of that id.
-        timeout_ms: after so long the coordinator aborts an open transaction.
-        started_at_ms: milliseconds since 1970, None when no transaction is open.
-        partitions: of the open transaction, those that have no marker yet; ascending.
+        transactional_id: the transactional id.
+        coordinator: node id of the broker that is the coordinator.
+        state: value of `TransactionState`, or a state that only later brokers have.
+        producer_id: present producer id of the transactional id.
+        producer_epoch: present epoch of that producer id.
+        timeout_ms: time after which the coordinator aborts an open transaction.
+        started_at_ms: start of the open transaction, milliseconds since 1970; None without one.
+        partitions: partitions of the open transaction that have no marker yet; ascending.
     """
 
     transactional_id: str
@@ -66,12 +66,12 @@ class ActiveProducer(NamedTuple):
     """A producer that a partition's leader remembers.
 
     Attributes:
-        producer_id: of its last batch here.
-        producer_epoch: likewise.
-        last_sequence: likewise; -1 after a marker.
-        last_timestamp_ms: of its last batch, milliseconds since 1970; -1 unknown.
-        coordinator_epoch: of its last marker here; -1 when it never had one.
-        open_from: where its open transaction begins, None when it has none.
+        producer_id: producer id of the last batch in the partition.
+        producer_epoch: producer epoch of the last batch in the partition.
+        last_sequence: last sequence number in the partition; -1 after a marker.
+        last_timestamp_ms: timestamp of the last batch, milliseconds since 1970; -1: unknown.
+        coordinator_epoch: coordinator epoch of the last marker; -1: there was no marker.
+        open_from: first offset of the open transaction in the partition; None without one.
     """
 
     producer_id: int

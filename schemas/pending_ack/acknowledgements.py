@@ -1,7 +1,8 @@
-"""What owners of pending-ack logs are asked, what they answer and what their log holds, as values.
+"""Requests to pending-ack stores, answers of stores, and records of pending-ack-log, as values.
 
-*Source*: docs/protocols G, A, B, C8. The bytes are in `codec.py`; these values are what the
-pure core works on. A *cursor* is a group's committed offset: everything below it is acknowledged.
+*Source*: docs/protocols G, A, B, C8. `codec.py` encodes these values; the pure core computes with
+them. A *cursor* is a group's committed offset: every message below the cursor is acknowledged. A
+*subscription* here is a group partition: a data partition as one consumer group reads it.
 """
 
 from enum import Enum
@@ -17,21 +18,21 @@ MEMBER_BYTES = 16
 
 
 class AckRange(NamedTuple):
-    """Acknowledged offsets `[first, end)` of the subscription's partition; never empty."""
+    """Acknowledged offsets `[first, end)` of a data partition; never empty."""
 
     first: Offset
     end: EndOffset
 
 
 Ranges = tuple[AckRange, ...]
-"""Ascending and disjoint."""
+"""Ranges of offsets, ascending and disjoint."""
 
 
 class Attach(NamedTuple):
-    """The group has assigned the partition to `member`: it takes the subscription over.
+    """Request: attach `member`, to which the group has assigned the partition.
 
-    Answered with `Acks`; refused for a member that was replaced. `cursor` and `acknowledged` are
-    what the group's commit holds; `member` is drawn anew at each assignment.
+    Answered with `Acks`; refused for a member that was replaced. `cursor` and `acknowledged` come
+    from the group's commit; a new random `member` is drawn for each assignment.
     """
 
     member: bytes
@@ -40,7 +41,7 @@ class Attach(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
-    """Acknowledge single records, everything at or below an offset, or both, in a transaction."""
+    """Request: acknowledge single messages, all up to an offset, or both, in a transaction."""
 
     txn: TxnId
     member: bytes
@@ -49,7 +50,7 @@ class Acknowledge(NamedTuple):
 
 
 class CursorMoved(NamedTuple):
-    """The group has committed a later cursor; sent once that is durable."""
+    """Request: take note of a later cursor, which the group has committed."""
 
     member: bytes
     cursor: EndOffset
@@ -57,7 +58,7 @@ class CursorMoved(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A transaction has ended; `low_watermark` is its coordinator's (C7)."""
+    """Request: settle a transaction that has ended; `low_watermark` is its coordinator's (C7)."""
 
     txn: TxnId
     committed: bool
@@ -65,27 +66,27 @@ class Settle(NamedTuple):
 
 
 class DescribeAcks(NamedTuple):
-    """Ask for the subscription's acknowledgements."""
+    """Question about the acknowledgements of a group partition."""
 
 
 class DescribeStore(NamedTuple):
-    """Ask for the owner's figures, and those of subscriptions: of a topic, a group; "" is any."""
+    """Question about the store's figures, and those of a topic's or group's partitions; "": any."""
 
     topic: str = ""
     group: str = ""
 
 
 AckChange = Attach | Acknowledge | CursorMoved | Settle
-"""Requests that change state: they are written to the log."""
+"""Requests that change the state, and are written to the log."""
 
 AckBody = AckChange | DescribeAcks | DescribeStore
 
 
 class AckRequest(NamedTuple):
-    """One request about one subscription, or about the whole store where that is None.
+    """One request about one group partition, or about the whole store if that is None.
 
-    Numbers of a client grow, per partition of ack-requests. They only match answers to requests:
-    every request may be repeated without a second effect.
+    A client's numbers ascend in each partition of ack-requests. Numbers only match answers to
+    requests, since every request may be repeated without a second effect.
     """
 
     client_id: bytes
@@ -96,7 +97,7 @@ class AckRequest(NamedTuple):
 
 
 class AckQuestion(NamedTuple):
-    """What is asked about which subscription; None: about the whole store."""
+    """The body of a request, and its group partition; None: the whole store."""
 
     subscription: SubscriptionId | None
     body: AckBody
@@ -105,7 +106,7 @@ class AckQuestion(NamedTuple):
 def ack_request(
     client_id: bytes, number: int, _acked_through: int, reply_partition: int, one: AckQuestion
 ) -> AckRequest:
-    """A client's request; no answers are remembered, so none need to be acknowledged."""
+    """A client's request; stores remember no answers, so `_acked_through` is not used."""
     return AckRequest(client_id, number, reply_partition, one.subscription, one.body)
 
 
@@ -120,14 +121,14 @@ class AckRefusalCode(Enum):
 
 
 class AckRefused(NamedTuple):
-    """Answer: illegal, nothing changed."""
+    """Answer: the request is illegal and changed nothing."""
 
     code: AckRefusalCode
     reason: str
 
 
 class PendingAcks(NamedTuple):
-    """What a transaction that has not ended acknowledges: `ranges`, and all up to an offset."""
+    """Pending acknowledgements of one transaction: `ranges`, and all up to an offset."""
 
     txn: TxnId
     ranges: Ranges
@@ -135,7 +136,7 @@ class PendingAcks(NamedTuple):
 
 
 class Acks(NamedTuple):
-    """Answer: the acknowledgements of a subscription; `member` is empty when none is attached."""
+    """Answer: acknowledgements of a group partition; `member` is empty if none is attached."""
 
     cursor: EndOffset
     acknowledged: Ranges
@@ -144,19 +145,19 @@ class Acks(NamedTuple):
 
 
 class SubscriptionStats(NamedTuple):
-    """A subscription's figures.
+    """The figures of a group partition.
 
     Attributes:
-        subscription: which one.
-        attached: a member is.
-        cursor: everything below it is acknowledged.
-        committed: the group's committed offset, as far as a member has told.
-        acknowledged_ranges: ranges of acknowledged offsets above the cursor.
-        pending_transactions: that have not ended and acknowledge something here.
-        pending_individual: offsets that they acknowledge one by one.
-        pending_cumulative_offset: one of them acknowledges everything up to it, inclusive.
-        locked_offsets: offsets that no other transaction may acknowledge now.
-        has_served: the owner has applied an acknowledgement in a transaction here.
+        subscription: the group partition.
+        attached: whether a member is attached.
+        cursor: offset below which every message is acknowledged.
+        committed: offset of the group's commit, as last reported by a member.
+        acknowledged_ranges: number of acknowledged ranges above the cursor.
+        pending_transactions: number of transactions with pending acknowledgements.
+        pending_individual: number of offsets with a pending individual acknowledgement.
+        pending_cumulative_offset: offset of the pending cumulative acknowledgement, inclusive.
+        locked_offsets: number of offsets that no other transaction may acknowledge now.
+        has_served: whether the owner has applied an acknowledgement in a transaction here.
     """
 
     subscription: SubscriptionId
@@ -172,20 +173,21 @@ class SubscriptionStats(NamedTuple):
 
 
 class StoreStats(NamedTuple):
-    """Answer: the figures of a pending-ack log's owner.
+    """Answer: the figures of a pending-ack store.
 
     Attributes:
-        log: how the owner writes its log, and what it has written.
-        subscription_count: subscriptions in the log.
-        transaction_count: that have not ended and acknowledge something in any of them.
-        pending_individual: offsets that they acknowledge one by one.
-        pending_cumulative: subscriptions in which one of them acknowledges cumulatively.
+        log: figures of the store's log.
+        subscription_count: number of group partitions in the store.
+        transaction_count: number of transactions with pending acknowledgements.
+        pending_individual: number of offsets with a pending individual acknowledgement.
+        pending_cumulative: number of group partitions with a pending cumulative acknowledgement.
         buffered_records: records appended that no entry holds yet.
         buffered_bytes: bytes of these records.
-        base_as_of: of the newest base, recovered from or written by this owner (C8).
-        log_records: of the log's effective entries, as far as they were not trimmed.
-        subscriptions: those asked for; the ones with most pending transactions, if too many.
-        subscriptions_omitted: how many of those asked for are left out.
+        base_as_of: as-of offset of the newest base, of this owner or where its replay began (C8).
+        log_records: records in the log's effective entries that were not trimmed.
+        subscriptions: figures of the group partitions asked for; if there are too many, of those
+            with the most pending transactions.
+        subscriptions_omitted: number of group partitions asked for that are left out.
     """
 
     log: LogFigures
@@ -205,7 +207,7 @@ AckAnswer = Done | AckRefused | Acks | StoreStats
 
 
 class AckResponse(NamedTuple):
-    """One answer to one request; `partition` of ack-requests."""
+    """One answer to one request; `partition` is the request's partition of ack-requests."""
 
     number: int
     partition: int
@@ -213,9 +215,10 @@ class AckResponse(NamedTuple):
 
 
 class BaseSubscription(NamedTuple):
-    """One subscription in a base: its acknowledgements, and what only the owner needs to know.
+    """One group partition in a base: its acknowledgements, and state that only the owner needs.
 
-    `committed` is the group's cursor as told; `replaced` members, with the time, oldest first.
+    `committed` is the offset of the group's commit, as last reported by a member; `replaced` are
+    former members with the time of their replacement, oldest first.
     """
 
     subscription: SubscriptionId
@@ -226,7 +229,7 @@ class BaseSubscription(NamedTuple):
 
 
 class BaseCoordinator(NamedTuple):
-    """One coordinator in a base; `settled` sequences `[first, end)` at or above the watermark."""
+    """One coordinator in a base; `settled` are runs `[first, end)` of settled sequences."""
 
     coordinator: int
     low_watermark: int
@@ -234,7 +237,7 @@ class BaseCoordinator(NamedTuple):
 
 
 class AckState(NamedTuple):
-    """A pending-ack log's whole state (C8); the order of the tuples is part of it."""
+    """A pending-ack store's whole state (C8); the order of the tuples is part of the state."""
 
     now_ms: int
     subscriptions: tuple[BaseSubscription, ...]
@@ -245,7 +248,7 @@ AckLogBody = LogFrame | AckRequest
 
 
 class PendingAckRecord(NamedTuple):
-    """One record of pending-ack-log and the owner's clock when it was appended."""
+    """One record of pending-ack-log, and the time of the owner's clock when it was appended."""
 
     body: AckLogBody
     at_ms: int

@@ -1,8 +1,8 @@
 """Codec of ack-requests, the answers to them in txn-responses, and pending-ack-log.
 
 *Source*: docs/protocols G, A, B1, C8. Values are framed batches (A); the key of a request is its
-client's id. A request is spliced into its log record as it arrived: the owner validates it in log
-order (C0) and never encodes it again.
+client's id. The bytes of a request become part of the log record as they arrived: the owner
+validates the request in log order (C0) and never encodes it again.
 """
 
 from collections.abc import Iterable
@@ -87,7 +87,7 @@ def encode_request(request: AckRequest) -> bytes:
 
 
 def decode_request(data: bytes) -> AckRequest:
-    """One request as its log record will hold it; raises `DecodeError` when it is none."""
+    """One request, decoded as in a log record; raises `DecodeError` for other bytes."""
     try:
         return _request_of(pb.PendingAckLogRecord.FromString(request_field(data)).request)
     except ProtobufDecodeError as error:
@@ -109,7 +109,7 @@ def _request_of(message: pb.AckRequest) -> AckRequest:
 
 @lru_cache(maxsize=1024)
 def _subscription(topic: str, partition: int, group: str) -> SubscriptionId:
-    """Few are named again and again, at a fifth of what it costs to make one."""
+    """A cached value: few group partitions come again and again, at a fifth of the cost."""
     return SubscriptionId(TopicPartition(topic, partition), group)
 
 
@@ -137,7 +137,7 @@ def _body_of(message: pb.AckRequest) -> AckBody:
 def _acknowledge(one: pb.Acknowledge) -> Acknowledge:
     cumulative = Offset(one.cumulative_offset) if one.HasField("cumulative_offset") else None
     txn = one.txn
-    offsets: list[Any] = one.offsets[:]  # a copy in one go costs a third of what a walk does
+    offsets: list[Any] = one.offsets[:]  # a copy by slice costs a third of a walk
     return Acknowledge(
         TxnId(txn.coordinator, txn.sequence), _member(one.member), tuple(offsets), cumulative
     )
@@ -193,7 +193,7 @@ def encode_response(response: AckResponse) -> bytes:
 
 
 def decode_response(data: bytes) -> AckResponse:
-    """One answer; raises `DecodeError` when it is none."""
+    """One answer; raises `DecodeError` for other bytes."""
     try:
         message = pb.AckResponse.FromString(data)
     except ProtobufDecodeError as error:
@@ -224,7 +224,7 @@ def _answer_of(message: pb.AckResponse) -> AckAnswer:
 
 
 def acks_pb(acks: Acks) -> pb.Acks:
-    """A subscription's acknowledgements as a message."""
+    """The message for the acknowledgements of a group partition."""
     return pb.Acks(
         cursor=acks.cursor,
         acknowledged=_ranges_pb(acks.acknowledged),
@@ -234,7 +234,7 @@ def acks_pb(acks: Acks) -> pb.Acks:
 
 
 def acks_of(acks: pb.Acks) -> Acks:
-    """The acknowledgements that a message holds."""
+    """The acknowledgements in such a message."""
     pending = tuple(map(_pending_of, acks.pending))
     return Acks(EndOffset(acks.cursor), _ranges_of(acks.acknowledged), pending, acks.member)
 
@@ -258,7 +258,7 @@ def encode_own(frame: LogFrame, at_ms: int) -> bytes:
 
 
 def decode(data: bytes) -> PendingAckRecord:
-    """One log record; raises `DecodeError` when it is none, or of a kind this program lacks."""
+    """One log record; raises `DecodeError` for other bytes, and for an unknown kind of record."""
     try:
         message = pb.PendingAckLogRecord.FromString(data)
     except ProtobufDecodeError as error:

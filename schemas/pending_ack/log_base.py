@@ -1,7 +1,7 @@
-"""Codec of a pending-ack log's whole state, which a base holds.
+"""Codec of a pending-ack store's whole state, which a base holds.
 
-*Source*: docs/protocols C8. A state may be large, so it is encoded item by item, for a caller that
-has other things to do in between: joining the bytes of messages joins their repeated fields.
+*Source*: docs/protocols C8. A state may be large, so it is encoded item by item, and the caller can
+yield to the event loop in between: the joined bytes of messages join their repeated fields.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 
 
 def encode_state(state: AckState) -> Iterator[bytes]:
-    """The bytes of a state, in parts to be joined: one for each subscription and coordinator."""
+    """The bytes of a state in parts, which the caller joins; one part for each item."""
     yield pb.PendingAckState(now_ms=state.now_ms).SerializeToString()
     for one in state.subscriptions:
         yield pb.PendingAckState(subscriptions=(_subscription_pb(one),)).SerializeToString()
@@ -30,7 +30,7 @@ def encode_state(state: AckState) -> Iterator[bytes]:
 
 
 def decode_state(data: bytes) -> AckState:
-    """The state that joined parts hold; raises `DecodeError` when it is none."""
+    """The state in the joined bytes of the parts; raises `DecodeError` for other bytes."""
     try:
         message = pb.PendingAckState.FromString(data)
     except ProtobufDecodeError as error:

@@ -1,6 +1,6 @@
-"""The part of the acknowledgements' codec that carries the figures of a store.
+"""Codec of a pending-ack store's figures, which are part of its answers.
 
-*Source*: docs/protocols G, B1, C8; PIP-160: what an operator asks of pending-ack stores.
+*Source*: docs/protocols G, B1, C8; PIP-160: figures of pending-ack stores for operators.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""Incarnations, origins and claims: what replication says of records across clusters.
+"""Incarnations, origins and claims: names of records that are valid on all clusters.
 
-*Source*: docs/protocols H1, I. Header `origin`: incarnation (8 bytes), offset u64 big-endian, name of
-the cluster in UTF-8. Of several headers of that name the last one counts: it is the link's.
+*Source*: docs/protocols H1, I6. Header `origin`: incarnation (8 bytes), offset u64 big-endian, name
+of the cluster in UTF-8. Of several headers of that name the last one counts, which a link wrote.
 
-Refuses nothing: a header that no link wrote belongs to the application, and stays.
+Refuses nothing: a header that no link wrote belongs to the application, and is kept.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ class Incarnation(NamedTuple):
     """A topic on a cluster between its creation and its deletion.
 
     Attributes:
-        cluster: the cluster.
-        topic: what `topic_incarnation` made of its Kafka topic id.
+        cluster: name of the cluster.
+        topic: result of `topic_incarnation` for the Kafka topic id.
     """
 
     cluster: ClusterName
@@ -35,7 +35,7 @@ class Incarnation(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a copied record was written first."""
+    """The place at which a copied record was written first."""
 
     incarnation: Incarnation
     offset: Offset
@@ -49,10 +49,10 @@ class Interval(NamedTuple):
 
 
 Intervals = tuple[Interval, ...]
-"""Ascending, with gaps between them."""
+"""Ascending intervals with gaps between them."""
 
 Claims = Mapping[Incarnation, Intervals]
-"""Records that are known to be read: per incarnation the offsets of its local records."""
+"""Records known to be read: for each incarnation, offsets of its local records."""
 
 
 def topic_incarnation(topic_id: bytes) -> bytes:
@@ -65,7 +65,7 @@ class OriginStamp:
     """Makes the headers of copies; 0.4 us for each.
 
     Args:
-        incarnation: where the records were written first.
+        incarnation: incarnation in which the records were written first.
     """
 
     def __init__(self, incarnation: Incarnation) -> None:
@@ -77,7 +77,7 @@ class OriginStamp:
         return self._topic + offset.to_bytes(8) + self._cluster
 
     def headers(self, headers: Headers | None, offset: Offset) -> list[tuple[str, bytes | None]]:
-        """Headers of a copy: those of the record, without `txn` and other origins, and its own."""
+        """Headers of a copy: the record's, without `txn` and origins of links, and a new origin."""
         own = (ORIGIN, self.value(offset))
         if not headers:
             return [own]
@@ -91,7 +91,7 @@ class OriginStamp:
     def stamped(
         self, headers: Iterable[Headers | None], offsets: Iterable[Offset]
     ) -> list[list[tuple[str, bytes | None]]]:
-        """Headers of many copies; half the cost of one after the other."""
+        """Headers of many copies, at half the cost of single calls."""
         topic, cluster = self._topic, self._cluster
         return [
             self.headers(own, offset) if own else [(ORIGIN, topic + offset.to_bytes(8) + cluster)]
@@ -100,7 +100,7 @@ class OriginStamp:
 
 
 def origin_of(headers: Headers | None) -> Origin | None:
-    """What the last `origin` header says; None without one, or when no link wrote it."""
+    """The origin in the last `origin` header; None without one, or if no link wrote it."""
     if not headers:
         return None
     for name, value in reversed(headers):
@@ -120,7 +120,7 @@ def _parsed(value: bytes | None) -> Origin | None:
 
 @lru_cache(maxsize=1024)
 def _incarnation(topic: bytes, cluster: bytes) -> Incarnation | None:
-    """Remembered: a reader sees few of them, each in many records."""
+    """A cached value: a reader meets few incarnations, each in many records."""
     try:
         return Incarnation(ClusterName(cluster.decode()), topic)
     except UnicodeDecodeError:

@@ -1,10 +1,10 @@
-"""Codec of replication-positions: how far a link has copied a data partition, and to where.
+"""Codec of replication-positions: a link's position in a data partition, and its offset index.
 
-*Source*: docs/protocols H3, H5. As in txn-markers the key's bytes decide compaction: bucket number
-u64, partition u32, lengths u16 of source and target, big-endian; then source, target and topic in
-UTF-8.
+*Source*: docs/protocols H3, H5. Keys are packed by hand, because compaction compares their bytes:
+bucket number u64, partition u32, lengths u16 of source and target, big-endian; then source, target
+and topic in UTF-8.
 
-Refuses: versions that it does not know, stretches that end before they begin.
+Refuses: unknown versions, and ranges that end before they begin.
 """
 
 import struct
@@ -37,16 +37,16 @@ class BucketKey(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """The local records of `[source_from, source_to)` lie in `[target_from, target_to)`, in order.
+    """A mapping: local records of the source range have their copies in the target range, in order.
 
     Attributes:
-        source_incarnation: of the topic on the source, 8 bytes.
-        target_incarnation: on the target.
-        source_from: first offset of the stretch on the source.
-        source_to: its end.
-        target_from: no copy of it lies below on the target.
-        target_to: none lies at or past it.
-        holes: what was never copied since it had left the source's log, also below `source_from`.
+        source_incarnation: incarnation of the topic on the source, 8 bytes.
+        target_incarnation: incarnation of the topic on the target, 8 bytes.
+        source_from: first offset of the source range.
+        source_to: end offset of the source range.
+        target_from: first offset of the target range.
+        target_to: end offset of the target range.
+        holes: records that left the source's log uncopied, including those below `source_from`.
     """
 
     source_incarnation: bytes
@@ -69,7 +69,7 @@ def decode_key(key: bytes | None) -> BucketKey:
     """The bucket that a key names.
 
     Raises:
-        DecodeError: nothing that is in this topic.
+        DecodeError: not a key of this topic.
     """
     if key is not None and len(key) > _KEY.size:
         number, partition, source, target = _KEY.unpack_from(key)
@@ -105,7 +105,7 @@ def decode_bucket(value: bytes) -> Bucket:
     """A bucket.
 
     Raises:
-        UnknownVersionError: a later version wrote it.
+        UnknownVersionError: a later version wrote the bucket.
         DecodeError: not a bucket.
     """
     body = parsed(pb.OffsetBucket, value, "a bucket of the offset index")
@@ -123,14 +123,14 @@ def decode_bucket(value: bytes) -> Bucket:
 
 
 def checked_incarnation(incarnation: bytes) -> bytes:
-    """The same bytes; raises `DecodeError` when they are not an incarnation's."""
+    """The same bytes; raises `DecodeError` if they have not the length of an incarnation."""
     if len(incarnation) != INCARNATION_BYTES:
         raise DecodeError(f"an incarnation has {INCARNATION_BYTES} bytes, not {len(incarnation)}")
     return incarnation
 
 
 def encode_claims(claims: Claims) -> list[pb.IncarnationOffsets]:
-    """Claims, in the order of clusters and incarnations: equal ones have equal bytes."""
+    """Messages for claims, in the order of incarnations, so that equal claims have equal bytes."""
     return [
         pb.IncarnationOffsets(
             cluster=one.cluster,
@@ -142,7 +142,7 @@ def encode_claims(claims: Claims) -> list[pb.IncarnationOffsets]:
 
 
 def decode_claims(found: Iterable[pb.IncarnationOffsets]) -> dict[Incarnation, Intervals]:
-    """Claims.
+    """The claims in such messages.
 
     Raises:
         DecodeError: intervals that do not ascend, or an incarnation twice.

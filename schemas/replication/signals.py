@@ -1,11 +1,11 @@
-"""Codec of replication-markers: signals between the replication controllers of clusters.
+"""Codec of replication-markers: signals between the controllers of clusters.
 
-*Source*: docs/protocols I, Layout. The key's bytes decide compaction: kind (one byte), partition u32,
-lengths u16 of source, target and topic, big-endian; then source, target, topic and group in UTF-8.
-Target and group may be empty. `request` (q), `response` (a) and `update` (u) are copied by links;
-`snapshots` (s) and `applied` (d) stay on their cluster.
+*Source*: docs/protocols I, Layout. Keys are packed by hand, because compaction compares their
+bytes: kind (one byte), partition u32, lengths u16 of source, target and topic, big-endian; then
+source, target, topic and group in UTF-8. Target and group may be empty. Links copy `request` (q),
+`response` (a) and `update` (u); `snapshots` (s) and `applied` (d) stay on their cluster.
 
-Refuses: versions that it does not know.
+Refuses: unknown versions.
 """
 
 import struct
@@ -28,14 +28,14 @@ _ID_BYTES = 16
 
 
 class RequestKey(NamedTuple):
-    """The one request of a cluster for a data partition."""
+    """Key of a cluster's request for a data partition, of which the last one counts."""
 
     data: TopicPartition
     source: ClusterName
 
 
 class ResponseKey(NamedTuple):
-    """The one answer of a cluster, `source`, to an asker, `target`."""
+    """Key of the answer of a cluster, `source`, to the request of another one, `target`."""
 
     data: TopicPartition
     source: ClusterName
@@ -43,14 +43,14 @@ class ResponseKey(NamedTuple):
 
 
 class SnapshotsKey(NamedTuple):
-    """All snapshots of a cluster."""
+    """Key of a cluster's position snapshots of a data partition."""
 
     data: TopicPartition
     source: ClusterName
 
 
 class UpdateKey(NamedTuple):
-    """What a cluster says of a group."""
+    """Key of a cluster's update about a group."""
 
     data: TopicPartition
     source: ClusterName
@@ -58,7 +58,7 @@ class UpdateKey(NamedTuple):
 
 
 class AppliedKey(NamedTuple):
-    """What a cluster did with a group."""
+    """Key of a cluster's own state of a group."""
 
     data: TopicPartition
     source: ClusterName
@@ -69,13 +69,13 @@ SignalKey = RequestKey | ResponseKey | SnapshotsKey | UpdateKey | AppliedKey
 
 
 class PositionSnapshotRequest(NamedTuple):
-    """A request of an attempt at a snapshot (I1).
+    """A request of an attempt to make a position snapshot (I1).
 
     Attributes:
-        id: 16 random bytes of the attempt.
-        round: from 1.
-        incarnation: of the topic on the asker's cluster.
-        decided_end: it takes effect once a link has passed this.
+        id: id of the attempt, 16 bytes.
+        round: round of the attempt, from 1.
+        incarnation: incarnation of the topic on the asking cluster.
+        decided_end: decided end on the asking cluster; a link copies the request after passing it.
     """
 
     id: bytes
@@ -85,7 +85,7 @@ class PositionSnapshotRequest(NamedTuple):
 
 
 class PositionSnapshotResponse(NamedTuple):
-    """The answer to a request; the decided end is of the cluster that answers (I2)."""
+    """The answer to a request; incarnation and decided end are of the answering cluster (I2)."""
 
     id: bytes
     round: int
@@ -101,14 +101,14 @@ class Position(NamedTuple):
 
 
 class PositionSnapshot(NamedTuple):
-    """Who has read below `local_end` has read below `positions` elsewhere (I3).
+    """A position snapshot: a group past `local_end` here is past `positions` elsewhere (I3).
 
     Attributes:
-        id: of the attempt.
-        local_end: end offset here.
-        positions: one for each other cluster.
+        id: id of the attempt.
+        local_end: end offset on this cluster.
+        positions: position on each other cluster.
         started_ms: wall clock at the first request.
-        completed_ms: at the last answer.
+        completed_ms: wall clock at the last answer.
     """
 
     id: bytes
@@ -119,12 +119,12 @@ class PositionSnapshot(NamedTuple):
 
 
 class PositionSnapshots(NamedTuple):
-    """All cached snapshots of a data partition (I5).
+    """All cached position snapshots of a data partition (I5).
 
     Attributes:
-        incarnation: of the topic here.
-        started_at: decided end when the newest attempt started.
-        snapshots: by ascending local end.
+        incarnation: incarnation of the topic on this cluster.
+        started_at: decided end when the attempt of the newest one began.
+        snapshots: position snapshots, by ascending local end.
     """
 
     incarnation: bytes
@@ -133,15 +133,15 @@ class PositionSnapshots(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What a group has read (I6).
+    """An update of one cluster: the records that a group has read (I6).
 
     Attributes:
-        generation: of the last replicated reset (I10).
-        incarnation: of the topic on the cluster that writes.
-        offset: the committed offset there; None: the group had none.
-        claims: what it has read, as far as known there.
-        positions: in mode `snapshot`, instead of claims (I12).
-        snapshot_id: what they come from, else empty.
+        generation: generation of the last replicated reset (I10).
+        incarnation: incarnation of the topic on the writing cluster.
+        offset: offset that the group has committed there; None: none.
+        claims: records that the group has read, as far as the writing cluster knows.
+        positions: positions that the group has passed, in mode `snapshot` instead of claims (I12).
+        snapshot_id: id of the position snapshot with these positions, else empty.
     """
 
     generation: int
@@ -153,14 +153,14 @@ class Update(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What was done with a group here (I7, I9, I10).
+    """A controller's state of a group on its cluster (I7, I9, I10).
 
     Attributes:
-        generation: that was applied.
-        incarnation: of the topic here.
-        offset: the committed offset that was seen or applied; None: there was none.
-        applied_offset: the committed offset comes from here, and is this; else None.
-        until: after a reset by hand, the offset that the group must pass first.
+        generation: generation that was applied.
+        incarnation: incarnation of the topic on this cluster.
+        offset: highest committed offset that was seen or applied; None: none.
+        applied_offset: offset to which the controller moved the group; None once it has moved on.
+        until: offset that the group must pass first after a reset by hand; None: none.
         lost: records that left the log before the group could read them.
     """
 
@@ -199,7 +199,7 @@ def decode_key(key: bytes | None) -> SignalKey:
     """The signal that a key names.
 
     Raises:
-        DecodeError: nothing that is in this topic.
+        DecodeError: not a key of this topic.
     """
     if key is not None and len(key) > _KEY.size and key[:1] in _CODES.values():
         code, partition, *lengths = _KEY.unpack_from(key)
@@ -245,7 +245,7 @@ def decode(key: bytes | None, value: bytes | None) -> tuple[SignalKey, SignalVal
     """A record of replication-markers; the value is None for a tombstone.
 
     Raises:
-        UnknownVersionError: a later version wrote it.
+        UnknownVersionError: a later version wrote the signal.
         DecodeError: not a signal.
     """
     found = decode_key(key)

@@ -1,8 +1,8 @@
 """Requests for a snapshot and their answers: values and codec.
 
-*Source*: docs/protocols E7, A. Values of snapshot-requests and txn-responses are framed batches; the
-key is the client id. A request changes nothing but what is written when, so one that comes again
-is served again.
+*Source*: docs/protocols E7, A. Values of snapshot-requests and txn-responses are framed batches;
+the key is the client id. A repeated request is served again, which is harmless: a request only
+determines when a snapshot is written.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 
 
 class SnapshotRequest(NamedTuple):
-    """Asks for a snapshot of `data` that says what is true after the request arrived."""
+    """Request for a snapshot of `data` by a probe that begins after the request arrived."""
 
     client_id: bytes
     number: int
@@ -25,12 +25,12 @@ class SnapshotRequest(NamedTuple):
 
 
 class SnapshotSummary(NamedTuple):
-    """Answer: what the durable snapshot of the data partition says.
+    """Answer: a summary of the data partition's durable snapshot.
 
     Attributes:
-        topic_id: Kafka topic id that the offsets belong to (E8).
-        max_read_position: every transaction with a record below it has ended (M).
-        aborted_count: aborted transactions in its parts and its end.
+        topic_id: Kafka topic id to which the offsets belong (E8).
+        max_read_position: M, the offset below which every transaction has ended.
+        aborted_count: number of aborted transactions in the snapshot's parts and end.
     """
 
     topic_id: bytes
@@ -42,7 +42,7 @@ SnapshotAnswer = SnapshotSummary | Refused
 
 
 class SnapshotResponse(NamedTuple):
-    """One answer to one request; `partition` of snapshot-requests."""
+    """One answer to one request; `partition` is the request's partition of snapshot-requests."""
 
     number: int
     partition: int
@@ -52,7 +52,7 @@ class SnapshotResponse(NamedTuple):
 def snapshot_request(
     client_id: bytes, number: int, _acked_through: int, reply_partition: int, data: TopicPartition
 ) -> SnapshotRequest:
-    """A client's request; snapshot writers remember no answers, so none is acknowledged."""
+    """A client's request; writers remember no answers, so `_acked_through` is not used."""
     return SnapshotRequest(client_id, number, reply_partition, data)
 
 
@@ -68,7 +68,7 @@ def encode_request(request: SnapshotRequest) -> bytes:
 
 
 def decode_request(data: bytes) -> SnapshotRequest:
-    """One request; raises `DecodeError` when it is none."""
+    """One request; raises `DecodeError` for other bytes."""
     try:
         body = pb.SnapshotRequest.FromString(data)
     except ProtobufDecodeError as error:
@@ -93,7 +93,7 @@ def encode_response(response: SnapshotResponse) -> bytes:
 
 
 def decode_response(data: bytes) -> SnapshotResponse:
-    """One answer; raises `DecodeError` when it is none."""
+    """One answer; raises `DecodeError` for other bytes."""
     try:
         message = pb.SnapshotResponse.FromString(data)
     except ProtobufDecodeError as error:

@@ -1,13 +1,13 @@
 """Codec of txn-snapshots: the aborted transactions of a data partition, in parts and an end.
 
-*Source*: docs/protocols E2, E3, E5, E8. As in txn-markers the key's bytes decide compaction, so they
-are laid out here: kind `p` (part), partition u32, number u64, topic in UTF-8; kind `e` (end),
-partition u32, topic; `*` alone. Numbers are big-endian.
+*Source*: docs/protocols E2, E3, E5, E8. Keys are packed by hand, because compaction compares their
+bytes: kind `p` (part), partition u32, number u64, topic in UTF-8; kind `e` (end), partition u32,
+topic; `*` alone. Numbers are big-endian.
 
 *Invariants*: an end names its sealed parts with a checksum over key and value, so that a part that
-was cut off, exchanged, or belongs to another topic is never taken for one of them.
+was truncated, exchanged, or belongs to another topic is never used.
 
-Refuses: versions that it does not know, sequences that no coordinator gives.
+Refuses: unknown versions, and sequences that no coordinator gives.
 """
 
 import struct
@@ -34,7 +34,7 @@ AbortedIds = Mapping[int, Sequence[int]]
 """Aborted transactions: coordinator to sequences, in the order of their markers."""
 
 Floors = Mapping[int, int]
-"""By coordinator: a sequence, exclusive."""
+"""For each coordinator the sequence below which no transaction has a record left."""
 
 
 class PartKey(NamedTuple):
@@ -45,38 +45,38 @@ class PartKey(NamedTuple):
 
 
 class EndKey(NamedTuple):
-    """Key of what holds a snapshot together."""
+    """Key of a snapshot's end."""
 
     data: TopicPartition
 
 
 class StarKey(NamedTuple):
-    """Key of what concerns all data partitions (E3)."""
+    """Key of the record that concerns all data partitions (E3)."""
 
 
 SnapshotKey = PartKey | EndKey | StarKey
 
 
 class TrimPair(NamedTuple):
-    """Once the log start reaches `end_offset`, no record below `floors` is left (E5)."""
+    """Floors that are valid once the log start has reached `end_offset` (E5)."""
 
     end_offset: EndOffset
     floors: Floors
 
 
 class SnapshotEnd(NamedTuple):
-    """Everything of a snapshot but its sealed parts; the only record with positions (E2).
+    """The record that completes a snapshot: its positions, and the names of its parts (E2).
 
     Attributes:
-        topic_id: Kafka topic id that the offsets belong to (E8).
-        max_read_position: every transaction with a record below it has ended (M).
-        markers_covered_to: offset of the first marker that is not absorbed (K).
-        first_part: number of the first sealed part; that of the next one if there is none.
-        part_checksums: of the sealed parts, from the first on.
+        topic_id: Kafka topic id to which the offsets belong (E8).
+        max_read_position: M, the offset below which every transaction has ended.
+        markers_covered_to: K, the offset of the first marker that is not absorbed.
+        first_part: number of the first sealed part, or of the next one if there is none.
+        part_checksums: checksums of the sealed parts, from the first on.
         unsealed: aborted transactions that no sealed part holds.
-        floors: no record of sequences below them is left, aborted or not.
-        floors_valid_from: no record below it is left (F).
-        pairs: floors to come, by end offset.
+        floors: floors that are valid now.
+        floors_valid_from: F, an offset below which no record is left.
+        pairs: floors that become valid later, by end offset.
     """
 
     topic_id: bytes
@@ -91,12 +91,12 @@ class SnapshotEnd(NamedTuple):
 
 
 class SnapshotStar(NamedTuple):
-    """What a snapshot writer keeps for all of its data partitions.
+    """A snapshot writer's record for all of its data partitions.
 
     Attributes:
-        markers_covered_to: offset of the first marker that is not absorbed by the snapshot of its
-            data partition (K*).
-        floors: those of data partitions without a snapshot (E8).
+        markers_covered_to: K*, the offset of the first marker that the snapshot of the marker's
+            data partition has not absorbed.
+        floors: floors of data partitions without a snapshot (E8).
     """
 
     markers_covered_to: EndOffset
@@ -114,10 +114,10 @@ def end_key(data: TopicPartition) -> bytes:
 
 
 def decode_key(key: bytes | None) -> SnapshotKey:
-    """What a key names.
+    """The part, end or star that a key names.
 
     Raises:
-        DecodeError: nothing that is in this topic.
+        DecodeError: not a key of this topic.
     """
     if key == STAR_KEY:
         return StarKey()
@@ -134,19 +134,19 @@ def decode_key(key: bytes | None) -> SnapshotKey:
 
 
 def checksum(key: bytes, value: bytes) -> int:
-    """CRC-32 of a sealed part, key and value, as its end names it."""
+    """CRC-32 of the key and value of a sealed part, which its end contains."""
     return zlib.crc32(value, zlib.crc32(key))
 
 
 def id_bytes(sequence: int, before: int) -> int:
-    """How many bytes a sequence takes behind another one of its coordinator, `before`."""
+    """How many bytes a sequence takes after the sequence `before` of the same coordinator."""
     delta = sequence - before
     zigzag = 2 * delta if delta >= 0 else -2 * delta - 1
     return max(1, (zigzag.bit_length() + 6) // 7)
 
 
 COORDINATOR_BYTES_MAX = 1 + 5 + 1 + 10 + 1 + 5
-"""What a coordinator's ids take beyond themselves: two fields within one, lengths below 4 GiB."""
+"""Most bytes of a coordinator's ids without the sequences: two fields in one, and lengths."""
 
 
 def encode_part(aborted: AbortedIds) -> bytes:
@@ -158,7 +158,7 @@ def decode_part(value: bytes) -> dict[int, list[int]]:
     """The aborted transactions of a sealed part; 0.1 us for each.
 
     Raises:
-        UnknownVersionError: a later version wrote it.
+        UnknownVersionError: a later version wrote the part.
         DecodeError: not a part.
     """
     return _aborted(parsed(pb.SnapshotPart, value, "the part of a snapshot").aborted)
@@ -187,7 +187,7 @@ def decode_end(value: bytes) -> SnapshotEnd:
     """A snapshot's end.
 
     Raises:
-        UnknownVersionError: a later version wrote it.
+        UnknownVersionError: a later version wrote the end.
         DecodeError: not an end.
     """
     body = parsed(pb.SnapshotEnd, value, "the end of a snapshot")
@@ -217,8 +217,8 @@ def decode_star(value: bytes) -> SnapshotStar:
     """The record under `*`.
 
     Raises:
-        UnknownVersionError: a later version wrote it.
-        DecodeError: something else.
+        UnknownVersionError: a later version wrote the record.
+        DecodeError: not such a record.
     """
     body = parsed(pb.SnapshotStar, value, "the star of a snapshot")
     return SnapshotStar(EndOffset(body.markers_covered_to), _floors(body.floors))
@@ -232,7 +232,7 @@ def _aborted_pb(aborted: AbortedIds) -> Iterable[pb.AbortedSequences]:
 
 
 def _aborted(found: Iterable[pb.AbortedSequences]) -> dict[int, list[int]]:
-    """No object for each id: a packed field, summed up."""
+    """Sums up the packed differences, without making an object for each id."""
     aborted: dict[int, list[int]] = {}
     for one in found:
         sequences = list(accumulate(one.sequence_deltas))

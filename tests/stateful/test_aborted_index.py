@@ -73,7 +73,7 @@ class AbortedIndexing(RuleBasedStateMachine):
 
     @rule(data=st.data(), batches_max=st.integers(1, 4), elapsed_ms=st.integers(0, 4))
     def fetch(self, data: st.DataObject, batches_max: int, elapsed_ms: int):
-        """The indexer reads on; if retention overtook it, it is told so."""
+        """The indexer reads on; if retention has passed it, `out_of_range` is reported."""
         self.now_ms += elapsed_ms
         log, position = self.log, self.indexer.position
         stable = EndOffset(log.stable)
@@ -141,7 +141,7 @@ class AbortedIndexing(RuleBasedStateMachine):
 
     @invariant()
     def what_is_covered_is_known(self):
-        """F3, F4: in the coverage a record is aborted iff it lies in a range."""
+        """F3, F4: in the coverage a record is aborted iff it is in a range."""
         stored = self.table().index(DATA)
         if stored is None or stored.coverage.topic_id != self.topic_id_bytes:
             return
@@ -159,7 +159,7 @@ class AbortedIndexing(RuleBasedStateMachine):
 
     @invariant()
     def retention_is_followed(self):
-        """F3: after a write no run lies below the log start of that moment."""
+        """F3: after a write no run is below the log start of that moment."""
         stored = self.table().index(DATA)
         if stored is not None:
             assert all(one.end > stored.coverage.covered_from for one in stored.extents)

@@ -25,7 +25,7 @@ PICKS = st.integers(0, 2**16)
 
 
 def bits(mask: int) -> set[int]:
-    """The set that a mask stands for."""
+    """The set of the bits in a mask."""
     return {it for it in range(END) if mask >> it & 1}
 
 
@@ -246,7 +246,7 @@ class TrackerRules(RuleBasedStateMachine):
     @precondition(lambda self: self.questions)
     @rule(lost=st.booleans())
     def answered(self, lost: bool) -> None:  # noqa: FBT001 - drawn
-        """The store answers as it stands, or not at all."""
+        """The store answers with its present state, or does not answer."""
         ask = self.questions.pop(0)
         self.tracker.described(ask.number, None if lost else self.acks(), self.now_ms)
 

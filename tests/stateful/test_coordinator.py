@@ -247,7 +247,7 @@ class Coordinated(RuleBasedStateMachine):
 
     @invariant()
     def keeps_what_it_acknowledged(self):
-        """P5: each acknowledged end is in the log, and no client was told otherwise."""
+        """P5: each acknowledged end is in the log, and no client got another answer."""
         for sequence, committed in self.world.outcomes.items():
             assert self.world.judge.fates[sequence].committed is committed
 
@@ -270,7 +270,7 @@ class Coordinated(RuleBasedStateMachine):
             assert state_of(held) == state_of(self.world.judge.state)
 
     def readable_starts(self) -> list[int]:
-        """Legal log starts that the owner has read up to."""
+        """Legal log starts up to which the owner has read."""
         read = self.world.log[: self.world.owner.position]
         last = read[-1].offset if read else -1
         return [one for one in self.world.legal_starts() if one <= last]
@@ -312,7 +312,7 @@ class Coordinated(RuleBasedStateMachine):
         return any(bases[: last + 1]) and all(noops[last + 1 :])
 
     def every_client_is_served(self):
-        """C1b: also one that gave up, or was forgotten, and heard `unknown` once."""
+        """C1b: including a client that gave up, or was forgotten and got `unknown` once."""
         for pick, client in enumerate(self.world.clients):
             for _ in range(2):
                 self.world.ask(pick, Open(500, 1, ()))

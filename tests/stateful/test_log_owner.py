@@ -49,7 +49,7 @@ Entry = Fence | EntryStamp | Stranger
 
 @dataclass
 class Process:
-    """A process that takes the log over, and what it has been told."""
+    """A process that takes the log over, and the results reported to it."""
 
     nonce: bytes
     owner: LogOwner
@@ -161,12 +161,12 @@ class LogOwners(RuleBasedStateMachine):
 
     @rule(stranger=st.sampled_from(Stranger))
     def intrude(self, stranger: Stranger):
-        """B6, B7: somebody else writes what is no entry, or a native transaction ends."""
+        """B6, B7: a stranger writes a record that is no entry, or a native transaction ends."""
         self.append(stranger)
 
     @rule(epoch=PICK, serial=st.integers(0, 9))
     def forge(self, epoch: int, serial: int):
-        """B6: somebody else writes a stamp that is not in force, an old one or none at all."""
+        """B6: a stranger writes an entry with an old stamp, or with one that no owner has."""
         stamp = EntryStamp(Offset(epoch % (len(self.history) + 2)), serial)
         if not effective([*self.history, stamp], len(self.history)):
             self.append(stamp)
@@ -186,7 +186,7 @@ class LogOwners(RuleBasedStateMachine):
         self.effective.append(effective(self.history, len(self.history) - 1))
 
     def next_readable(self, offset: int) -> int | None:
-        """Where the first entry at or above `offset` lies that a reader is given."""
+        """Offset of the first entry at or above `offset` that a reader gets."""
         for at in range(offset, len(self.history)):
             if self.history[at] is not Stranger.CONTROL:
                 return at
@@ -343,7 +343,7 @@ class LogOwners(RuleBasedStateMachine):
             assert replaying == (not seen and not process.stopped)
 
     def teardown(self):
-        """B2, B5: every reader agrees, and an owner that nobody replaced settles everything."""
+        """B2, B5: every reader agrees, and an owner that was not replaced reports every entry."""
         self.every_reader_agrees()
         while self.flights:
             self.land(0)

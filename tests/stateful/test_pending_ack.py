@@ -70,7 +70,7 @@ class Append:
 
 @dataclass(eq=False)
 class Transaction:
-    """A transaction, as its coordinator knows it, and what its client was told is pending."""
+    """A transaction at its coordinator, and its acknowledgements that were accepted."""
 
     txn: TxnId
     registered: list[SubscriptionId]
@@ -318,7 +318,7 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         self.sent.append(decode_request(encode_request(request)))
 
     def append(self, owner: Owner, request: AckRequest):
-        """What the driver does: a no-op stands in for a question (C1)."""
+        """Appends as the driver does, a no-op for a question (C1)."""
         question = isinstance(request.body, DescribeAcks)
         record = PendingAckRecord(Noop() if question else request, self.now_ms)
         owner.queue.append(Append(owner, record, request if question else None))

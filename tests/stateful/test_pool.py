@@ -68,7 +68,7 @@ class Pooling(RuleBasedStateMachine):
         count=st.integers(1, 3),
     )
     def begin(self, timeout_ms: int, used: Used, count: int):
-        """Some transactions begin; each that is taken is whole, and nobody else's."""
+        """Some transactions begin; each that is taken is usable, and taken only once."""
         for _ in range(count):
             self.running.append(timeout_ms)
             taken = self.pool.take(timeout_ms, used, self.now_ms)

@@ -70,7 +70,7 @@ class ReadCommitted(RuleBasedStateMachine):
     @precondition(lambda self: self.fed == len(self.log) and not self.paused)
     @rule()
     def meet_end(self):
-        """The fetcher stands at the end of the log."""
+        """The fetcher has reached the end of the log."""
         self.fed_end = self.log_end
         self.run(self.machine.end_reached(self.fed_end))
 

@@ -214,7 +214,7 @@ class Replication(RuleBasedStateMachine):
         self.world.check_copied_everything()
 
     def check_positions(self):
-        """I7: everywhere each group stands at the end of what it has read."""
+        """I7: on every cluster each group is at the end of what it has read."""
         for cluster in self.world.clusters:
             for data, log in cluster.data.items():
                 for group in GROUPS:
@@ -234,7 +234,7 @@ class Replication(RuleBasedStateMachine):
                     assert not unknown, f"I6 {group} on {cluster.name} would read {unknown} again"
 
     def check_fail_over(self):
-        """I11: ours reads nothing again, on whatever cluster; nobody misses anything."""
+        """I11: our group reads nothing again on any cluster; no group misses a record."""
         for group in GROUPS:
             cluster = self.world.clusters[self.world.now_ms // 250 % len(self.world.clusters)]
             before = self.world.again.get(group, 0)
@@ -306,10 +306,10 @@ class ReplicationOfShortLogs(Replication):
         self.world.create(self.cluster(pick), self.data(pick))
 
     def check_positions(self):
-        """Not maximal any more."""
+        """Positions need not be the highest possible ones."""
 
     def check_fail_over(self):
-        """I8: nobody misses anything."""
+        """I8: no group misses a record."""
         for group in GROUPS:
             self.world.again.clear()
             for cluster in self.world.clusters:
@@ -328,7 +328,7 @@ class ReplicationWithResets(Replication):
 
     @rule(pick=PICK, group=GROUP, to=PICK)
     def set_back_by_hand(self, pick: int, group: str, to: int):
-        """It stays where it was put, and reads from there whatever was read before."""
+        """The group stays at its reset position, and reads again what was read before."""
         self.calm()
         cluster, data = self.cluster(pick), self.data(pick)
         committed = cluster.committed.get((group, data))
@@ -347,7 +347,7 @@ class ReplicationWithResets(Replication):
 
     @rule(pick=PICK, group=GROUP, to=PICK)
     def set_back_everywhere(self, pick: int, group: str, to: int):
-        """It is where it was put, on every cluster, and reads everything behind it again."""
+        """The group is at its reset position on every cluster, and reads on from there."""
         self.calm()
         cluster, data = self.cluster(pick), self.data(pick)
         committed = cluster.committed.get((group, data))

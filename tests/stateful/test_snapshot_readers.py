@@ -79,7 +79,7 @@ class SnapshotReaders(Snapshots):
         return self.readers[pick % len(self.readers)]
 
     def everything_is_decided(self):
-        """D2: when faults stop, no reader stands at an undecided record."""
+        """D2: when faults stop, no reader is stopped by an undecided record."""
         super().everything_is_decided()
         for reader in self.readers:
             if reader.alive:

@@ -210,7 +210,7 @@ class Snapshots(RuleBasedStateMachine):
         return actors[max(0, pick % (len(actors) + 2) - 2)]
 
     def open_txns(self) -> list[TxnId]:
-        """Those that nobody has ended."""
+        """Transactions that their clients have not ended."""
         return [txn for txn, held in self.world.txns.items() if held.committed is None]
 
     def pick_open(self, pick: int) -> TxnId:

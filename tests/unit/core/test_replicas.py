@@ -1,4 +1,4 @@
-"""How many replicas topics get that are created."""
+"""How many replicas new topics get."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ def test_auto_follows_the_cluster(brokers: int, default: int, factor: int, min_i
 
 
 def test_numbers_are_taken_as_they_are():
-    """Whatever the cluster has, also fewer brokers: creating the topic then says so."""
+    """Numbers in the settings are used even with fewer brokers, where creating a topic fails."""
     assert WantedReplicas(4, 3).on(BrokerFigures(1, 2)) == Replicas(4, 3)
     assert WantedReplicas(5, AUTO).on(BrokerFigures(1, 1)) == Replicas(5, 2)
     assert WantedReplicas(AUTO, 3).on(BrokerFigures(3, 1)) == Replicas(3, 3)
@@ -33,7 +33,7 @@ def test_numbers_are_taken_as_they_are():
     [(2, "replication_factor is 2"), (AUTO, "replication_factor is 2 on this cluster")],
 )
 def test_more_in_sync_than_there_are_is_refused(factor: int | Automatic, shown: str):
-    """Nothing could be written; the error names the setting and the most that it may be."""
+    """The error names the setting and its highest possible value, since no write could succeed."""
     with pytest.raises(ConfigError) as caught:
         WantedReplicas(factor, 3).on(BrokerFigures(2, 1))
     assert caught.value.primary == f"min_insync_replicas is 3, but {shown}"

@@ -48,14 +48,14 @@ def made(bases: BaseKeeper, as_of: EndOffset | None, at: int) -> list[Trim]:
 
 
 def test_a_new_log_gets_no_base():
-    """A coordinator that nobody has used writes nothing."""
+    """A coordinator that no client has used writes no base."""
     bases = keeper()
     assert bases.next_due_ms(idle=True) is None
     assert due(bases, NOW_MS + 10**6) is None
 
 
 def test_an_idle_log_gets_one_base_and_is_trimmed_to_it():
-    """C8: a second after the last change, then never again."""
+    """C8: the base is written one second after the last change, and no other one follows."""
     bases = keeper()
     read(bases, 1)
     assert bases.next_due_ms(idle=False) is None
@@ -72,7 +72,7 @@ def test_an_idle_log_gets_one_base_and_is_trimmed_to_it():
 
 
 def test_noops_alone_call_for_a_base_at_the_floor():
-    """C8: being asked for a list does not make an owner write its state, unless for long."""
+    """C8: no-ops for questions call for a base only once `dead_floor` of them are in the log."""
     bases = keeper()
     for offset in range(1, 10):
         bases.entry_read(Offset(offset), 1)
@@ -85,14 +85,14 @@ def test_noops_alone_call_for_a_base_at_the_floor():
 def test_a_busy_log_gets_a_base_when_the_dead_outweigh_the_live(
     dead: int, held: int, expected: int | None
 ):
-    """C8: never below the floor, and only when so many times what the base holds is dead."""
+    """C8: a base needs `dead_floor` dead records, and `dead_factor` times the items of the base."""
     bases = keeper()
     read(bases, 1, count=dead)
     assert due(bases, NOW_MS, idle=False, held=held) == expected
 
 
 def test_bases_keep_their_distance():
-    """C8: at most every few seconds; one that was refused is not asked for at every tick."""
+    """C8: bases are `interval_ms` apart, and the items are not counted again at every tick."""
     bases = keeper()
     read(bases, 1, count=20)
     made(bases, due(bases, NOW_MS, idle=False), at=2)
@@ -107,7 +107,7 @@ def test_bases_keep_their_distance():
 
 
 def test_what_is_read_behind_its_offset_is_not_trimmed():
-    """C8: entries that were on their way when the base was made stay, with the one before."""
+    """C8: the trim keeps entries in flight when the base was made, and the one before them."""
     bases = keeper()
     read(bases, 1)
     read(bases, 2)
@@ -118,7 +118,7 @@ def test_what_is_read_behind_its_offset_is_not_trimmed():
 
 
 def test_a_base_is_made_of_all_its_pieces_in_order():
-    """C8: a piece is missing, and nothing is trimmed; the next base has an offset of its own."""
+    """C8: without one of the pieces nothing is trimmed; the next base has another as-of offset."""
     bases = keeper()
     read(bases, 1)
     first = due(bases, NOW_MS + 5000)
@@ -147,7 +147,7 @@ def test_an_owner_trims_what_its_predecessors_left():
 
 
 def test_a_log_that_begins_there_already_is_not_trimmed():
-    """C8: the base came in behind something that is not effective, and frees nothing yet."""
+    """C8: a base whose last effective entry is at the log start frees nothing."""
     bases = BaseKeeper(Offset(4), LIMITS)
     read(bases, 4)
     bases.served(Offset(9), NOW_MS)
@@ -155,7 +155,7 @@ def test_a_log_that_begins_there_already_is_not_trimmed():
 
 
 def test_a_failed_trim_is_tried_again():
-    """C8: later, or by the next base, whichever comes first; late reports do no harm."""
+    """C8: a failed trim is repeated, or replaced by the next base; late reports do no harm."""
     bases = keeper()
     read(bases, 1)
     made(bases, due(bases, NOW_MS + 1000), at=2)
@@ -185,7 +185,7 @@ def entry(offset: int, *records: Record) -> Entry[Record]:
 
 
 def test_a_whole_log_is_applied_as_it_is():
-    """C8: from offset 0 on, bases say nothing new."""
+    """C8: a replay from offset 0 ignores bases."""
     replay = recovery(0)
     one = entry(1, "a", Base(EndOffset(1), 0, 1, b"state"))
     assert replay.entry_read(one) == (None, (one,))
@@ -193,7 +193,7 @@ def test_a_whole_log_is_applied_as_it_is():
 
 
 def test_a_trimmed_log_begins_from_its_base():
-    """C8: entries below its offset are in it, those from it on are applied, itself included."""
+    """C8: entries from the base's as-of offset on are applied to the base's state."""
     replay = recovery(4)
     held = [entry(offset, str(offset)) for offset in (4, 5, 7)]
     assert [replay.entry_read(one) for one in held] == [(None, ())] * 3
@@ -209,7 +209,7 @@ def test_a_trimmed_log_begins_from_its_base():
 
 
 def test_a_torn_base_is_none():
-    """C8: a piece is missing, and another owner's do not stand in for it."""
+    """C8: a piece of another owner's base does not replace a missing piece."""
     replay = recovery(4)
     for piece in (
         Base(EndOffset(5), 1, 2, b"no first"),
@@ -223,14 +223,14 @@ def test_a_torn_base_is_none():
 
 
 def test_a_base_from_before_the_log_start_is_none():
-    """C8: what happened between its offset and the log start is gone."""
+    """C8: a base with an as-of offset below the log start is ignored, for entries are missing."""
     replay = recovery(4)
     assert replay.entry_read(entry(4, Base(EndOffset(3), 0, 1, b"old"))).state is None
     assert replay.entry_read(entry(5, Base(EndOffset(4), 0, 1, b"new"))).state == b"new"
 
 
 def test_a_trimmed_log_without_a_base_is_refused(monkeypatch: pytest.MonkeyPatch):
-    """C8: at the fence at the latest, and sooner when there is no end to it; it says where."""
+    """C8: refused at the fence, or after `HELD_RECORDS_MAX` records; the error names the place."""
     monkeypatch.setattr("stilltide.pipeline.core.buffered_log.bases.HELD_RECORDS_MAX", 2)
     replay = recovery(4)
     replay.entry_read(entry(4, "a"))
@@ -244,7 +244,7 @@ def test_a_trimmed_log_without_a_base_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("size", "count"), [(0, 1), (1, 1), (PIECE_BYTES_MAX + 1, 2)])
 def test_pieces_are_bounded_and_join_to_the_state(size: int, count: int):
-    """C8: every piece fits into an entry beside other records."""
+    """C8: every piece fits into an entry together with other records."""
     state = bytes(range(256)) * (size // 256) + bytes(size % 256)
     cut = pieces(EndOffset(7), state)
     assert [(it.as_of, it.piece_index, it.piece_count) for it in cut] == [

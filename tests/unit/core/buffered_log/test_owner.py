@@ -28,7 +28,7 @@ def feed(reader: LogOwner, offset: int, entry: Entry) -> list:
 
 
 def serving(*, written: int = 0) -> LogOwner:
-    """An owner of a new log, whose fence lies at offset 0, with entries 1.. on their way."""
+    """An owner of a new log, with the fence at offset 0 and entries 1.. on their way."""
     owner = LogOwner(MINE, Offset(0))
     assert feed(owner, 0, MINE) == [Serve(Offset(0))]
     for serial in range(1, written + 1):
@@ -84,7 +84,7 @@ F = b"f" * 16
     ],
 )
 def test_b2_effective_entries(log_start: int, entries: list[Entry], expected: list[bool | None]):
-    """B2: the last fence before it lies at its epoch, and its serial is above all before it."""
+    """B2: effective is an entry of the last fence's epoch whose serial is above all before."""
     assert verdicts(log_start, *entries) == expected
 
 
@@ -99,7 +99,7 @@ def test_b3_a_gap_in_the_offsets_is_never_read_over(offset: int):
 
 @pytest.mark.parametrize("log_start", [0, 1])
 def test_b7_a_gap_above_the_log_start_holds_control_records(log_start: int):
-    """B7: what is missing was not trimmed, so it is passed over and changes no verdict."""
+    """B7: missing offsets that were not trimmed are skipped and change no verdict."""
     view = EffectiveLog(Offset(0))
     view.fence_read(Offset(0))
     view.gap_read(Offset(4), Offset(log_start))
@@ -108,7 +108,7 @@ def test_b7_a_gap_above_the_log_start_holds_control_records(log_start: int):
 
 
 def test_b7_a_gap_below_the_log_start_is_a_trim():
-    """B7: entries may be missing, whatever else lies in the gap; the reader begins again."""
+    """B7: a trim may have deleted entries in the gap, so the reader begins again."""
     view = EffectiveLog(Offset(0))
     view.fence_read(Offset(0))
     with pytest.raises(LogGapError, match="expected offset 1, read 4; the log begins at 2"):
@@ -117,7 +117,7 @@ def test_b7_a_gap_below_the_log_start_is_a_trim():
 
 
 def test_b6_foreign_entries_change_no_verdict():
-    """B6: before, between and behind an owner's entries; the first of a trimmed log too."""
+    """B6: foreign entries anywhere among an owner's entries, also first in a trimmed log."""
     view = EffectiveLog(Offset(0))
     view.foreign_read(Offset(0))
     assert not view.entry_read(Offset(1), EntryStamp(Offset(0), 1))
@@ -136,7 +136,7 @@ def test_c8_only_the_very_first_entry_of_a_trimmed_log_names_the_fence():
 
 
 def test_b6_a_foreign_entry_does_nothing_but_count():
-    """B6: in a replay and while serving; after a later fence it is no longer this owner's."""
+    """B6: counted in a replay and while serving, but not after a later fence."""
     owner = LogOwner(MINE, Offset(0))
     assert owner.foreign_read(Offset(0)) == [Foreign()]
     assert feed(owner, 1, MINE) == [Serve(Offset(1))]
@@ -159,7 +159,7 @@ def test_b6_damage_matters_only_in_an_effective_entry():
 
 
 def test_b7_an_owner_goes_on_behind_control_records():
-    """B7: its entry is settled behind the gap; a trim in the gap is for its driver to handle."""
+    """B7: an entry after the gap is reported as written; a trim in the gap is an error."""
     owner = serving(written=1)
     owner.gap_read(Offset(3), Offset(0))
     assert feed(owner, 3, (0, 1)) == [Apply(1), EntryWritten(1, Offset(3))]
@@ -168,7 +168,7 @@ def test_b7_an_owner_goes_on_behind_control_records():
 
 
 def test_b1_an_owner_serves_only_when_it_has_read_its_fence():
-    """B1: until then it applies what others wrote; its epoch is the fence's offset."""
+    """B1: before the fence an owner applies entries of others; its epoch is the fence's offset."""
     owner = LogOwner(MINE, Offset(0))
     assert feed(owner, 0, OTHER) == []
     assert feed(owner, 1, (0, 1)) == [Apply(None)]
@@ -228,7 +228,7 @@ def test_b4_an_owner_that_was_replaced_is_as_good_as_fenced():
 
 
 def test_b5_a_failed_write_is_settled_by_a_later_entry():
-    """B5: one behind it is read back, so it can never become effective any more."""
+    """B5: once a later entry is read back, the failed one can never become effective."""
     owner = serving(written=3)
     assert owner.write_failed(1) == []
     assert owner.in_flight == 3
@@ -242,7 +242,7 @@ def test_b5_a_failed_write_is_settled_by_a_later_entry():
 
 
 def test_b5_a_failed_last_write_needs_a_no_op():
-    """B5: with nothing behind it the owner appends something to read back."""
+    """B5: without a later entry the owner appends a no-op to read back."""
     owner = serving(written=2)
     assert owner.write_failed(2) == [AppendNoop()]
     owner.entry_written(3)
@@ -250,7 +250,7 @@ def test_b5_a_failed_last_write_needs_a_no_op():
 
 
 def test_b5_a_failed_write_may_have_landed():
-    """A5, B5: read back, it is written, whatever its producer said."""
+    """A5, B5: an entry that is read back is written, although its producer reported a failure."""
     owner = serving(written=1)
     owner.write_failed(1)
     assert feed(owner, 1, (0, 1)) == [Apply(1), EntryWritten(1, Offset(1))]

@@ -112,7 +112,7 @@ def test_c1_an_owner_answers_its_own_entry():
 
 
 def test_e7_each_new_data_partition_is_announced_once():
-    """E7: the first registration on a partition tells its snapshot writer; a refused one does not.
+    """E7: the first registration on a partition is announced; a refused one is not.
 
     Another owner does not know what was announced, and does it again.
     """
@@ -144,7 +144,7 @@ def test_c1_an_owner_does_not_answer_for_its_predecessor():
 
 
 def test_c1_an_ignored_request_is_not_answered():
-    """C1b: the client has that answer."""
+    """C1b: a request whose answer the client has acknowledged is not answered again."""
     log = opened()
     acked = Request(b"app", 2, 1, 0, AddPartitions(0, ()))
     log.add(acked)
@@ -152,7 +152,7 @@ def test_c1_an_ignored_request_is_not_answered():
 
 
 def test_c1_questions_are_answered_from_the_state():
-    """C1: `asked` after the no-op is read gives what the log says."""
+    """C1: `asked` after the no-op was read answers from the log's state."""
     log = opened(ABORT)
     described = log.coordinator.asked(log.request(Describe(0)))  # type: ignore[arg-type]
     assert described == Description(0, "ABORTING", NOW_MS, 5000, PARTITIONS)
@@ -161,7 +161,7 @@ def test_c1_questions_are_answered_from_the_state():
 
 
 def test_c4_a_commit_writes_a_marker_for_every_partition_written_to():
-    """C3, C4, C6: with the client's end and count; where it counts no record, none is needed."""
+    """C3, C4, C6: markers have the client's end and count; partitions without records get none."""
     log = opened()
     assert log.add(COMMIT) == [log.reply(Done()), EndParticipants(0, True, MARKERS_OF_COMMIT)]
 
@@ -181,7 +181,7 @@ def test_c4_ended_is_proposed_only_after_the_markers():
 
 
 def test_c4_ended_waits_for_an_entry_to_join_but_not_for_ever():
-    """C4: nobody waits for it, so it costs no entry of its own unless nothing else is appended."""
+    """C4: `Ended` joins another entry, and is an entry of its own only if none is appended."""
     log = opened(COMMIT)
     log.coordinator.participants_ended(0, NOW_MS)
     log.coordinator.participants_ended(0, NOW_MS + 1)
@@ -225,7 +225,7 @@ def test_c3_ends_that_nobody_waits_for_are_ignored(before: tuple[LogBody | Chang
 
 @pytest.mark.parametrize("body", [End(0, True, (), False), End(0, False, (), False)])
 def test_c4_a_transaction_without_partitions_ends_too(body: End):
-    """C4: it has no markers to wait for."""
+    """C4: a transaction without partitions has no markers to wait for."""
     log = Log()
     log.add(Open(5000, 1, ()))
     assert log.add(body) == [log.reply(Done()), EndParticipants(0, body.committed, [])]
@@ -265,7 +265,7 @@ def test_c5_a_repeat_behind_the_markers_is_answered_with_the_end():
 
 
 def test_c5_wait_visible_does_not_delay_a_refusal():
-    """C5: there is nothing to wait for."""
+    """C5: a refused commit is answered at once."""
     log = opened(ABORT)
     assert log.add(End(0, True, (), True)) == [log.reply(Refused("transaction 0 is ABORTING"))]
 
@@ -280,7 +280,7 @@ def test_c7_a_transaction_times_out():
 
 
 def test_c7_an_ended_transaction_does_not_time_out():
-    """C7: its time comes and nothing happens."""
+    """C7: when the time-out of an ended transaction comes, nothing is proposed."""
     log = opened(COMMIT, Ended(0))
     (base,) = log.coordinator.tick(NOW_MS + 5000)
     assert isinstance(base, WriteBase)
@@ -322,7 +322,7 @@ def test_c7_a_lost_time_out_is_proposed_again():
 
 
 def test_c4_a_new_owner_drives_what_its_predecessor_left():
-    """C4: silent while it replays, then it goes on from the log alone."""
+    """C4: a new owner has no effects while it replays, then completes what the log contains."""
     log = opened(COMMIT)
     assert log.take_over() == [EndParticipants(0, True, MARKERS_OF_COMMIT)]
 

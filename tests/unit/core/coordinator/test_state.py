@@ -198,7 +198,7 @@ def test_c0_a_refusal_says_why(body: Change, reason: str):
 
 
 def test_c0_an_ended_transaction_is_told_from_one_never_opened():
-    """C0: the developer learns which of the two mistakes it is."""
+    """C0: the refusal shows whether the transaction has ended or was never opened."""
     assert log(OPEN, COMMIT, Ended(0)).ask(COMMIT) == Refused("transaction 0 has ended")
 
 
@@ -285,7 +285,7 @@ def _written(data: TopicPartition, first: int, end: int, count: int) -> Written:
 
 
 def test_c6_a_repeated_commit_keeps_the_counts_of_the_first():
-    """C0, C6: what is durable is not changed by saying it again."""
+    """C0, C6: a repeated commit does not change the durable counts."""
     first = _written(P, 100, 102, 2)
     one = log(OPEN, End(0, True, (first,), False))
     assert one.ask(End(0, True, (_written(P, 100, 150, 9),), False)) == Done()
@@ -389,7 +389,7 @@ def _forget(one: Log) -> None:
 
 
 def test_c7_every_sequence_below_the_watermark_has_ended():
-    """C7: it stands at the oldest one that has not, or at the next sequence."""
+    """C7: the watermark is the oldest sequence that has not ended, or the next sequence."""
     one = log()
     marks = [one.state.low_watermark]
     for body in (

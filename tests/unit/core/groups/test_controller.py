@@ -91,7 +91,7 @@ def test_a_group_is_moved_to_what_was_read_elsewhere():
 
 
 def test_a_round_waits_for_the_index():
-    """I6: with an index that is behind, what was read would be claimed too little, and buried."""
+    """I6: an index that is behind would give too small claims for what the group has read."""
     made = begun()
     assert polled(made, positions_end=3) == []
     assert made.positions_read(EndOffset(2), 0) == []
@@ -99,7 +99,7 @@ def test_a_round_waits_for_the_index():
 
 
 def test_what_comes_late_or_twice_changes_nothing():
-    """The machine contract."""
+    """Machine contract: results that come late or twice change nothing."""
     made = begun()
     assert polled(made, number=7) == []
     assert made.log_read(1, read(0, 4), 0) == []
@@ -111,7 +111,7 @@ def test_what_comes_late_or_twice_changes_nothing():
 
 
 def test_a_group_is_looked_at_again_when_its_note_was_read_back():
-    """I9: what is decided next is based on what the signals say."""
+    """I9: the next decision is based on the signals that were read back."""
     made = begun()
     polled(made)
     made.log_read(1, read(0, 4), 0)
@@ -129,7 +129,7 @@ def test_a_group_is_looked_at_again_when_its_note_was_read_back():
 
 
 def test_a_signal_that_is_never_read_back_is_not_waited_for_long():
-    """A write that was replaced, and compacted away, before it was read."""
+    """A signal may be replaced and compacted before it is read; the wait for it is bounded."""
     made = begun()
     polled(made)
     made.log_read(1, read(0, 4), 0)
@@ -144,7 +144,7 @@ def test_a_signal_that_is_never_read_back_is_not_waited_for_long():
 
 
 def test_a_move_that_was_refused_is_thought_over():
-    """I7: somebody joined the group meanwhile."""
+    """I7: a move fails if a member joined the group meanwhile, and the group is evaluated again."""
     made = begun()
     polled(made)
     made.log_read(1, read(0, 4), 0)
@@ -188,7 +188,7 @@ def resting() -> tuple[ReplicationController, int, int]:
 
 
 def test_where_nothing_changes_it_looks_seldom():
-    """Five seconds later it rests between two looks, at times that all partitions share."""
+    """After five seconds without changes rounds are rarer, at times that all partitions share."""
     made, number, now_ms = resting()
     now_ms -= now_ms % LIMITS.rest_interval_ms
     for _ in range(3):
@@ -209,14 +209,14 @@ def test_where_nothing_changes_it_looks_seldom():
     ids=["signal", "bucket", "reset"],
 )
 def test_news_ends_a_rest(news: Callable[[ReplicationController], None]):
-    """The next look comes as if something had changed lately."""
+    """After a signal or bucket the next round begins as soon as in times of changes."""
     made, _, now_ms = resting()
     news(made)
     assert made.deadline_ms == now_ms + LIMITS.poll_interval_ms
 
 
 def test_an_update_of_another_cluster_is_looked_into_at_once():
-    """Also one that comes while a look is under way, which may have been too early for it."""
+    """An update that comes during a round begins another one: the round may have missed it."""
     made, number, now_ms = resting()
     made.signal_read(FROM_A, Update(0, ON_A.topic, Offset(0), {ON_B: intervals.below(5)}))
     assert made.deadline_ms == now_ms + LIMITS.update_interval_ms
@@ -242,7 +242,7 @@ def test_an_update_of_another_cluster_is_looked_into_at_once():
     ],
 )
 def test_looks_begin_at_intervals(look_ms: int, after_ms: int):
-    """However long one takes, but never without a moment between them."""
+    """Rounds begin at intervals, however long one takes, with a pause in between."""
     made = begun()
     made.polled(1, view(), {}, EndOffset(1), look_ms)
     assert made.deadline_ms == after_ms
@@ -290,7 +290,7 @@ def test_updates_of_a_group_come_at_intervals():
 
 
 def test_what_no_update_tells_yet_is_said():
-    """I6: how much of what the group has read here is on its way to nobody, and since when."""
+    """I6: the lag shows how many offsets read here are unpublished, and since when."""
     made = begun()
     assert made.lag("g", 0) is None, "nobody has looked"
     active = GroupSeen(Offset(3), 0, active=True)
@@ -321,7 +321,7 @@ def test_an_operator_s_reset_is_done_in_the_next_round():
 
 
 def test_another_topic_of_that_name_is_read_anew():
-    """H6: what was read of the former one says nothing."""
+    """H6: cached records of the former topic are not used."""
     made = begun()
     polled(made)
     made.log_read(1, read(0, 4), 0)

@@ -77,7 +77,7 @@ def test_below_the_log_start_a_position_claims_less_never_more(
 def test_what_is_not_decided_is_not_claimed_to_be_copied(
     steps: list[Step], decided: int, pick: int
 ):
-    """I6: behind an undecided record nobody knows which copy is next; what is known is claimed."""
+    """I6: only copies before an undecided record are claimed, for the next copy is unknown."""
     log = filled(steps)
     log.decided = decided % (len(log.entries) + 1)
     offset = pick % (len(log.entries) + 1)
@@ -114,7 +114,7 @@ def test_a_prefix_ends_at_the_first_record_that_is_not_claimed(
 def test_more_than_the_bound_is_never_read_again(
     steps: list[Step], start: int, pick: int, walk_max: int, data: st.DataObject
 ):
-    """I: of what is in the log and of what will be copied yet; holes never will be."""
+    """I: the bound covers records in the log and records that will be copied; holes never will."""
     log = filled(steps)
     log.trim(start % (len(log.entries) + 1))
     ahead = data.draw(st.integers(0, 5))
@@ -147,7 +147,7 @@ def test_more_than_the_bound_is_never_read_again(
 
 
 def test_the_bound_is_exact_where_everything_was_read():
-    """I: copies of one source, wherever in a bucket the group stands; nothing is read."""
+    """I: copies of one source, at any position of the group in a bucket; nothing is read."""
     log = FilledLog(1)
     for _ in range(4):
         log.copy(0, [0] * SPAN_MAX)
@@ -210,7 +210,7 @@ def test_a_forwarded_origin_makes_no_copy():
 
 
 def test_a_former_target_incarnation_translates_nothing():
-    """H6: its offsets are those of a log that is gone."""
+    """H6: offsets of a former target incarnation belong to a log that is gone."""
     log = FilledLog()
     log.copy(0, [0, 0])
     now = log.view._replace(incarnation=HERE._replace(topic=b"here-001"))

@@ -1,4 +1,4 @@
-"""What is decided about a group (I6-I12)."""
+"""The decisions about a group (I6-I12)."""
 
 from collections.abc import Sequence
 
@@ -112,7 +112,7 @@ def test_nothing_is_said_twice():
 
 
 def test_what_was_applied_is_not_claimed():
-    """I6: it was read elsewhere, and that was said there."""
+    """I6: records read on another cluster are published there, not here."""
     rig = Rig()
     rig.group.applied_read(applied(3, applied_offset=Offset(3)))
     assert rig.look(3, active=True) == ([], Standing.ACTIVE)
@@ -121,7 +121,7 @@ def test_what_was_applied_is_not_claimed():
 
 
 def test_a_group_with_members_is_published_and_not_moved():
-    """I7: its offsets cannot be altered under its feet."""
+    """I7: Kafka refuses to change the offsets of a group with members."""
     rig = Rig()
     rig.others({HERE: intervals.below(5), ON_X: intervals.below(2)})
     assert rig.look(None, active=True) == ([], Standing.ACTIVE)
@@ -135,7 +135,7 @@ def test_updates_of_a_busy_group_wait_a_moment():
 
 
 def test_a_group_that_another_partition_knows_gets_an_update_here():
-    """I6: so that every cluster creates it everywhere, at the start if need be."""
+    """I6: the update without offset makes every cluster create the group on all partitions."""
     rig = Rig()
     assert rig.look(None) == ([], Standing.NOTHING_CLAIMED)
     decisions, _ = rig.look(None, elsewhere=True)
@@ -208,14 +208,14 @@ def test_a_tag_that_was_wiped_comes_back():
 
 
 def test_an_idle_position_is_committed_again():
-    """I8: Kafka forgets it after a week."""
+    """I8: an idle position is committed again before Kafka's offset retention ends."""
     rig = Rig()
     rig.look(2, active=True)
     assert rig.look(2, commit_again=True) == ([moved(2, 2)], Standing.MOVING)
 
 
 def test_what_is_not_decided_holds_a_group_up():
-    """I8: neither what it stands for nor where it belongs is known yet."""
+    """I8: a group beyond the decided end is neither published nor moved."""
     rig = Rig()
     rig.log.decided = 2
     assert rig.look(3)[1] is Standing.BEYOND_WHAT_IS_DECIDED
@@ -256,7 +256,7 @@ def snapshots(*ends: int) -> PositionSnapshots:
 
 
 def test_a_passed_snapshot_is_published_and_applied_forward_only():
-    """I12: Pulsar's protocol."""
+    """I12: a group is moved forward to a position snapshot that it has passed elsewhere."""
     rig = Rig()
 
     def look(

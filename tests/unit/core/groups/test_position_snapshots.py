@@ -113,7 +113,7 @@ def test_a_snapshot_counts_when_it_is_read_back():
 
 
 def test_the_second_round_asks_everybody_again():
-    """I3: its answers bring nothing but the certainty that records have arrived."""
+    """I3: the second answers only prove that records have arrived."""
     made = asking(B, C)
     assert answered(made, B, 7) == []
     assert made.missing == {C}
@@ -169,7 +169,7 @@ def test_a_request_is_answered_by_what_is_decided_after_it_was_read():
 
 
 def test_a_newer_request_makes_an_older_one_moot():
-    """I2: the asker has given it up."""
+    """I2: the asking cluster has given up the attempt of the older request."""
     made = builder()
     older, newer = (PositionSnapshotRequest(bytes([n]) * 16, 1, ON_B, EndOffset(3)) for n in (1, 2))
     made.signal_read(RequestKey(DATA, B), older, 0)
@@ -218,7 +218,7 @@ def test_the_cache_is_bounded_and_ascends(ends: list[int], limit: int, offset: i
 
 
 def test_a_log_that_was_cut_off_clears_the_cache():
-    """I5: what is behind its end tells of records that are gone."""
+    """I5: snapshots beyond the end of the log refer to records that are gone."""
     cached = (snapshot(5), snapshot(9))
     assert with_snapshot(cached, snapshot(7)) == (snapshot(7),)
     newer = snapshot(9)._replace(id=b"x" * 16)

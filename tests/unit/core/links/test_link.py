@@ -120,7 +120,7 @@ def test_positions_are_known_to_the_end_before_anything_is_copied():
 
 
 def test_the_first_bucket_is_written_when_a_partition_is_seen():
-    """H4: so that markers can pass a partition without a record."""
+    """H4: a bucket without copies lets signals pass a partition without records."""
     link, effects = started()
     assert effects == [Fetch(DATA, EndOffset(0)), Begin(1), Finish(1, {DATA: 0})]
     assert commit(link).buckets == {DATA: [(0, bucket((0, 0), (0, 0)))]}
@@ -165,7 +165,7 @@ def test_a_position_without_copies_is_written_once_a_second():
 
 
 def test_a_marker_that_waits_for_a_position_takes_it_along():
-    """H4: an answer is not held up by the second."""
+    """H4: a response does not wait for the interval of positions."""
     link = settled(bucket((0, 0), (0, 0)))
     link.records_read(DATA, [], EndOffset(5), 10)
     commit(link, [None], now_ms=10)
@@ -231,7 +231,7 @@ def test_what_the_target_has_is_not_copied_again():
 
 
 def test_a_marker_of_another_incarnation_is_dropped():
-    """H4: its offset says nothing here."""
+    """H4: the decided end of another incarnation means nothing here."""
     link = settled(bucket((0, 9), (0, 0)))
     read = [(REQUEST, request(3, incarnation=b"a-former"))]
     assert link.markers_read(read, 0) == []
@@ -261,7 +261,7 @@ def test_only_what_no_link_has_brought_is_copied():
 
 
 def test_an_answer_that_comes_while_a_transaction_ends_waits():
-    """H1: its records go into the next one."""
+    """H1: records whose answer comes while a transaction ends go into the next transaction."""
     link = settled(bucket((0, 0), (0, 0)))
     link.records_read(DATA, records(0), EndOffset(1), 0)
     read = records(1, origin=Origin(Incarnation(C, ON_C), Offset(5)))
@@ -295,7 +295,7 @@ def test_a_new_source_is_copied_from_its_start():
 
 
 def test_a_new_target_gets_everything_again():
-    """H6: all buckets of the former one are void."""
+    """H6: all buckets of the former target incarnation are void."""
     topics = TOPICS._replace(target=b"b-new---")
     link, effects = started(bucket((0, 3), (0, 3)), bucket((3, 9), (3, 5)), topics=topics)
     assert effects[0] == Fetch(DATA, EndOffset(0))

@@ -76,12 +76,12 @@ def test_a_fetch_begins_inside_a_transaction(
 
 
 def test_an_entry_that_is_not_needed_ends_with_its_marker():
-    """F2: the list may name transactions whose data lies below the fetch, more than once."""
+    """F2: the list may name transactions with data below the fetch, more than once."""
     assert visible("a! a.1 a+", [("a", 0), ("a", 3)], start=9, base=9) == "CVC 12"
 
 
 def test_records_below_the_start_are_told():
-    """F2: a batch is given whole; what lies below the start of the fetch is not delivered."""
+    """F2: brokers return whole batches; records below the start of the fetch are not delivered."""
     machine = BatchFilter(4, [])
     below, straddling, behind = batches("-2 -3 -1")
     assert machine.batch_read(below) is BatchVerdict.BELOW

@@ -94,7 +94,7 @@ def test_a_log_that_lost_its_end_is_an_error():
 
 
 def test_what_is_not_covered_any_more_stays_so():
-    """F4: an older log start, told late or by a successor, claims nothing whose ranges are gone."""
+    """F4: an older log start, reported late, does not extend the coverage to deleted ranges."""
     indexer = PartitionIndexer(DATA, ID, table(RUNS, COVERAGE).index(DATA), 0, IndexLimits())
     indexer.fetched([], [], 35, 41, 0)
     (write,) = indexer.flush()

@@ -50,7 +50,7 @@ def test_offsets_without_anything_are_gaps(log: str, end: int, gap: tuple[int, i
 
 
 def test_a_range_cuts_the_batches_at_its_ends():
-    """Only what lies inside counts."""
+    """Only offsets inside the range are counted."""
     ledger = ledger_of(batches("-10 -10"), 4, 15, [])
     assert (ledger.visible, ledger.unexplained) == (11, 0)
 

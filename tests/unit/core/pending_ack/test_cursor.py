@@ -28,7 +28,7 @@ def cursor_of(offset: int, above: set[int], fields: tuple[str, ...] = ()) -> Cur
 
 
 def alternating(count: int, step: int = 2) -> set[int]:
-    """So many offsets, none beside another."""
+    """This many offsets, of which no two are adjacent."""
     return {step * number + 1 for number in range(count)}
 
 
@@ -93,7 +93,7 @@ def test_fields_of_others_are_kept():
 
 @given(st.text(alphabet="abcs1;=xA ", max_size=12).filter(lambda it: not it.startswith("st")))
 def test_metadata_of_others_says_nothing(metadata: str):
-    """A foreign string is told apart from no string, and is never an error."""
+    """Metadata of another tool differs from empty metadata, and is never an error."""
     assert decode(Offset(3), metadata) == (None if metadata else Cursor(Offset(3)))
 
 
@@ -113,6 +113,6 @@ def test_two_sets_are_refused():
 
 
 def test_a_later_version_is_refused():
-    """It may say what this program would lose."""
+    """Metadata of a later version may hold acknowledgements that this program would lose."""
     with pytest.raises(UnknownVersionError, match="st2"):
         decode(Offset(3), "st2;a=rAQE")

@@ -141,7 +141,7 @@ def test_g_the_group_s_word_joins_what_is_known(log: Log):
 
 
 def test_g_nobody_acknowledges_without_being_attached(log: Log):
-    """G: a subscription with another owner, or with none."""
+    """G: refused for a member that is not attached, with or without another one attached."""
     wrong = Acknowledge(X, SECOND, (Offset(9),))
     assert log.refused(wrong) == AckRefusalCode.NOT_ATTACHED
     nobody = log.ask(wrong, subscription=OTHER)

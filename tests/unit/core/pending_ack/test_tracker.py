@@ -14,7 +14,7 @@ THEIRS = PendingAcks(TxnId(0, 1), (AckRange(Offset(1), EndOffset(2)),), None)
 
 
 def test_g_a_cumulative_acknowledgement_covers_nothing_unseen():
-    """What was held back while later messages came is not done because they are."""
+    """A message held back while later ones were delivered is not covered by acknowledging those."""
     cursor = Cursor(Offset(0))
     pending = NOTHING._replace(pending=(THEIRS,))
     tracker = Tracker[str](DATA, cursor, pending, redelivery_delay_ms=1)
@@ -32,7 +32,7 @@ def test_g_a_cumulative_acknowledgement_covers_nothing_unseen():
 
 
 def test_g_a_cumulative_acknowledgement_covers_what_is_to_come_again():
-    """The application had it once, and may say that it is done after all."""
+    """The application has had the message once, and may acknowledge it before it comes again."""
     tracker = Tracker[str](DATA, Cursor(Offset(0)), NOTHING, redelivery_delay_ms=1)
     assert all(tracker.taken(offset, f"{offset}") for offset in range(3))
     tracker.negative_acknowledge(0, 0)

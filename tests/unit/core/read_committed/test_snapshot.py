@@ -1,4 +1,4 @@
-"""What the read-committed machine makes of snapshots (D4, D5)."""
+"""The read-committed filter with snapshots (D4, D5)."""
 
 import pytest
 
@@ -92,7 +92,7 @@ def test_outcomes_that_a_snapshot_tells_are_forgotten():
 
 
 def test_a_marker_that_the_snapshot_absorbed_still_decides_what_waits():
-    """D1: it is read again, say after a rebalance, and says that a record came late."""
+    """D1: an absorbed marker, read again after a rebalance, still shows that a record is late."""
     rig = Rig()
     rig.snapshot(2)
     rig.read((5, X), (6, None))
@@ -100,7 +100,7 @@ def test_a_marker_that_the_snapshot_absorbed_still_decides_what_waits():
 
 
 def test_a_newer_snapshot_goes_on():
-    """D2, D4: a record that nobody registered is decided only by M passing it."""
+    """D2, D4: a record of an unregistered transaction is decided only once M is above it."""
     rig = Rig()
     rig.read((0, X), (1, Y))
     assert rig.snapshot(1) == [Deliver([0], EndOffset(1))]
@@ -108,7 +108,7 @@ def test_a_newer_snapshot_goes_on():
 
 
 def test_what_a_snapshot_said_is_asked_anew_of_the_next_one():
-    """D4: undecided under one, hidden under the next, whatever was remembered of it."""
+    """D4: a record undecided by one snapshot is hidden by the next; cached answers are dropped."""
     rig = Rig()
     rig.snapshot(1)
     rig.read((0, X), (1, X))

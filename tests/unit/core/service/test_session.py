@@ -36,7 +36,7 @@ def sent(number: int, acked_through: int) -> Send:
 
 
 def test_c1b_requests_are_numbered_from_1():
-    """C1b: each request has the next number, and says where its answer goes."""
+    """C1b: each request has the next number, and the partition for its answer."""
     one = session()
     assert one.made(changing(1), 0, 20_000) == sent(1, 0)
     assert one.made(changing(2), 0, 20_000) == sent(2, 0)
@@ -44,7 +44,7 @@ def test_c1b_requests_are_numbered_from_1():
 
 
 def test_c1b_only_the_first_answer_ends_a_request():
-    """C1b: a repeated answer is nobody's."""
+    """C1b: a repeated answer goes to no caller."""
     one = session(asked=1)
     assert one.answered(1, Done()) == Done()
     assert one.answered(1, Unknown()) is None
@@ -68,7 +68,7 @@ def test_c1b_acked_through_stops_before_the_first_open_request(
 
 
 def test_c1b_questions_are_not_acknowledged_before_a_change():
-    """C1b: who is not in the log and says it has answers would be taken for one forgotten."""
+    """C1b: a client that only asked and acknowledges answers would be taken for a forgotten one."""
     one = session()
     for number in (1, 2):
         one.made(Describe(number), 0, 20_000)
@@ -80,7 +80,7 @@ def test_c1b_questions_are_not_acknowledged_before_a_change():
 
 
 def test_c1b_an_unanswered_request_is_repeated_under_its_number():
-    """C1b: after 1, 2, 4, 8, 8 s; each repeat tells what has been acknowledged since."""
+    """C1b: repeated after 1, 2, 4, 8, 8 s, each time with the newest acknowledged number."""
     one = session(asked=2)
     one.answered(1, Done())
     repeats = [ms for ms in range(0, 20_000, 500) if one.tick(ms) == [sent(2, 1)]]
@@ -88,7 +88,7 @@ def test_c1b_an_unanswered_request_is_repeated_under_its_number():
 
 
 def test_c1b_a_request_is_given_up_when_its_time_is_over():
-    """C1b: the caller is told once, and the number is never asked for again."""
+    """C1b: the caller fails once, and the request is never sent again."""
     one = session(asked=1)
     assert one.tick(20_000) == [GiveUp(1)]
     assert one.tick(40_000) == []

@@ -1,4 +1,4 @@
-"""Where the first commit marker lies that a position does not cover (E2)."""
+"""The offset of the first commit marker that a position does not cover (E2)."""
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -19,7 +19,7 @@ def true_first(commits: list[tuple[int, int]], position: int) -> int | None:
 def test_the_first_uncovered_marker_is_the_lowest_that_ends_above(
     commits: list[tuple[int, int]], position: int
 ):
-    """In whatever order they come; long after they were absorbed too."""
+    """Commits may come in any order, also long after others were absorbed."""
     pending = PendingCommits()
     for offset, end in commits:
         pending.add(offset, end)

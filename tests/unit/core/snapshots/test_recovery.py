@@ -1,4 +1,4 @@
-"""What a reader makes of a snapshot partition (D4, E4, E8)."""
+"""Snapshots read from a partition of txn-snapshots (D4, E4, E8)."""
 
 import pytest
 
@@ -68,7 +68,7 @@ ONE, TWO = part(1, {0: [3, 1]}), part(2, {0: [9], 4: [1]})
 
 
 def test_a_snapshot_is_its_end_and_the_parts_it_names():
-    """D4: aborted is hidden wherever it lies; else what lies below M is visible."""
+    """D4: records of aborted transactions are hidden everywhere, others below M are visible."""
     found = snapshot(read(ONE, TWO, end(ONE, TWO, unsealed={0: [7]}, floors={4: 1})))
     hidden = {one for one in range(12) if found.visible(5, 0, one) is False}
     assert hidden == {1, 3, 7, 9}
@@ -79,7 +79,7 @@ def test_a_snapshot_is_its_end_and_the_parts_it_names():
 
 
 def test_without_an_end_there_is_no_snapshot():
-    """D5: that is nothing to complain about; parts alone say nothing."""
+    """D5: parts without an end are no snapshot, and no error."""
     assert read().snapshot(P, ID) is None
     assert read(ONE).snapshot(P, ID) is None
     assert read(end(), (end_key(P), None)).snapshot(P, ID) is None

@@ -1,4 +1,4 @@
-"""Whatever part of a snapshot log is read, nothing wrong follows from it (D4, E2-E4)."""
+"""A reader of any part of a snapshot log draws no wrong conclusion (D4, E2-E4)."""
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
@@ -20,7 +20,7 @@ def eight_parts() -> History:
 
 
 def test_every_prefix_and_every_compaction_of_eight_parts():
-    """E3: a reader at any record, committed or not, of any legal log is right or told of a gap."""
+    """E3: a reader at any record of any legal log is right, or is told of a missing part."""
     history = eight_parts()
     log = [one for one in history.log if not is_star(one)]
     seen = gaps = 0
@@ -99,7 +99,7 @@ FAILING = st.lists(
 def test_records_of_aborted_transactions_mislead_nobody(
     rounds: list[tuple[int, int | None, bool, int]], draw: st.DataObject
 ):
-    """E3: who reads them too meets parts of two writers under one number, and is right or told."""
+    """E3: a reader of uncommitted records is right, or is told of a missing part."""
     history = History()
     for aborted, retained, committed, pick in rounds:
         history.end_txns(aborted=aborted, committed=1)

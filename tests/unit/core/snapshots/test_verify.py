@@ -26,7 +26,7 @@ def check(*, evidence_max: int = 10) -> SnapshotCheck:
 
 
 class Case(NamedTuple):
-    """A transaction's marker, its offset, where a record lies, and what differs."""
+    """A transaction's marker, the marker's offset, a record's offset, the expected difference."""
 
     txn: TxnId
     committed: bool

@@ -84,7 +84,7 @@ def test_a_request_is_served_by_a_probe_that_began_after_it():
 
 
 def test_nothing_is_written_when_nothing_has_changed():
-    """E6: a durable snapshot that says the same is as good."""
+    """E6: no snapshot is written if the durable one has the same content."""
     rig = Rig()
     rig.take(found(10))
     counter = rig.request()
@@ -104,14 +104,14 @@ def test_an_open_transaction_holds_the_position():
 
 
 def test_a_start_offset_of_another_topic_counts_as_zero():
-    """E8: who registered before the topic was created again may write anywhere in it."""
+    """E8: a transaction registered before the topic was created again may write anywhere in it."""
     rig = Rig()
     rig.take(found(10), still_open(7, topic_id=OTHER_ID))
     assert rig.snapshot_of().max_read_position == 0
 
 
 def test_a_barrier_of_another_probe_says_nothing():
-    """E1: what a writer before asked, or this one earlier, was true too early."""
+    """E1: barriers of earlier probes, or of a former writer's, are ignored."""
     rig = Rig()
     counter = rig.request()
     rig.positions(counter, {P: found(10)})
@@ -214,7 +214,7 @@ def test_a_write_that_failed_is_made_again_by_another_writer():
 
 
 def test_a_commit_is_absorbed_only_below_the_position():
-    """E2: while M stands below its end, K stays at its marker, and so does the trimming."""
+    """E2: while M is below the commit's end, K stays at the marker, which is not trimmed."""
     rig = Rig()
     rig.add(abort(1), commit(2, end_offset=9), abort(3))
     effects = rig.take(found(10), still_open(8))
@@ -318,7 +318,7 @@ def test_a_marker_that_cannot_be_stops_the_writer_and_is_named(
 
 
 def test_the_star_says_what_a_new_writer_needs():
-    """E3: K* is in the same transaction as what it counts on, and behind it."""
+    """E3: K* is written in the same transaction as the snapshots that it relies on, after them."""
     rig = Rig()
     rig.add(abort(1))
     (effect,) = rig.to_write(rig.request(), {P: found(10)})

@@ -43,7 +43,7 @@ def test_a_low_watermark_of_the_same_probe_is_too_new():
 
 
 def test_records_above_an_open_native_transaction_hold_the_floor():
-    """E5: they lie above the last stable offset, and below the end that a floor waits for."""
+    """E5: such records are above the last stable offset, and below a floor's end offset."""
     rig = Rig()
     rig.take(found(10), low=5)
     rig.add(abort(1))
@@ -68,7 +68,7 @@ def test_a_topic_that_was_created_anew_begins_at_zero():
 
 
 def test_a_commit_of_another_topic_is_absorbed_with_what_it_could_have_written():
-    """E8: read before the end was read, its records, if any are here, lie below that end."""
+    """E8: records of a commit that was read before the end offset are below that end offset."""
     rig = Rig()
     rig.take(found(10))
     rig.add(commit(4, 99, topic_id=OTHER_ID))
@@ -100,7 +100,7 @@ def test_a_deleted_topic_leaves_nothing():
 
 
 def test_what_a_deleted_topic_aborted_stays_hidden_in_the_next_one():
-    """E8: a zombie's record in a topic of the same name lies below the floor it begins with."""
+    """E8: a late record in a topic of the same name is below the floor of new topics."""
     rig = Rig()
     rig.add(abort(1))
     rig.take(found(10), low=6)
@@ -116,7 +116,7 @@ def test_what_a_deleted_topic_aborted_stays_hidden_in_the_next_one():
 
 
 def test_those_floors_are_not_for_partitions_known_before():
-    """E8: what is known without a snapshot gets one, so that a new writer takes them for old."""
+    """E8: known partitions without a snapshot get one, so that a new writer knows them."""
     rig = Rig()
     rig.add(abort(1))
     rig.take(found(10), low=6)

@@ -260,7 +260,7 @@ class Recovery(Generic[R]):
     def check_complete(self) -> None:
         """Raises `LogTrimmedError` if the log was read up to the fence without finding a base."""
         if not self.complete:
-            raise self._no_base("none lies before this owner's fence")
+            raise self._no_base("none precedes this owner's fence")
 
     def _no_base(self, detail: str) -> LogTrimmedError:
         return LogTrimmedError(

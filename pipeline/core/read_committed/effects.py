@@ -41,7 +41,7 @@ class Reason(Enum):
 
     LATE = "late: at or past the end of its committed transaction"
     MALFORMED = "its `txn` header is malformed"
-    LOST = "lost to retention: nothing tells any more whether its transaction committed"
+    LOST = "lost to retention: whether its transaction committed is not known any more"
 
 
 @dataclass(frozen=True, slots=True)

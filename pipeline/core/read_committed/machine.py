@@ -3,7 +3,7 @@
 *Source*: docs/protocols D1-D5 and D7.
 
 *Invariants*:
-- D1 A record is delivered iff its transaction committed and it lies below the marker's end offset.
+- D1 A record is delivered iff its transaction committed and its offset is below the marker's end.
 - D2 Delivery is in offset order and never passes a record whose outcome is unknown.
 - D3 A record without transaction is delivered as soon as everything before it is decided.
 - D4 A snapshot decides records whose transaction has no marker any more. A newer snapshot is used

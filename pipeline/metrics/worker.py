@@ -1,8 +1,8 @@
 """Prometheus families of a worker, in a registry of its own.
 
-*Source*: PIP-160 (seed 003), Metrics Changes; facts, pulsar.md 2.3. The PIP's three counters of
-flushes are one family with a label: each flush has exactly one trigger, so the sum over the label
-is the number of entries, and shares are a division. The PIP's twelve families thus are eight here.
+*Source*: PIP-160, Metrics Changes. The three counters of flushes are one family with a label: each
+flush has exactly one trigger, so the sum over the label is the number of entries, and shares are a
+division. The PIP's twelve families thus are eight here.
 
 *Invariants*: nothing is done for a record, and no label is looked up for an entry, except for
 entries and requests that are passed over. Gauges are read from the owners at each scrape.

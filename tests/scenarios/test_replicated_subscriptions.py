@@ -1,4 +1,4 @@
-"""Replicated subscriptions on one, two and three clusters, told as they happen (H, I; seed 001)."""
+"""Replicated subscriptions on one, two and three clusters, as transcripts (H, I; Pulsar's design)."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_two_clusters_need_one_round():
 
 
 def test_after_silence_both_clusters_agree():
-    """I6, I7: seed 001 concludes that they never do; here the remote group ends where it should.
+    """I6, I7: Pulsar's design concludes that they never do; here the remote group ends where it should.
 
     At offset 3 of `a` everything is read; on `b` the control record behind the copies is passed.
     """
@@ -169,7 +169,7 @@ def test_three_clusters_need_a_second_round():
 
 
 def test_one_round_would_lose_a_record(monkeypatch: pytest.MonkeyPatch):
-    """I3: the answer to seed 001's open question.
+    """I3: the answer to the open question of Pulsar's design.
 
     After one round a group on A counts as having read B's copy of a record that A has never had;
     moved there on B, it would never read it.

@@ -1,4 +1,4 @@
-"""Replicated subscriptions on one, two and three clusters, as transcripts (H, I; Pulsar's design)."""
+"""Replicated subscriptions on one, two and three clusters, as transcripts (H, I)."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_two_clusters_need_one_round():
 
 
 def test_after_silence_both_clusters_agree():
-    """I6, I7: Pulsar's design concludes that they never do; here the remote group ends where it should.
+    """I6, I7: Pulsar's design concludes that they never do; here they do.
 
     At offset 3 of `a` everything is read; on `b` the control record behind the copies is passed.
     """

@@ -73,7 +73,7 @@ async def test_a_deadline_to_come_is_kept_by_any_clock(rings: Rings):
 
 
 async def test_the_earliest_of_several_deadlines_wins(rings: Rings):
-    """In whichever order they come; the later ones are armed by the tick of the first."""
+    """An alarm keeps the earliest deadline; the tick at that deadline arms the later ones."""
     rings.alarm.arm(NOW_MS + 3_600_000, NOW_MS)
     rings.alarm.arm(NOW_MS + 1, NOW_MS)
     rings.alarm.arm(NOW_MS + 7_200_000, NOW_MS)
@@ -82,15 +82,16 @@ async def test_the_earliest_of_several_deadlines_wins(rings: Rings):
 
 
 async def test_it_is_armed_again_after_it_was_due(rings: Rings):
-    """A later deadline than the one before it."""
+    """An alarm that has been due takes a deadline later than the one before."""
     rings.alarm.arm(NOW_MS + 1, NOW_MS)
     await rings.until(1)
     rings.alarm.arm(NOW_MS + 2, NOW_MS)
     await rings.until(2)
+    assert rings.count == 2
 
 
 async def test_what_was_cancelled_is_not_due(rings: Rings):
-    """Neither what was due soon nor what was due later, and it can be armed again."""
+    """Cancelling disarms calls that are due at once and later; the alarm can be armed again."""
     rings.alarm.arm(NOW_MS, NOW_MS)
     rings.alarm.arm(NOW_MS + 1, NOW_MS)
     rings.alarm.cancel()

@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 
 from stilltide.connectors.errors import FatalError
-from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.topics import TopicSpec, same_config
 
 PARTITIONS_MAX = 100_000
 """The most partitions of a topic that the Kafka client accepts."""
@@ -31,7 +31,7 @@ def check_specs(specs: Sequence[TopicSpec]) -> None:
 
 
 def check_topic(spec: TopicSpec, partition_count: int, configs: Mapping[str, str | None]) -> None:
-    """Passes an existing topic that is as `spec` demands; configs not in `spec` may differ.
+    """Passes an existing topic that is as `spec` requires; wanted and other configs may differ.
 
     Raises:
         FatalError: other partitions or configs; names topic, config, and both values.
@@ -42,12 +42,12 @@ def check_topic(spec: TopicSpec, partition_count: int, configs: Mapping[str, str
             detail="keys and transactions are placed by the number of partitions",
             hint="configure that number, or use another topic",
         )
-    for name, wanted in spec.configs.items():
+    for name, required in spec.configs.items():
         found = configs.get(name)
-        if _normal(found) != _normal(wanted):
+        if not same_config(found, required):
             raise FatalError(
-                f"topic {spec.name} has {name}={found}, not {wanted}",
-                hint=f"kafka-configs.sh --alter --topic {spec.name} --add-config {name}={wanted}",
+                f"topic {spec.name} has {name}={found}, not {required}",
+                hint=f"kafka-configs.sh --alter --topic {spec.name} --add-config {name}={required}",
             )
 
 
@@ -65,8 +65,3 @@ def too_few_brokers(spec: TopicSpec, brokers: int) -> FatalError:
 
 def _brokers(count: int) -> str:
     return "1 broker" if count == 1 else f"{count} brokers"
-
-
-def _normal(value: str | None) -> list[str]:
-    """The items of a value in order: in lists, such as `cleanup.policy`, order means nothing."""
-    return sorted(part.strip() for part in (value or "").split(","))

@@ -1,7 +1,7 @@
 """Names, policies and configs of the system topics.
 
 *Source*: Kafka's topic configs: deleting records needs `delete` in `cleanup.policy`, and
-`max.message.bytes` must exceed a full log entry.
+`max.message.bytes` must exceed a full log entry; docs/protocols E10 (what compacts is bounded).
 """
 
 import re
@@ -32,7 +32,28 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 _FOREVER = "-1"
-_SHORT_RETENTION_MS = str(10 * 60 * 1000)
+_MINUTE_MS = 60 * 1000
+_SHORT_RETENTION_MS = str(10 * _MINUTE_MS)
+
+_COMPACTED_OFTEN = MappingProxyType(
+    {
+        "segment.bytes": str(32 * 1024 * 1024),
+        "segment.ms": str(10 * _MINUTE_MS),
+        "max.compaction.lag.ms": str(20 * _MINUTE_MS),
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": str(60 * _MINUTE_MS),
+    }
+)
+"""E10: bounds on what a reader of a compacted topic finds in addition to the last value of each
+key. The cleaner leaves a tombstone for `delete.retention.ms` at least, longer than any start."""
+
+_NO_BYTES_MAX = MappingProxyType({"retention.bytes": _FOREVER})
+"""A cluster's `log.retention.bytes` would delete entries that recovery needs."""
+
+_AT_MOST = frozenset(
+    {"segment.bytes", "segment.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio"}
+)
+"""Wanted configs of which a smaller value serves as well."""
 
 
 class Replicas(NamedTuple):
@@ -47,39 +68,64 @@ class Replicas(NamedTuple):
     min_insync: int
 
 
+class Broker(NamedTuple):
+    """A broker that is up: its id, and its rack if it has one."""
+
+    id: int
+    rack: str | None = None
+
+
+class Placement(NamedTuple):
+    """The replicas of one partition.
+
+    Attributes:
+        replicas: ids of the brokers that hold the partition, the preferred leader first.
+        in_sync: those of them that are in sync.
+    """
+
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
 class BrokerFigures(NamedTuple):
     """The figures of a cluster on which the default number of replicas depends.
 
     Attributes:
         brokers: number of brokers that are up, >= 1.
         default_replicas: `default.replication.factor` of a broker; 1 if reading it is forbidden.
+        registered: number of brokers that the cluster knows, those that are down included; 0 if
+            the cluster cannot tell (before Kafka 4.0).
     """
 
     brokers: int
     default_replicas: int
+    registered: int = 0
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """A system topic's required properties: a missing topic is created, a different one refused.
+    """A system topic's properties: a missing topic is created, a different one may be refused.
 
     Attributes:
         name: name of the topic.
         partition_count: number of partitions.
-        configs: required configs; other configs may have any value.
+        configs: required configs: a topic with another value is refused.
         replicas: replicas of a topic that is created; None leaves them to the cluster. An existing
             topic is never refused for its replicas.
+        wanted: further configs that a topic is created with. An existing topic is never refused for
+            them; configs that are in neither mapping may have any value.
     """
 
     name: str
     partition_count: int
     configs: Mapping[str, str] = field(default_factory=dict[str, str])
     replicas: Replicas | None = None
+    wanted: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def created_configs(self) -> dict[str, str]:
         """The configs that the topic is created with."""
-        configs = dict(self.configs)
+        configs = {**self.wanted, **self.configs}
         if self.replicas is not None:
             configs[MIN_INSYNC_REPLICAS] = str(self.replicas.min_insync)
         return configs
@@ -93,6 +139,22 @@ def is_system_topic(name: str) -> bool:
 def is_topic_name(name: str) -> bool:
     """Whether Kafka allows a topic of this name."""
     return _LEGAL_NAME.fullmatch(name) is not None
+
+
+def same_config(found: str | None, required: str) -> bool:
+    """Whether two values of a config mean the same: the order of a list means nothing."""
+    return _items(found) == _items(required)
+
+
+def serves(name: str, found: str | None, wanted: str) -> bool:
+    """Whether a topic's value of a wanted config is as good as the wanted value (E10)."""
+    if name in _AT_MOST and found is not None:
+        return float(found) <= float(wanted)
+    return same_config(found, wanted)
+
+
+def _items(value: str | None) -> list[str]:
+    return sorted(part.strip() for part in (value or "").split(","))
 
 
 def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
@@ -109,17 +171,18 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
     )
     markers = MappingProxyType({"cleanup.policy": "compact,delete", "retention.ms": _FOREVER})
     compacted = MappingProxyType({"cleanup.policy": "compact"})
+    often, unlimited = _COMPACTED_OFTEN, _NO_BYTES_MAX
     return [
-        TopicSpec(TXN_LOG, coordinators, kept),
-        TopicSpec(TXN_REQUESTS, coordinators, passing),
-        TopicSpec(TXN_RESPONSES, partitions, passing),
-        TopicSpec(TXN_MARKERS, partitions, markers),
-        TopicSpec(TXN_SNAPSHOTS, partitions, compacted),
-        TopicSpec(PENDING_ACK_LOG, partitions, kept),
-        TopicSpec(ACK_REQUESTS, partitions, passing),
-        TopicSpec(SNAPSHOT_REQUESTS, partitions, passing),
-        TopicSpec(REPLICATION_MARKERS, partitions, compacted),
-        TopicSpec(REPLICATION_POSITIONS, partitions, compacted),
-        TopicSpec(ABORTED_INDEX, partitions, compacted),
-        TopicSpec(SETTINGS, 1, compacted),
+        TopicSpec(TXN_LOG, coordinators, kept, wanted=unlimited),
+        TopicSpec(TXN_REQUESTS, coordinators, passing, wanted=unlimited),
+        TopicSpec(TXN_RESPONSES, partitions, passing, wanted=unlimited),
+        TopicSpec(TXN_MARKERS, partitions, markers, wanted={**often, **unlimited}),
+        TopicSpec(TXN_SNAPSHOTS, partitions, compacted, wanted=often),
+        TopicSpec(PENDING_ACK_LOG, partitions, kept, wanted=unlimited),
+        TopicSpec(ACK_REQUESTS, partitions, passing, wanted=unlimited),
+        TopicSpec(SNAPSHOT_REQUESTS, partitions, passing, wanted=unlimited),
+        TopicSpec(REPLICATION_MARKERS, partitions, compacted, wanted=often),
+        TopicSpec(REPLICATION_POSITIONS, partitions, compacted, wanted=often),
+        TopicSpec(ABORTED_INDEX, partitions, compacted, wanted=often),
+        TopicSpec(SETTINGS, 1, compacted, wanted=often),
     ]

@@ -9,6 +9,7 @@ controllers of groups do, and loading kafka-python takes longer than loading the
 from typing import TYPE_CHECKING
 
 from stilltide.connectors.kafka.admin.admin import KafkaAdmin
+from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
 from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class KafkaConnector:
-    """The `LinkConnector` and `GroupConnector` of one Kafka cluster; connects at the first use."""
+    """The connector of one Kafka cluster, for links, groups and topics; connects when used."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
@@ -89,6 +90,10 @@ class KafkaConnector:
     def admin(self) -> KafkaAdmin:
         """An admin."""
         return KafkaAdmin(self._config)
+
+    def topic_admin(self) -> KafkaTopicAdmin:
+        """An admin of the replicas and configs of topics."""
+        return KafkaTopicAdmin(self._config)
 
     def group_admin(self) -> "KafkaGroupAdmin":
         """An admin of consumer groups."""

@@ -24,7 +24,7 @@ from stilltide.schemas.topics import BrokerFigures, TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 
 ADDRESS = "memory"
-ONE_BROKER = BrokerFigures(1, 1)
+ONE_BROKER = BrokerFigures(1, 1, 1)
 _TOPIC_ID_BYTES = 16
 
 

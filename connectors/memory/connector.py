@@ -11,6 +11,7 @@ from stilltide.connectors.memory.copying import MemoryColumnReader, MemoryCopyWr
 from stilltide.connectors.memory.group_admin import MemoryGroupAdmin
 from stilltide.connectors.memory.log import Topic
 from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader
+from stilltide.connectors.memory.topic_admin import MemoryTopicAdmin
 from stilltide.connectors.memory.transactional import MemoryTransactionalWriter
 from stilltide.connectors.memory.writer import MemoryWriter
 from stilltide.connectors.ports.admin import TopicDescription
@@ -21,7 +22,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class MemoryConnector:
-    """The `LinkConnector` and `GroupConnector` of a memory broker.
+    """The connector of a memory broker for links, groups and topics.
 
     Args:
         broker: the broker, which connectors of the same loop may share.
@@ -70,6 +71,10 @@ class MemoryConnector:
     def admin(self) -> "MemoryAdmin":
         """An admin."""
         return MemoryAdmin(self._broker)
+
+    def topic_admin(self) -> MemoryTopicAdmin:
+        """An admin of the replicas and configs of topics."""
+        return MemoryTopicAdmin(self._broker)
 
     def group_admin(self) -> MemoryGroupAdmin:
         """An admin of consumer groups."""

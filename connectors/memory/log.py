@@ -18,11 +18,17 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 _BATCH_RECORDS = 500
 _CONFIGS = {
     "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.compaction.lag.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
+    "min.cleanable.dirty.ratio": "0.5",
     MIN_INSYNC_REPLICAS: "1",
+    "retention.bytes": "-1",
     "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.ms": "604800000",
 }
-"""Kafka's defaults of the topic configs that the memory broker obeys."""
+"""Kafka's defaults of topic configs; the memory broker obeys the policy and the most bytes."""
 
 
 class Log:

@@ -70,7 +70,7 @@ class LogAdmin(Protocol):
         ...
 
     async def broker_figures(self) -> BrokerFigures:
-        """The number of brokers that are up, and the replicas of a topic by default."""
+        """The numbers of brokers that are up and known, and a topic's replicas by default."""
         ...
 
     async def list_topics(self) -> list[str]:

@@ -71,6 +71,10 @@ NOUNS = MappingProxyType(
         "offset": Noun(
             "stilltide.pipeline.cli.links.offset:offset", "Translate offsets between clusters."
         ),
+        "topics": Noun(
+            "stilltide.pipeline.cli.topics.command:topics",
+            "Check and mend the topics of a cluster.",
+        ),
         "txn": Noun("stilltide.pipeline.cli.txn:txn", "See and abort transactions."),
         "txn-log": Noun(
             "stilltide.pipeline.cli.logs.txn_log:txn_log",

@@ -15,6 +15,9 @@ AUTO: Automatic = "auto"
 _SAFE_FACTOR = 3
 """What Kafka's documentation advises: one broker may fail while another one is maintained."""
 
+_SAFE_IN_SYNC = 2
+"""The replicas in sync with which the loss of one broker loses no acknowledged record."""
+
 
 class WantedReplicas(NamedTuple):
     """The settings `replication_factor` and `min_insync_replicas`; `auto` follows the cluster."""
@@ -50,12 +53,23 @@ class WantedReplicas(NamedTuple):
         factor = self.replication_factor
         if factor == AUTO:
             default = cluster.default_replicas
-            factor = default if default > 1 else min(_SAFE_FACTOR, cluster.brokers)
+            factor = default if default > 1 else min(_SAFE_FACTOR, _expected_brokers(cluster))
         self.check(factor)
         least = self.min_insync_replicas
         if least == AUTO:
-            least = 2 if factor >= _SAFE_FACTOR else 1
+            least = _SAFE_IN_SYNC if factor >= _SAFE_FACTOR else 1
         return Replicas(factor, least)
+
+
+def _expected_brokers(cluster: BrokerFigures) -> int:
+    """The brokers that will hold replicas: also a broker that is down, if it can be spared now.
+
+    The controller gives replicas to brokers that are down. Two that are up are as many as must be
+    in sync of three.
+    """
+    if cluster.brokers < _SAFE_IN_SYNC:
+        return cluster.brokers
+    return max(cluster.brokers, cluster.registered)
 
 
 AUTOMATIC = WantedReplicas()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -51,7 +52,7 @@ async def test_ensure_topics_of_nothing(admin: LogAdmin):
 async def test_the_system_topics_pass(admin: LogAdmin, topic_name: str):
     """Every spec of stilltide.schemas.topics is one that a broker takes and gives back."""
     specs = [
-        TopicSpec(f"{topic_name}-{spec.name}", spec.partition_count, spec.configs)
+        replace(spec, name=f"{topic_name}-{spec.name}")
         for spec in system_topics(coordinators=2, partitions=3)
     ]
     await admin.ensure_topics(specs)
@@ -59,6 +60,9 @@ async def test_the_system_topics_pass(admin: LogAdmin, topic_name: str):
     found = await admin.describe_topics([spec.name for spec in specs])
     assert {it.name: it.partition_count for it in found.values()} == {
         spec.name: spec.partition_count for spec in specs
+    }
+    assert await admin.topic_overrides([spec.name for spec in specs]) == {
+        spec.name: {**spec.configs, **spec.wanted} for spec in specs
     }
 
 
@@ -101,6 +105,16 @@ async def test_another_config_is_refused(admin: LogAdmin, topic_name: str):
         await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact"})])
     assert all(word in str(caught.value) for word in (topic_name, POLICY, "delete", "compact"))
     assert caught.value.hint
+
+
+async def test_wanted_configs_are_for_new_topics(admin: LogAdmin, topic_name: str):
+    """A topic is created with them; one that exists with other values passes unchanged."""
+    lag = {"max.compaction.lag.ms": "1200000"}
+    await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact"}, wanted=lag)])
+    assert await admin.topic_overrides([topic_name]) == {topic_name: {POLICY: "compact", **lag}}
+    other = {"max.compaction.lag.ms": "60000", "segment.ms": "60000"}
+    await admin.ensure_topics([TopicSpec(topic_name, 1, {POLICY: "compact"}, wanted=other)])
+    assert await admin.topic_overrides([topic_name]) == {topic_name: {POLICY: "compact", **lag}}
 
 
 async def test_the_order_of_policies_and_defaults_do_not_matter(admin: LogAdmin, topic_name: str):
@@ -263,8 +277,8 @@ async def test_a_cluster_has_an_id(admin: LogAdmin):
 
 
 async def test_brokers_and_their_default_replicas_are_known(admin: LogAdmin):
-    """Both figures of a cluster of one broker, whose default is Kafka's own."""
-    assert await admin.broker_figures() == BrokerFigures(brokers=1, default_replicas=1)
+    """The figures of a cluster of one broker, whose default is Kafka's own."""
+    assert await admin.broker_figures() == BrokerFigures(1, default_replicas=1, registered=1)
 
 
 async def test_a_topic_is_created_with_its_replicas(admin: LogAdmin, topic_name: str):

@@ -158,8 +158,13 @@ class KafkaAdmin:
         return str((await self._cluster()).cluster_id)
 
     async def broker_figures(self) -> BrokerFigures:
-        """The number of brokers that are up, and their default number of replicas."""
+        """The numbers of brokers, and their default number of replicas."""
+        from stilltide.connectors.kafka.admin.registered import (  # noqa: PLC0415 - as in KafkaConnector
+            registered_brokers,
+        )
+
         nodes = (await self._cluster()).nodes
+        known = await registered_brokers(self._config)
         broker = ConfigResource(ConfigResource.Type.BROKER, str(nodes[0].id))
         timeout_s = self._config.request_timeout_s
         answers = await self._clients.ask(
@@ -169,9 +174,9 @@ class KafkaAdmin:
             entries = answers[broker].result()
         except KafkaException as error:
             if error_of(error).code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
-                return BrokerFigures(len(nodes), 1)
+                return BrokerFigures(len(nodes), 1, known)
             raise self._failure(error, "cannot read the configs of a broker") from error
-        return BrokerFigures(len(nodes), int(entries[_DEFAULT_REPLICAS].value))
+        return BrokerFigures(len(nodes), int(entries[_DEFAULT_REPLICAS].value), known)
 
     async def list_topics(self) -> list[str]:
         """Names of all topics that are not Kafka's own."""

@@ -1,17 +1,22 @@
-"""Creates topics with the replicas that the settings want, and warns of topics that have fewer.
+"""Creates topics with the replicas that the settings want, and warns of topics that fall short.
 
-*Invariants*: an existing topic is used with its replicas and is never changed.
+*Source*: docs/protocols E10.
+
+*Invariants*: an existing topic is used with its replicas and wanted configs, and is never changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.replicas import WantedReplicas, next_step
+from stilltide.pipeline.core.topic_state import alter_command, unwanted_configs
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, Replicas, TopicSpec
 
 _log = get_logger(__name__)
+
+_OR_CHECK = "`stilltide topics check --apply` shows and plans this for all topics, or: "
 
 
 async def ensure_replicated(
@@ -27,10 +32,12 @@ async def ensure_replicated(
     await admin.ensure_topics([replace(spec, replicas=replicas) for spec in specs])
     names = [spec.name for spec in specs]
     described, configs = await admin.describe_topics(names), await admin.topic_configs(names)
-    for name in names:
+    for spec in specs:
+        name = spec.name
         if name in described and name in configs:
             found = _found(described[name].replica_count, configs[name].get(MIN_INSYNC_REPLICAS))
             _warn(name, found, replicas)
+            _warn_of_configs(spec, configs[name])
 
 
 def _found(count: int, min_insync: str | None) -> Replicas:
@@ -47,5 +54,17 @@ def _warn(topic: str, found: Replicas, wanted: Replicas) -> None:
             wanted_replication_factor=wanted.factor,
             min_insync_replicas=found.min_insync,
             wanted_min_insync_replicas=wanted.min_insync,
-            hint=hint,
+            hint=_OR_CHECK + hint,
+        )
+
+
+def _warn_of_configs(spec: TopicSpec, configs: Mapping[str, str | None]) -> None:
+    wanted = unwanted_configs(spec, configs)
+    if wanted:
+        _log.warning(
+            "topic_has_other_configs",
+            topic=spec.name,
+            configs={name: configs.get(name) for name in wanted},
+            wanted_configs=wanted,
+            hint=_OR_CHECK + alter_command(spec.name, wanted),
         )

@@ -21,6 +21,15 @@ def test_auto_follows_the_cluster(brokers: int, default: int, factor: int, min_i
     assert found == Replicas(factor, min_insync)
 
 
+@pytest.mark.parametrize(
+    ("up", "registered", "factor"),
+    [(2, 3, 3), (2, 2, 2), (2, 9, 3), (1, 3, 1), (3, 0, 3), (2, 0, 2)],
+)
+def test_auto_counts_a_broker_that_is_down(up: int, registered: int, factor: int):
+    """A cluster of three gets three replicas while one broker is down, if two can be in sync."""
+    assert AUTOMATIC.on(BrokerFigures(up, 1, registered)).factor == factor
+
+
 def test_numbers_are_taken_as_they_are():
     """Numbers in the settings are used even with fewer brokers, where creating a topic fails."""
     assert WantedReplicas(4, 3).on(BrokerFigures(1, 2)) == Replicas(4, 3)

@@ -10,6 +10,7 @@ from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
+    TXN_SNAPSHOTS,
     BrokerFigures,
     Replicas,
     TopicSpec,
@@ -63,6 +64,26 @@ async def test_a_topic_with_fewer_replicas_is_served_and_named():
     }
     assert "kafka-reassign-partitions.sh" in hint
     assert "--topic old --add-config min.insync.replicas=2" in hint
+
+
+async def test_a_topic_of_an_earlier_version_is_served_and_named():
+    """E10: other wanted configs are warned of with the command for them; nothing is changed."""
+    broker = MemoryBroker()
+    (spec,) = [one for one in SPECS if one.name == TXN_SNAPSHOTS]
+    broker.create_topic(TopicSpec(TXN_SNAPSHOTS, 1, spec.configs))
+    broker.topics[TXN_SNAPSHOTS].configs["segment.ms"] = "1000"
+    before = dict(broker.topics[TXN_SNAPSHOTS].configs)
+    with capture_logs() as logs:
+        await ensure_replicated(MemoryConnector(broker).admin(), SPECS, AUTOMATIC)
+    assert broker.topics[TXN_SNAPSHOTS].configs == before
+    (warning,) = logs
+    assert warning["event"] == "topic_has_other_configs"
+    assert warning["topic"] == TXN_SNAPSHOTS
+    wanted = {name: value for name, value in spec.wanted.items() if name != "segment.ms"}
+    assert warning["wanted_configs"] == wanted
+    assert warning["configs"] == {name: before.get(name) for name in wanted}
+    assert "stilltide topics check --apply" in warning["hint"]
+    assert f"--topic {TXN_SNAPSHOTS} --add-config segment.bytes=33554432," in warning["hint"]
 
 
 async def test_missing_brokers_are_named():

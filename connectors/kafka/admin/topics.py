@@ -1,0 +1,129 @@
+"""Replicas and configs of topics of one cluster.
+
+*Source*: connectors.ports.topics; KIP-339 (a config is altered without a change of the others).
+
+*Invariants*: every call ends within the request time-out, by an answer or by an error that names
+the address.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.kafka.admin.client import AdminClients, Answers
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.errors import MISSING, error_of, translate
+from stilltide.schemas.topics import Broker, Placement, same_config
+
+K = TypeVar("K")
+
+_LOOK_AGAIN_S = 0.05
+"""Pause between two requests for configs that do not show the new values yet."""
+
+
+class KafkaTopicAdmin:
+    """A `TopicAdmin`. Connects at its first call."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._address = config.bootstrap_servers
+        self._clients = AdminClients(config)
+        self._timeout_s = config.request_timeout_s
+
+    async def brokers(self) -> list[Broker]:
+        """The brokers that are up, ascending by id."""
+        answers = await self._clients.ask(
+            lambda it: {"cluster": it.describe_cluster(request_timeout=self._timeout_s)}
+        )
+        try:
+            nodes = answers["cluster"].result().nodes
+        except KafkaException as error:
+            raise self._failure(error, "cannot describe the cluster") from error
+        return sorted(Broker(one.id, one.rack) for one in nodes)
+
+    async def placements(self, names: Sequence[str]) -> dict[str, tuple[Placement, ...]]:
+        """The placement of each partition; see `TopicAdmin.placements`."""
+        if not names:
+            return {}
+        asked = TopicCollection(list(names))
+        answers = await self._clients.ask(
+            lambda it: it.describe_topics(asked, request_timeout=self._timeout_s)
+        )
+        return {
+            name: tuple(
+                Placement(_ids(one.replicas), _ids(one.isr))
+                for one in sorted(topic.partitions, key=lambda one: one.id)
+            )
+            for name, topic in self._existing(answers, "cannot describe topic").items()
+        }
+
+    async def alter_configs(self, changes: Mapping[str, Mapping[str, str]]) -> None:
+        """Sets configs of topics; see `TopicAdmin.alter_configs`."""
+        if not changes:
+            return
+        deadline_s = time.monotonic() + self._timeout_s
+        asked = [_resource(topic, configs) for topic, configs in changes.items()]
+        answers = await self._clients.ask(
+            lambda it: it.incremental_alter_configs(asked, request_timeout=self._timeout_s)
+        )
+        for resource, answer in answers.items():
+            try:
+                answer.result()
+            except KafkaException as error:
+                raise self._failure(error, f"cannot alter topic {resource.name}") from error
+        while not await self._show(changes):
+            if time.monotonic() > deadline_s:
+                raise RetriableError(
+                    f"{self._address} does not show the altered configs yet",
+                    detail=", ".join(sorted(changes)),
+                    hint="look at the broker's log; then try again",
+                )
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def close(self) -> None:
+        """Releases connections; safe to call twice."""
+        await self._clients.close()
+
+    async def _show(self, changes: Mapping[str, Mapping[str, str]]) -> bool:
+        """Whether the brokers report the new values: the controller answers before them."""
+        asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in changes]
+        answers = await self._clients.ask(
+            lambda it: it.describe_configs(asked, request_timeout=self._timeout_s)
+        )
+        found = self._existing(answers, "cannot read the configs of topic")
+        entries = {resource.name: one for resource, one in found.items()}
+        return all(
+            topic in entries and same_config(entries[topic][name].value, value)
+            for topic, configs in changes.items()
+            for name, value in configs.items()
+        )
+
+    def _existing(self, answers: Answers[K], action: str) -> dict[K, Any]:
+        found: dict[K, Any] = {}
+        for key, answer in answers.items():
+            try:
+                found[key] = answer.result()
+            except KafkaException as error:
+                if error_of(error).code() not in MISSING:
+                    raise self._failure(error, f"{action} {key}") from error
+        return found
+
+    def _failure(self, error: KafkaException, action: str) -> ConnectorError:
+        last = self._clients.last_error
+        return translate(error, self._address, action, detail=last.str() if last else "")
+
+
+def _ids(nodes: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(node.id for node in nodes)
+
+
+def _resource(topic: str, configs: Mapping[str, str]) -> ConfigResource:
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in configs.items()
+    ]
+    return ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)

@@ -1,0 +1,1 @@
+"""`stilltide topics`: the topics that Stilltide needs."""

@@ -1,0 +1,184 @@
+"""`stilltide topics`: whether the topics of a cluster are as the settings want them.
+
+*Source*: docs/protocols E10. No worker needs to run; only `--apply` alters, and only configs.
+
+*Invariants*: nothing is altered before everything that would be altered was shown.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.topics import TopicConnector
+from stilltide.pipeline.cli.common.asking import bootstrap_option, replicas_options
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.topics.rows import change_rows, json_row, table_rows
+from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.core.reassignment import reassignment
+from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.shared.topic_findings import Finding, find, planned
+from stilltide.schemas.topics import Broker, system_topics
+
+EXIT_SHORT = 3
+
+
+class Look(NamedTuple):
+    """What a cluster says.
+
+    Attributes:
+        found: what was found, topic by topic.
+        brokers: the brokers that are up.
+        factor: replicas that every partition should have.
+    """
+
+    found: list[Finding]
+    brokers: list[Broker]
+    factor: int
+
+    @property
+    def exit_code(self) -> int:
+        """0 if nothing falls short."""
+        return 0 if all(one.good for one in self.found) else EXIT_SHORT
+
+    @property
+    def reassignment(self) -> dict[str, Any]:
+        """The input of kafka-reassign-partitions.sh for topics with too few replicas."""
+        placements = {one.spec.name: one.state.placements for one in self.found if one.state}
+        return reassignment(placements, self.factor, self.brokers)
+
+
+@click.group()
+def topics() -> None:
+    """Check and mend the topics that Stilltide needs."""
+
+
+@topics.command(
+    epilog="""\b
+Exit codes:
+  0  nothing falls short
+  1  the command failed; the error names the next step
+  3  something falls short, or a topic is missing
+
+\b
+Examples:
+  stilltide topics check
+  stilltide topics check --topics 'orders*' -o json
+  stilltide topics check --apply
+  stilltide topics check --apply --yes -o json | jq .reassignment > plan.json
+"""
+)
+@click.option("--coordinators", type=int, help="Coordinators of the cluster.  [default: 4]")
+@click.option(
+    "--topics",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Also check the replicas of these topics, such as those that links create; repeatable.",
+)
+@click.option("--apply", "applied", is_flag=True, help="Alter configs that fall short.")
+@click.option("--yes", is_flag=True, help="Alter without asking; needed without a terminal.")
+@replicas_options
+@bootstrap_option
+@output_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    patterns: tuple[str, ...],
+    output: str,
+    *,
+    applied: bool,
+    yes: bool,
+    **given: Any,
+) -> None:
+    """Compare the system topics with the settings of a worker, and show what falls short.
+
+    Give the command the settings of the workers: options, STILLTIDE_*, or the file. Kafka's own
+    topics of group offsets and of transactions are listed, too: work stops without them.
+
+    --apply shows the configs that it would alter and asks; then it prints the plan that gives
+    topics more replicas, for kafka-reassign-partitions.sh. It never alters numbers of partitions,
+    cleanup policies and Kafka's own topics, and never shortens retention.
+    """
+    settings = load_settings(**given)
+    connector = KafkaConnector(settings.kafka)
+    seen = asyncio.run(look(connector, settings, patterns))
+    changes = planned(seen.found) if applied else {}
+    if output == "table":
+        print_rows(table_rows(seen.found), output)
+        print_rows(change_rows(changes, seen.found), output, title="alterations")
+    shown = change_rows(changes, seen.found)
+    altered = bool(changes) and (yes or _confirmed())
+    if altered:
+        seen = asyncio.run(altered_look(connector, settings, patterns, changes))
+    _report(seen, shown, output, applied=applied, altered=altered)
+    ctx.exit(seen.exit_code)
+
+
+async def look(connector: TopicConnector, settings: Settings, patterns: Sequence[str] = ()) -> Look:
+    """Looks at the system topics of a cluster, at topics of these patterns, and at Kafka's own.
+
+    Raises:
+        ConfigError: fewer replicas are possible than must be in sync.
+        ConnectorError: the cluster is away, or refuses an answer.
+    """
+    admin, topic_admin = connector.admin(), connector.topic_admin()
+    try:
+        replicas = settings.replicas.on(await admin.broker_figures())
+        choice = TopicChoice(patterns)
+        others = [one for one in await admin.list_topics() if choice.takes(one)] if patterns else []
+        specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
+        found = await find(admin, topic_admin, specs, replicas, others=others)
+        return Look(found, await topic_admin.brokers(), replicas.factor)
+    finally:
+        await topic_admin.close()
+        await admin.close()
+
+
+async def altered_look(
+    connector: TopicConnector,
+    settings: Settings,
+    patterns: Sequence[str],
+    changes: Mapping[str, Mapping[str, str]],
+) -> Look:
+    """Alters configs, then looks again; raises as `look`, and `FatalError` for a refused value."""
+    topic_admin = connector.topic_admin()
+    try:
+        await topic_admin.alter_configs(changes)
+    finally:
+        await topic_admin.close()
+    return await look(connector, settings, patterns)
+
+
+def _confirmed() -> bool:
+    return sys.stdin.isatty() and click.confirm("Alter these configs?", err=True)
+
+
+def _report(seen: Look, shown: Sequence[Row], output: str, *, applied: bool, altered: bool) -> None:
+    plan = seen.reassignment if applied else {}
+    if output == "json":
+        document = {"topics": [json_row(one) for one in seen.found]}
+        if applied:
+            document |= {"alterations": shown, "altered": altered, "reassignment": plan}
+        print(json.dumps(document, indent=2))
+    else:
+        if altered:
+            print_rows(table_rows(seen.found), output, title="after the alterations")
+        if plan.get("partitions"):
+            print(json.dumps(plan))
+    if shown and not altered:
+        say("nothing is altered yet; to alter these configs, add --yes")
+    elif applied and not shown:
+        say("there is no config to alter")
+    if plan.get("partitions"):
+        say(
+            "save the reassignment as FILE, then run kafka-reassign-partitions.sh --execute "
+            "--reassignment-json-file FILE, and this command again"
+        )
+    if len(seen.brokers) < seen.factor:
+        missing = seen.factor - len(seen.brokers)
+        say(f"{seen.factor} replicas need {missing} more brokers than are up")

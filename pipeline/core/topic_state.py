@@ -1,0 +1,161 @@
+"""Compares topics with what they should be, and decides what a command may alter in them.
+
+*Source*: docs/protocols E10; `schemas.topics`.
+
+*Invariants*: no alteration deletes a record, and none asks for more in-sync replicas than a
+partition has: every acknowledgement would stop.
+
+Refuses: to alter `cleanup.policy` and numbers of partitions, to shorten `retention.ms`, and to
+alter Kafka's own topics.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from stilltide.schemas.topics import (
+    MIN_INSYNC_REPLICAS,
+    Placement,
+    TopicSpec,
+    same_config,
+    serves,
+)
+
+PARTITIONS = "partitions"
+REPLICATION_FACTOR = "replication.factor"
+
+KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
+"""Kafka's topics that hold the offsets of groups and the state of native transactions: Stilltide's
+consumers and writers work only as long as these do."""
+
+_POLICY = "cleanup.policy"
+_RETENTION_MS = "retention.ms"
+
+
+class TopicState(NamedTuple):
+    """An existing topic: the placement of each partition, by number, and all configs."""
+
+    placements: tuple[Placement, ...]
+    configs: Mapping[str, str | None]
+
+
+class Remedy(Enum):
+    """Who can mend a shortfall, and how."""
+
+    ALTER = "alter"
+    """`stilltide topics check --apply` alters the config."""
+
+    REASSIGN = "reassign"
+    """An operator moves replicas with kafka-reassign-partitions.sh."""
+
+    BY_HAND = "by hand"
+    """Only an operator can decide."""
+
+
+class Shortfall(NamedTuple):
+    """One property of a topic that is not as it should be.
+
+    Attributes:
+        what: `partitions`, `replication.factor` or the name of a config.
+        expected, actual: both values, as Kafka writes them.
+        remedy: who can mend the shortfall.
+        step: the next step of an operator, where the remedy alone does not name it.
+    """
+
+    what: str
+    expected: str
+    actual: str
+    remedy: Remedy
+    step: str = ""
+
+
+def alter_command(topic: str, configs: Mapping[str, str]) -> str:
+    """Kafka's own command that sets configs of a topic."""
+    pairs = ",".join(f"{name}={_quoted(value)}" for name, value in configs.items())
+    return f"kafka-configs.sh --alter --topic {topic} --add-config {pairs}"
+
+
+def unwanted_configs(spec: TopicSpec, configs: Mapping[str, str | None]) -> dict[str, str]:
+    """The wanted configs, with the wanted values, whose present values do not serve (E10)."""
+    return {
+        name: wanted
+        for name, wanted in spec.wanted.items()
+        if not serves(name, configs.get(name), wanted)
+    }
+
+
+def shortfalls(spec: TopicSpec, found: TopicState) -> list[Shortfall]:
+    """All that falls short in an existing topic; `spec` has replicas."""
+    assert spec.replicas is not None
+    return [
+        *_partitions(spec, found),
+        *_factor(spec.replicas.factor, found),
+        *_min_insync(spec.name, spec.replicas.min_insync, found),
+        *(
+            _required(spec.name, name, required, found.configs.get(name))
+            for name, required in spec.configs.items()
+            if not same_config(found.configs.get(name), required)
+        ),
+        *(
+            Shortfall(name, wanted, str(found.configs.get(name)), Remedy.ALTER)
+            for name, wanted in unwanted_configs(spec, found.configs).items()
+        ),
+    ]
+
+
+def alterations(found: Iterable[Shortfall]) -> dict[str, str]:
+    """The configs that a command may set, with their values."""
+    return {one.what: one.expected for one in found if one.remedy is Remedy.ALTER}
+
+
+def _partitions(spec: TopicSpec, found: TopicState) -> list[Shortfall]:
+    count = len(found.placements)
+    if count == spec.partition_count:
+        return []
+    step = (
+        f"configure {count} partitions: keys and transactions are placed by the number, "
+        "which cannot be altered while the topic has records"
+    )
+    return [Shortfall(PARTITIONS, str(spec.partition_count), str(count), Remedy.BY_HAND, step)]
+
+
+def _factor(factor: int, found: TopicState) -> list[Shortfall]:
+    least = min(len(one.replicas) for one in found.placements)
+    if least >= factor:
+        return []
+    return [Shortfall(REPLICATION_FACTOR, str(factor), str(least), Remedy.REASSIGN)]
+
+
+def _min_insync(topic: str, wanted: int, found: TopicState) -> list[Shortfall]:
+    actual = int(found.configs.get(MIN_INSYNC_REPLICAS) or 1)
+    if actual >= wanted:
+        return []
+    short = Shortfall(MIN_INSYNC_REPLICAS, str(wanted), str(actual), Remedy.ALTER)
+    in_sync = min(len(one.in_sync) for one in found.placements)
+    if topic in KAFKAS_OWN:
+        step = alter_command(topic, {MIN_INSYNC_REPLICAS: str(wanted)})
+    elif in_sync < wanted:
+        step = f"raise it once {wanted} replicas are in sync: writes would stop now"
+    else:
+        return [short]
+    return [short._replace(remedy=Remedy.BY_HAND, step=step)]
+
+
+def _required(topic: str, name: str, required: str, actual: str | None) -> Shortfall:
+    short = Shortfall(name, required, str(actual), Remedy.ALTER)
+    command = alter_command(topic, {name: required})
+    if name == _POLICY:
+        step = f"records may be missing already; if that does not matter: {command}"
+    elif name == _RETENTION_MS and not _is_longer(required, actual):
+        step = f"deletes records older than {required} ms: {command}"
+    else:
+        return short
+    return short._replace(remedy=Remedy.BY_HAND, step=step)
+
+
+def _is_longer(retention_ms: str, than_ms: str | None) -> bool:
+    return int(retention_ms) < 0 or 0 <= int(than_ms or -1) <= int(retention_ms)
+
+
+def _quoted(value: str) -> str:
+    return f"[{value}]" if "," in value else value

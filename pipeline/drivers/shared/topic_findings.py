@@ -1,0 +1,86 @@
+"""Looks at the topics of a cluster, and alters configs that fall short.
+
+*Source*: docs/protocols E10; `core.topic_state` decides what falls short and what may be altered.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.topics import TopicAdmin
+from stilltide.pipeline.core.topic_state import (
+    KAFKAS_OWN,
+    Shortfall,
+    TopicState,
+    alterations,
+    shortfalls,
+)
+from stilltide.schemas.topics import Replicas, TopicSpec
+
+
+class Finding(NamedTuple):
+    """What was found about one topic.
+
+    Attributes:
+        spec: what the topic should be, with replicas.
+        state: the topic as it is; None if it does not exist.
+        shortfalls: what falls short; empty for a topic that does not exist.
+    """
+
+    spec: TopicSpec
+    state: TopicState | None
+    shortfalls: tuple[Shortfall, ...] = ()
+
+    @property
+    def is_kafkas_own(self) -> bool:
+        """Whether the topic is Kafka's; Kafka creates it when it is first used."""
+        return self.spec.name in KAFKAS_OWN
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing falls short."""
+        return not self.shortfalls and (self.state is not None or self.is_kafkas_own)
+
+
+async def find(
+    admin: LogAdmin,
+    topics: TopicAdmin,
+    specs: Sequence[TopicSpec],
+    replicas: Replicas,
+    *,
+    others: Sequence[str] = (),
+) -> list[Finding]:
+    """A finding for each topic, in this order; those of `KAFKAS_OWN` come last.
+
+    Args:
+        admin: admin client of the cluster.
+        topics: admin of the replicas and configs of the same cluster's topics.
+        specs: topics with all their properties.
+        replicas: replicas that every topic should have.
+        others: names of topics of which only the replicas matter.
+
+    Raises:
+        ConnectorError: the cluster is away, or refuses an answer.
+    """
+    known = [replace(spec, replicas=replicas) for spec in specs]
+    partial = [*others, *KAFKAS_OWN]
+    names = [*(spec.name for spec in known), *partial]
+    placements, configs = await topics.placements(names), await admin.topic_configs(names)
+    known += [
+        TopicSpec(name, len(placements.get(name, ())) or 1, replicas=replicas) for name in partial
+    ]
+    found: list[Finding] = []
+    for spec in known:
+        if spec.name not in placements or spec.name not in configs:
+            found.append(Finding(spec, None))
+            continue
+        state = TopicState(placements[spec.name], configs[spec.name])
+        found.append(Finding(spec, state, tuple(shortfalls(spec, state))))
+    return found
+
+
+def planned(found: Sequence[Finding]) -> dict[str, Mapping[str, str]]:
+    """The configs that `TopicAdmin.alter_configs` may set, by topic."""
+    changes = {one.spec.name: alterations(one.shortfalls) for one in found}
+    return {topic: configs for topic, configs in changes.items() if configs}

@@ -1,0 +1,85 @@
+"""`TopicAdmin`: promises of connectors.ports.topics, on every connector."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.topics import TopicAdmin, TopicConnector
+from stilltide.schemas.topics import Broker, Placement
+from tests.contract.rig import Rig, create
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+async def topics(rig: Rig) -> AsyncIterator[TopicAdmin]:
+    """An admin of the connector under test."""
+    made = cast("TopicConnector", rig.connector).topic_admin()
+    yield made
+    await made.close()
+    await made.close()
+
+
+@pytest.fixture
+async def admin(rig: Rig) -> AsyncIterator[LogAdmin]:
+    """Shows what the brokers report."""
+    made = rig.connector.admin()
+    yield made
+    await made.close()
+
+
+async def test_brokers_have_ids(topics: TopicAdmin):
+    """The one broker of the cluster, which has no rack."""
+    assert await topics.brokers() == [Broker(1, None)]
+
+
+async def test_placements_are_by_partition(rig: Rig, topics: TopicAdmin, topic_name: str):
+    """Each partition has its replicas and those in sync; a missing topic is left out."""
+    await create(rig, topic_name, 3)
+    found = await topics.placements([topic_name, f"{topic_name}-absent"])
+    assert found == {topic_name: (Placement((1,), (1,)),) * 3}
+    assert await topics.placements([]) == {}
+
+
+async def test_a_config_is_altered_and_others_stay(
+    rig: Rig, topics: TopicAdmin, admin: LogAdmin, topic_name: str
+):
+    """Once it returns, the brokers report the new values, in each topic its own."""
+    other = f"{topic_name}-other"
+    await create(rig, topic_name, cleanup_policy="compact", segment_ms="1000")
+    await create(rig, other)
+    await topics.alter_configs({})
+    lag = {"max.compaction.lag.ms": "1200000", "segment.ms": "600000"}
+    await topics.alter_configs({topic_name: lag, other: {"cleanup.policy": "delete,compact"}})
+    found = await admin.topic_configs([topic_name, other])
+    assert {name: found[topic_name][name] for name in lag} == lag
+    assert found[topic_name]["cleanup.policy"] == "compact"
+    assert await admin.topic_overrides([topic_name, other]) == {
+        topic_name: {"cleanup.policy": "compact", **lag},
+        other: {"cleanup.policy": "delete,compact"},
+    }
+
+
+async def test_a_missing_topic_is_refused(topics: TopicAdmin, admin: LogAdmin, topic_name: str):
+    """The error names the topic, and no topic is created."""
+    with pytest.raises(FatalError, match=topic_name):
+        await topics.alter_configs({topic_name: {"segment.ms": "1000"}})
+    assert await admin.describe_topics([topic_name]) == {}
+
+
+async def test_a_cluster_that_is_away_is_retriable(rig: Rig):
+    """Every call fails within the time-out and names the address."""
+    topics = cast("TopicConnector", rig.unreachable()).topic_admin()
+    for ask in (
+        topics.brokers,
+        lambda: topics.placements(["t"]),
+        lambda: topics.alter_configs({"t": {"segment.ms": "1000"}}),
+    ):
+        with pytest.raises(RetriableError, match=rig.address):
+            async with asyncio.timeout(WAIT_S):
+                await ask()
+    await topics.close()

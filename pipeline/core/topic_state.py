@@ -2,8 +2,8 @@
 
 *Source*: docs/protocols E10; `schemas.topics`.
 
-*Invariants*: no alteration deletes a record, and none asks for more in-sync replicas than a
-partition has: every acknowledgement would stop.
+*Invariants*: no alteration deletes a record, and `min.insync.replicas` rises only once there are as
+many replicas as wanted: writes would stop as soon as one of fewer is away.
 
 Refuses: to alter `cleanup.policy` and numbers of partitions, to shorten `retention.ms`, and to
 alter Kafka's own topics.
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
     Placement,
+    Replicas,
     TopicSpec,
     same_config,
     serves,
@@ -90,7 +91,7 @@ def shortfalls(spec: TopicSpec, found: TopicState) -> list[Shortfall]:
     return [
         *_partitions(spec, found),
         *_factor(spec.replicas.factor, found),
-        *_min_insync(spec.name, spec.replicas.min_insync, found),
+        *_min_insync(spec.name, spec.replicas, found),
         *(
             _required(spec.name, name, required, found.configs.get(name))
             for name, required in spec.configs.items()
@@ -120,25 +121,33 @@ def _partitions(spec: TopicSpec, found: TopicState) -> list[Shortfall]:
 
 
 def _factor(factor: int, found: TopicState) -> list[Shortfall]:
-    least = min(len(one.replicas) for one in found.placements)
+    least = _least_replicas(found)
     if least >= factor:
         return []
     return [Shortfall(REPLICATION_FACTOR, str(factor), str(least), Remedy.REASSIGN)]
 
 
-def _min_insync(topic: str, wanted: int, found: TopicState) -> list[Shortfall]:
+def _min_insync(topic: str, wanted: Replicas, found: TopicState) -> list[Shortfall]:
+    least = wanted.min_insync
     actual = int(found.configs.get(MIN_INSYNC_REPLICAS) or 1)
-    if actual >= wanted:
+    if actual >= least:
         return []
-    short = Shortfall(MIN_INSYNC_REPLICAS, str(wanted), str(actual), Remedy.ALTER)
-    in_sync = min(len(one.in_sync) for one in found.placements)
+    short = Shortfall(MIN_INSYNC_REPLICAS, str(least), str(actual), Remedy.ALTER)
     if topic in KAFKAS_OWN:
-        step = alter_command(topic, {MIN_INSYNC_REPLICAS: str(wanted)})
-    elif in_sync < wanted:
-        step = f"raise it once {wanted} replicas are in sync: writes would stop now"
+        step = alter_command(topic, {MIN_INSYNC_REPLICAS: str(least)})
+    elif _least_replicas(found) < wanted.factor or _least_in_sync(found) < least:
+        step = f"check again once {wanted.factor} replicas are in sync: writes would stop before"
     else:
         return [short]
     return [short._replace(remedy=Remedy.BY_HAND, step=step)]
+
+
+def _least_replicas(found: TopicState) -> int:
+    return min(len(one.replicas) for one in found.placements)
+
+
+def _least_in_sync(found: TopicState) -> int:
+    return min(len(one.in_sync) for one in found.placements)
 
 
 def _required(topic: str, name: str, required: str, actual: str | None) -> Shortfall:

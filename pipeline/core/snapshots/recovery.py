@@ -8,7 +8,8 @@ which a newer end follows.
 Refuses: to take a missing part for an empty one; records that cannot be decoded.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
@@ -75,28 +76,62 @@ class Snapshot:
 class SnapshotTable:
     """The latest record of each key in a partition of txn-snapshots.
 
+    A value is decoded when it is asked for: the values that newer ones replace never are (E10).
+
     Args:
         partition: partition of txn-snapshots, for errors.
         only: data partitions to keep; None: all.
     """
 
     def __init__(self, partition: int, *, only: Collection[TopicPartition] | None = None) -> None:
-        self.star = SnapshotStar(EndOffset(0), {})
-        self.ends: dict[TopicPartition, SnapshotEnd] = {}
+        self._star = SnapshotStar(EndOffset(0), {})
+        self._ends: dict[TopicPartition, SnapshotEnd] = {}
         self._partition = partition
         self._only = only
+        self._new_star: tuple[Offset, bytes] | None = None
+        self._new_ends: dict[TopicPartition, tuple[Offset, bytes]] = {}
         self._parts: dict[TopicPartition, dict[int, bytes]] = {}
+
+    @property
+    def star(self) -> SnapshotStar:
+        """K* and the floors of data partitions without a snapshot; raises as `ends`."""
+        self._decode()
+        return self._star
+
+    @property
+    def ends(self) -> Mapping[TopicPartition, SnapshotEnd]:
+        """The end of each data partition that has one.
+
+        Raises:
+            DecodeError: the last value of a key cannot be decoded; names its place.
+        """
+        self._decode()
+        return self._ends
 
     def record_read(self, offset: Offset, key: bytes | None, value: bytes | None) -> None:
         """Takes the next record.
 
         Raises:
-            DecodeError: not a record of this topic, or one of a later version; names its place.
+            DecodeError: the key is not of this topic, or of a later version; names its place.
         """
-        try:
-            self._record_read(key, value)
-        except DecodeError as error:
-            raise error.at(TXN_SNAPSHOTS, self._partition, offset) from None
+        with self._at(offset):
+            name = decode_key(key)
+        if isinstance(name, PartKey):
+            if self._only is None or name.data in self._only:
+                parts = self._parts.setdefault(name.data, {})
+                if value is None:
+                    parts.pop(name.number, None)
+                else:
+                    parts[name.number] = value
+        elif isinstance(name, EndKey):
+            if self._only is None or name.data in self._only:
+                if value is None:
+                    self._ends.pop(name.data, None)
+                    self._new_ends.pop(name.data, None)
+                else:
+                    self._new_ends[name.data] = (offset, value)
+        elif value is not None:
+            self._new_star = (offset, value)
 
     def part_values(self, data: TopicPartition) -> Mapping[int, bytes]:
         """Values under the keys of a data partition's parts, whether or not the end names them."""
@@ -147,23 +182,25 @@ class SnapshotTable:
             aborted.prune()
         return Snapshot(end, aborted)
 
-    def _record_read(self, key: bytes | None, value: bytes | None) -> None:
-        name = decode_key(key)
-        if isinstance(name, PartKey):
-            if self._only is None or name.data in self._only:
-                parts = self._parts.setdefault(name.data, {})
-                if value is None:
-                    parts.pop(name.number, None)
-                else:
-                    parts[name.number] = value
-        elif isinstance(name, EndKey):
-            if self._only is None or name.data in self._only:
-                if value is None:
-                    self.ends.pop(name.data, None)
-                else:
-                    self.ends[name.data] = decode_end(value)
-        elif value is not None:
-            self.star = decode_star(value)
+    def _decode(self) -> None:
+        """Decodes the values read since the last call; a star of a later version stops readers."""
+        if self._new_star is not None:
+            offset, value = self._new_star
+            with self._at(offset):
+                self._star = decode_star(value)
+            self._new_star = None
+        for data, (offset, value) in self._new_ends.items():
+            with self._at(offset):
+                self._ends[data] = decode_end(value)
+        self._new_ends.clear()
+
+    @contextmanager
+    def _at(self, offset: Offset) -> Generator[None]:
+        """Names the place of a record that cannot be decoded."""
+        try:
+            yield
+        except DecodeError as error:
+            raise error.at(TXN_SNAPSHOTS, self._partition, offset) from None
 
     def _parts_from(self, data: TopicPartition, skipped: int) -> list[dict[int, list[int]]]:
         end = self.ends[data]

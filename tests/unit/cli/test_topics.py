@@ -79,7 +79,7 @@ async def test_a_missing_topic_is_named_with_the_next_step(broker: MemoryBroker)
 
 
 async def test_expected_and_actual_are_shown(broker: MemoryBroker):
-    """A topic of an earlier version with one replica: every figure, and each config that differs."""
+    """A topic of an earlier version with one replica: every figure, and each config."""
     configs = next(spec.configs for spec in SPECS if spec.name == TXN_SNAPSHOTS)
     create(broker, TopicSpec(TXN_SNAPSHOTS, 3, configs, Replicas(1, 1)), but=TXN_SNAPSHOTS)
     row = (await rows(broker))[TXN_SNAPSHOTS]
@@ -136,6 +136,7 @@ async def test_replicas_of_other_topics_and_of_kafkas_own_count(broker: MemoryBr
     """Topics that a pattern names are checked for replicas alone, and so are Kafka's own."""
     own = TopicSpec(INTERNAL[1], 50, {"cleanup.policy": "compact"}, Replicas(1, 1))
     create(broker, TopicSpec("orders", 7, replicas=Replicas(2, 1)), own)
+    broker.create_topic(TopicSpec("ordinary", 7, replicas=Replicas(3, 1)))
     broker.create_topic(TopicSpec("payments", 7, replicas=Replicas(1, 1)))
     found = await rows(broker, "ord*")
     assert "payments" not in found
@@ -146,4 +147,4 @@ async def test_replicas_of_other_topics_and_of_kafkas_own_count(broker: MemoryBr
     assert found["orders"]["expected_partitions"] == 7
     assert [it["remedy"] for it in found[INTERNAL[1]]["falls_short"]] == ["reassign", "by hand"]
     seen = await look(MemoryConnector(broker), SETTINGS, ("ord*",))
-    assert planned(seen.found) == {"orders": {MIN_INSYNC_REPLICAS: "2"}}
+    assert planned(seen.found) == {"ordinary": {MIN_INSYNC_REPLICAS: "2"}}

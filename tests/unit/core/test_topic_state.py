@@ -70,7 +70,7 @@ def test_a_topic_with_the_brokers_defaults_is_mended_by_a_command():
         "delete_retention_ms": "86400000",
         "retention_bytes": "1000000",
     }
-    found = shortfalls(spec(TXN_MARKERS), state(TXN_MARKERS, **defaults))
+    found = shortfalls(spec(TXN_MARKERS), state(TXN_MARKERS, THREE, **defaults))
     assert {it.remedy for it in found} == {Remedy.ALTER}
     assert alterations(found) == dict(spec(TXN_MARKERS).wanted)
 
@@ -100,15 +100,19 @@ def test_too_few_replicas_are_for_reassignment():
     assert (factor.what, factor.expected, factor.actual) == ("replication.factor", "3", "1")
     assert factor.remedy is Remedy.REASSIGN
     assert (in_sync.what, in_sync.remedy) == (MIN_INSYNC, Remedy.BY_HAND)
-    assert "once 2 replicas are in sync" in in_sync.step
+    assert "once 3 replicas are in sync" in in_sync.step
 
 
 def test_in_sync_replicas_are_raised_only_where_writes_go_on():
-    """Two of three in sync are enough for `min.insync.replicas` of two; one is not."""
-    for in_sync, remedy in (((1, 2), Remedy.ALTER), ((1,), Remedy.BY_HAND)):
-        found = state(TXN_LOG, Placement((1, 2, 3), in_sync), min_insync_replicas="1")
-        (one,) = shortfalls(spec(TXN_LOG), found)
-        assert one.remedy is remedy
+    """Two of three in sync are enough for `min.insync.replicas` of two; two of two are not."""
+    for placement, remedy in (
+        (Placement((1, 2, 3), (1, 2)), Remedy.ALTER),
+        (Placement((1, 2, 3), (1,)), Remedy.BY_HAND),
+        (Placement((1, 2), (1, 2)), Remedy.BY_HAND),
+    ):
+        found = state(TXN_LOG, placement, min_insync_replicas="1")
+        short = {one.what: one for one in shortfalls(spec(TXN_LOG), found)}
+        assert short[MIN_INSYNC].remedy is remedy
     assert shortfalls(spec(TXN_LOG), state(TXN_LOG, min_insync_replicas="3")) == []
 
 

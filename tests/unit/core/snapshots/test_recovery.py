@@ -183,8 +183,16 @@ def test_a_record_that_is_not_understood_is_named(
 ):
     """Never skipped silently: the error carries topic, partition and offset."""
     with pytest.raises(error) as caught:
-        read(ONE, (key, value))
+        _ = read(ONE, (key, value)).ends
     assert caught.value.place == "stilltide.txn-snapshots/5@8"
+
+
+def test_only_the_last_value_of_a_key_is_decoded():
+    """E10: what a newer value replaces costs nothing, and its damage does not matter."""
+    star = (b"*", encode_star(SnapshotStar(EndOffset(3), {})))
+    table = read(ONE, (end_key(P), b"\xff"), end(ONE), (b"*", b"\x08\x02"), star)
+    assert list(table.ends) == [P]
+    assert read(ONE, (end_key(P), b"\xff"), (end_key(P), None)).ends == {}
 
 
 def test_a_part_of_a_later_version_is_refused():

@@ -1,4 +1,4 @@
-"""The directory of one local broker: its lock, ports, properties and log.
+"""The directories of local brokers and clusters: lock, ports, properties and log.
 
 *Invariants*: at most one broker runs on a directory, because the broker process keeps the lock file
 open and locked for as long as it lives; once chosen, the ports of a directory stay.
@@ -9,27 +9,33 @@ import fcntl
 import json
 import os
 import secrets
-import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from stilltide.connectors.local.errors import BrokerStartError, DataDirInUseError, PortTakenError
+from stilltide.connectors.local.addresses import (
+    BrokerRecord,
+    Listener,
+    free_port,
+    is_free,
+    require_free,
+)
+from stilltide.connectors.local.errors import (
+    BrokerCountError,
+    BrokerStartError,
+    DataDirInUseError,
+)
 from stilltide.connectors.local.jars import broker_jars
 from stilltide.connectors.local.java import find_java
-from stilltide.schemas.topics import ENTRY_BYTES_MAX
-
-HOST = "127.0.0.1"
-PORT_MIN, PORT_MAX = 20_000, 32_767
-"""Range of chosen ports, below those that systems give to outgoing connections."""
+from stilltide.connectors.local.properties import server_properties
 
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM flags: start in 2.5 s instead of 3.3 s, less memory, but fewer requests per second."""
 
 _LINES_SHOWN = 15
-_PORT_TRIES = 50
 _FORMAT_TIMEOUT_S = 60
 
 _LOG4J = """\
@@ -43,48 +49,20 @@ appender.out.layout.pattern = %d %p %c{1}: %m%n
 
 
 @dataclass(frozen=True)
-class BrokerRecord:
-    """The file `cluster.json` of a broker's directory.
-
-    `pid` is the process id of the broker that holds the directory, 0 while there is none or it is
-    just starting.
-    """
-
-    name: str
-    port: int
-    controller_port: int
-    cluster_id: str
-    formatted: bool = False
-    pid: int = 0
-
-    @property
-    def bootstrap(self) -> str:
-        """Address for clients."""
-        return f"{HOST}:{self.port}"
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A listener of a broker in addition to its plain one.
+class BrokerOptions:
+    """How the brokers of a cluster are started.
 
     Attributes:
-        name: name of the listener in capitals, such as `TLS`.
-        protocol: Kafka's security protocol, such as `SASL_SSL`.
-        port: port on HOST, chosen by the caller.
-        properties: properties of the listener, without the prefix that names it.
-        scram_users: passwords by user, for SCRAM-SHA-256; stored when the storage is formatted.
+        heap: the JVM's heap, such as `256m`.
+        jvm_flags: further JVM options.
+        listeners: listeners in addition to the plain one.
+        properties: broker properties that are added, and take the place of those of the same name.
     """
 
-    name: str
-    protocol: str
-    port: int
+    heap: str = "256m"
+    jvm_flags: tuple[str, ...] = ()
+    listeners: Sequence[Listener] = ()
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
-    scram_users: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def bootstrap(self) -> str:
-        """Address for clients."""
-        return f"{HOST}:{self.port}"
 
 
 class Launch(NamedTuple):
@@ -102,7 +80,7 @@ class BrokerDir:
         self.path = path.resolve()
         self.log_path = self.path / "broker.log"
         self._record_path = self.path / "cluster.json"
-        self._lock_path = self.path / "lock"
+        self.lock_path = self.path / "lock"
 
     def hold(self) -> int:
         """Locks the directory; returns the descriptor that the broker must inherit.
@@ -111,28 +89,29 @@ class BrokerDir:
             DataDirInUseError: a broker holds the directory.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             record = self.read_record()
-            user = f"cluster {record.name} at {record.bootstrap}" if record else "a broker"
+            user = f"{record.title} at {record.bootstrap}" if record else "a broker"
             raise DataDirInUseError(
                 f"data directory {self.path} is in use by {user}",
                 hint="use that cluster, stop it (stilltide local down), "
                 "or name another data directory",
             ) from None
         # The last broker is gone: the system may give its process id to another process.
+        os.ftruncate(descriptor, 0)
         if record := self.read_record():
             self.write_record(replace(record, pid=0))
         return descriptor
 
     def is_held(self) -> bool:
         """Whether a broker runs on the directory."""
-        if not self._lock_path.exists():
+        if not self.lock_path.exists():
             return False
-        with self._lock_path.open() as file:
+        with self.lock_path.open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -146,45 +125,56 @@ class BrokerDir:
         except FileNotFoundError:
             return None
 
+    def holder(self) -> int:
+        """Process id of the broker that holds the directory, 0 while it is just starting.
+
+        A detached broker writes its process id into the lock file before its starter writes the id
+        into the record.
+        """
+        record = self.read_record()
+        return (record.pid if record else 0) or int(self.lock_path.read_text() or 0)
+
     def write_record(self, record: BrokerRecord) -> None:
         """Stores `record` by an atomic rename."""
         fresh = self._record_path.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(record), indent=2) + "\n")
+        values = asdict(record)
+        if record.brokers == 1:
+            # The file of a cluster of one broker is as it was before there were others.
+            del values["node_id"], values["brokers"]
+        fresh.write_text(json.dumps(values, indent=2) + "\n")
         fresh.replace(self._record_path)
 
     def prepare(
-        self,
-        name: str,
-        *,
-        port: int | None,
-        heap: str,
-        jvm_flags: tuple[str, ...],
-        listeners: Sequence[Listener] = (),
+        self, record: BrokerRecord, voters: Mapping[int, int], options: BrokerOptions
     ) -> Launch:
         """Makes the directory ready for a broker; the caller holds the directory.
 
         Args:
-            name: the cluster's name.
-            port: port for clients; None for the directory's former port, or a free one.
-            heap: the JVM's heap, such as `256m`.
-            jvm_flags: further JVM options.
-            listeners: listeners in addition to the plain one.
+            record: the broker, with the ports that it shall have; stored.
+            voters: port of each controller of the cluster by node id.
+            options: how the broker is started.
 
         Raises:
-            PortTakenError: a given or remembered port is in use.
             BrokerStartError: the storage could not be formatted.
             JavaMissingError, JarsError: as `find_java` and `broker_jars`.
         """
         java, jars = find_java().path, broker_jars()
-        record = self._choose_ports(name, port)
         self.write_record(record)
         properties, log4j = self.path / "server.properties", self.path / "log4j2.properties"
-        properties.write_text(server_properties(record, self.path / "kafka", listeners))
+        properties.write_text(
+            server_properties(
+                record,
+                self.path / "kafka",
+                voters=voters,
+                listeners=options.listeners,
+                more=options.properties,
+            )
+        )
         log4j.write_text(_LOG4J)
         java_on_kafka = [
             str(java),
-            *jvm_flags,
-            f"-Xmx{heap}",
+            *options.jvm_flags,
+            f"-Xmx{options.heap}",
             f"-Dlog4j2.configurationFile=file:{log4j}",
             "-cp",
             os.pathsep.join(str(jar) for jar in jars),
@@ -193,7 +183,7 @@ class BrokerDir:
             storage_tool = ["kafka.tools.StorageTool", "format", "-g", "-t", record.cluster_id]
             users = [
                 argument
-                for listener in listeners
+                for listener in options.listeners
                 for user, password in listener.scram_users.items()
                 for argument in ("-S", f"SCRAM-SHA-256=[name={user},password={password}]")
             ]
@@ -201,6 +191,19 @@ class BrokerDir:
             record = replace(record, formatted=True)
             self.write_record(record)
         return Launch(record, [*java_on_kafka, "kafka.Kafka", str(properties)], self.log_path)
+
+    def leader_seen(self) -> tuple[int, int] | None:
+        """Epoch and node id of the controller that this broker knew last; None if it knew none.
+
+        Kafka keeps both in the file `quorum-state` of the metadata log.
+        """
+        path = self.path / "kafka" / "__cluster_metadata-0" / "quorum-state"
+        try:
+            state = json.loads(path.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):  # not there yet, or just being written
+            return None
+        epoch, leader = int(state["leaderEpoch"]), int(state["leaderId"])
+        return (epoch, leader) if leader > 0 else None
 
     @property
     def log_size(self) -> int:
@@ -216,19 +219,6 @@ class BrokerDir:
         except FileNotFoundError:
             return ""
         return "\n".join([line for line in lines if not line.startswith("\tat ")][-_LINES_SHOWN:])
-
-    def _choose_ports(self, name: str, port: int | None) -> BrokerRecord:
-        known = self.read_record()
-        if known is None:
-            port = port or free_port()
-            require_free(port)
-            return BrokerRecord(name, port, free_port(other_than=port), _new_cluster_id())
-        port = port or known.port
-        require_free(port)
-        controller = known.controller_port
-        if controller == port or not is_free(controller):
-            controller = free_port(other_than=port)
-        return replace(known, name=name, port=port, controller_port=controller)
 
     def _format(self, command: list[str]) -> None:
         with self.log_path.open("ab") as log:
@@ -249,84 +239,124 @@ class BrokerDir:
             )
 
 
-def server_properties(
-    record: BrokerRecord, log_dir: Path, listeners: Sequence[Listener] = ()
-) -> str:
-    """The text of `server.properties` for development: one node is broker and controller."""
-    plain, control = f"{HOST}:{record.port}", f"{HOST}:{record.controller_port}"
-    more = "".join(f",{each.name}://{each.bootstrap}" for each in listeners)
-    properties = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{control}",
-        "listeners": f"PLAINTEXT://{plain},CONTROLLER://{control}{more}",
-        "advertised.listeners": f"PLAINTEXT://{plain}{more}",
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
-        + "".join(f",{each.name}:{each.protocol}" for each in listeners),
-        "log.dirs": str(log_dir),
-        "auto.create.topics.enable": "false",
-        # One node: every internal topic with one replica, and few partitions to start fast.
-        "offsets.topic.replication.factor": "1",
-        "offsets.topic.num.partitions": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        # Short waits, so that tests and demos see a dead worker or transaction soon.
-        "group.initial.rebalance.delay.ms": "0",
-        "group.min.session.timeout.ms": "1000",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-        # A killed broker may register again only when its last session has ended (default 9 s).
-        "broker.session.timeout.ms": "2000",
-        "broker.heartbeat.interval.ms": "500",
-        # Log entries hold up to 4 MiB of records.
-        "message.max.bytes": str(ENTRY_BYTES_MAX),
-        "replica.fetch.max.bytes": str(ENTRY_BYTES_MAX),
-        # The default buffer, 128 MiB, does not fit a small heap.
-        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
-        "log.cleaner.backoff.ms": "200",
-        "log.initial.task.delay.ms": "500",
-    }
-    for each in listeners:
-        prefix = f"listener.name.{each.name.lower()}"
-        properties |= {f"{prefix}.{key}": value for key, value in each.properties.items()}
-    return "".join(f"{key}={value}\n" for key, value in properties.items())
+class ClusterDir:
+    """The data directory of a cluster.
 
+    One broker has the directory itself; several have a directory each below: `broker-1`, ...
+    """
 
-def is_free(port: int) -> bool:
-    """Whether a server can listen on `port` now."""
-    with socket.socket() as probe:
-        # As Java's server sockets: connections in TIME_WAIT do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
+    def __init__(self, path: Path, brokers: int | None = None) -> None:
+        """Creates no file.
 
-
-def require_free(port: int) -> None:
-    """Raises `PortTakenError` unless a server can listen on `port` now."""
-    if not is_free(port):
-        raise PortTakenError(
-            f"port {port} is taken: another process listens on {HOST}:{port}",
-            hint="stop that process or choose another port (stilltide local up --port N)",
+        Args:
+            path: the directory.
+            brokers: number of brokers; by default as many as `path` has, and 1 where it has none.
+        """
+        self.path = path.resolve()
+        self.brokers = brokers or self.known or 1
+        self.nodes = (
+            {1: BrokerDir(self.path)}
+            if self.brokers == 1
+            else {n: BrokerDir(self.path / f"broker-{n}") for n in range(1, self.brokers + 1)}
         )
 
+    @property
+    def known(self) -> int | None:
+        """Number of brokers that the directory was made for, None before the first start."""
+        directories = [self.path, *sorted(self.path.glob("broker-*"))]
+        records = [BrokerDir(each).read_record() for each in directories]
+        return next((record.brokers for record in records if record), None)
 
-def free_port(*, other_than: int = 0) -> int:
-    """A port that is free now and that other programs rarely use."""
-    for _ in range(_PORT_TRIES):
-        port = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN + 1)
-        if port != other_than and is_free(port):
-            return port
-    raise PortTakenError(
-        f"{_PORT_TRIES} ports tried between {PORT_MIN} and {PORT_MAX} are all taken",
-        hint="choose a free port (stilltide local up --port N)",
-    )
+    @property
+    def bootstrap(self) -> str | None:
+        """Addresses for clients, joined by commas; None before the first start."""
+        records = [each.read_record() for each in self.nodes.values()]
+        return ",".join(record.bootstrap for record in records if record) or None
+
+    def controller(self, among: Collection[int]) -> int | None:
+        """The active controller if it is one `among` these nodes, None while none is known."""
+        seen = [view for each in self.nodes.values() if (view := each.leader_seen())]
+        _, leader = max(seen, default=(0, 0))
+        return leader if leader in among else None
+
+    def prepare(
+        self, name: str, starting: Sequence[int], options: BrokerOptions, port: int | None = None
+    ) -> dict[int, Launch]:
+        """Makes brokers ready to be started, all at once; the caller holds their directories.
+
+        Args:
+            name: the cluster's name.
+            starting: ids of the brokers.
+            options: how the brokers are started.
+            port: port of broker 1 for clients, the others have the next ones; None for the former
+                ports, or free ones.
+
+        Raises:
+            BrokerCountError: the directory is that of a cluster of another number of brokers.
+            PortTakenError: a given or remembered port is in use.
+            BrokerStartError, JavaMissingError, JarsError: as `BrokerDir.prepare`.
+        """
+        self.require_count()
+        # Once and before any file is written, not in each thread.
+        find_java()
+        broker_jars()
+        records = self._choose_ports(name, starting, port)
+        voters = {node: record.controller_port for node, record in records.items()}
+        with ThreadPoolExecutor(len(starting)) as threads:
+            launches = threads.map(
+                lambda node: self.nodes[node].prepare(records[node], voters, options), starting
+            )
+            return dict(zip(starting, launches, strict=True))
+
+    def require_count(self) -> None:
+        """Raises `BrokerCountError` if the directory is that of another number of brokers."""
+        if (known := self.known) not in (None, self.brokers):
+            raise BrokerCountError(
+                f"the cluster in {self.path} has {_counted(known)}, not {self.brokers}",
+                hint=f"start it as it is (--brokers {known}), name another data directory, or "
+                "delete its data: stilltide local down --wipe",
+            )
+
+    def _choose_ports(
+        self, name: str, starting: Collection[int], port: int | None
+    ) -> dict[int, BrokerRecord]:
+        """The records of all brokers; those of brokers that never ran are stored, too."""
+        known = {
+            node: record for node, each in self.nodes.items() if (record := each.read_record())
+        }
+        taken = {it for record in known.values() for it in (record.port, record.controller_port)}
+        cluster_id = next((it.cluster_id for it in known.values()), None) or _new_cluster_id()
+        for node, directory in self.nodes.items():
+            own = None if port is None else port + node - 1
+            record = known.get(node)
+            if record is None:
+                own = own or free_port(other_than=taken)
+                taken.add(own)
+                control = free_port(other_than=taken)
+                taken.add(control)
+                known[node] = BrokerRecord(
+                    name, own, control, cluster_id, node_id=node, brokers=self.brokers
+                )
+            elif node in starting:
+                known[node] = self._again(replace(record, name=name, port=own or record.port))
+            if node in starting:
+                require_free(known[node].port)
+            elif record is None:
+                directory.path.mkdir(parents=True, exist_ok=True)
+                directory.write_record(known[node])
+        return known
+
+    def _again(self, record: BrokerRecord) -> BrokerRecord:
+        if self.brokers > 1:
+            # The other brokers may run, and know the controller's port.
+            require_free(record.controller_port)
+        elif record.controller_port == record.port or not is_free(record.controller_port):
+            return replace(record, controller_port=free_port(other_than={record.port}))
+        return record
+
+
+def _counted(brokers: int | None) -> str:
+    return "1 broker" if brokers == 1 else f"{brokers} brokers"
 
 
 def _new_cluster_id() -> str:

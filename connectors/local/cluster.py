@@ -1,35 +1,40 @@
-"""A real Kafka cluster of one node that runs as long as its owner, an object of this process.
+"""A real Kafka cluster that runs as long as its owner, an object of this process.
 
-*Invariants*: the broker dies with the owner's process, even if that is killed by SIGKILL
-(`watchdog`); started again on the same directory it has the same data and address.
+One broker or several; each is a controller of the cluster, too (KRaft's combined mode).
 
-Refuses a directory that another broker holds, and a port that is taken.
+*Invariants*: the brokers die with the owner's process, even if that is killed by SIGKILL
+(`watchdog`); started again on the same directory they have the same data and addresses.
+
+Refuses a directory that another broker holds or that has another number of brokers, and a port that
+is taken.
 """
 
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
-from stilltide.connectors.local import watchdog
-from stilltide.connectors.local.broker import FAST_START, BrokerDir, Launch, Listener
+from stilltide.connectors.local.addresses import Listener
+from stilltide.connectors.local.broker import FAST_START, BrokerOptions, ClusterDir
 from stilltide.connectors.local.errors import BrokerDownError
-from stilltide.connectors.local.readiness import START_TIMEOUT_S, STOP_TIMEOUT_S, await_ready
+from stilltide.connectors.local.process import LocalBroker, end_all, start_all
+from stilltide.connectors.local.properties import REPLICAS_MAX
+from stilltide.connectors.local.readiness import POLL_S, ensure_offsets_topic
+
+CONTROLLER_TIMEOUT_S = 60.0
+"""Time-out of `LocalCluster.controller`; an election takes some 3 s on an idle machine."""
 
 
 class LocalCluster:
-    """One broker as a child process; a context manager that starts and stops it.
+    """Brokers as child processes; a context manager that starts and stops them.
 
     An instance is for one thread at a time.
 
     Attributes:
         name: the cluster's name, such as `a`.
-        log_path: the broker's log, of all its starts.
+        brokers: the brokers by node id, from 1.
     """
 
     def __init__(
@@ -37,104 +42,125 @@ class LocalCluster:
         name: str,
         data_dir: Path,
         *,
+        brokers: int = 1,
         port: int | None = None,
         heap: str = "256m",
         fast_start: bool = False,
         listeners: Sequence[Listener] = (),
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         """Makes a cluster that is not started; creates no file.
 
         Args:
             name: the cluster's name.
-            data_dir: directory of data, log and ports; `start` makes it if it is missing.
-            port: port for clients; by default the directory's former port, or a free one.
-            heap: the JVM's heap.
+            data_dir: directory of data, logs and ports; `start` makes it if it is missing.
+            brokers: number of brokers. With several, Kafka's internal topics have three replicas
+                and two in sync as far as there are brokers; other topics have Kafka's defaults.
+            port: port of broker 1 for clients, the others have the next ones; by default the
+                directory's former ports, or free ones.
+            heap: the heap of each JVM.
             fast_start: whether to start faster, at the cost of requests per second.
-            listeners: listeners with TLS or SASL, in addition to the plain one.
+            listeners: listeners with TLS or SASL, in addition to the plain one; of one broker only.
+            properties: broker properties that are added, and take the place of those of the same
+                name, such as `default.replication.factor`.
         """
+        assert brokers == 1 or not listeners, "further listeners are for a cluster of one broker"
         self.name = name
-        self._dir = BrokerDir(data_dir)
-        self.log_path = self._dir.log_path
-        self._port = port
-        self._heap = heap
-        self._listeners = listeners
-        self._jvm_flags = FAST_START if fast_start else ()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+        self._dir = ClusterDir(data_dir, brokers)
+        options = BrokerOptions(
+            heap=heap,
+            jvm_flags=FAST_START if fast_start else (),
+            listeners=listeners,
+            properties=properties or {},
+        )
+        self.brokers = {
+            node: LocalBroker(self._dir, node, name, options, port) for node in self._dir.nodes
+        }
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` for clients; available from the first start on."""
-        record = self._dir.read_record()
-        if record is None:
-            raise BrokerDownError(f"cluster {self.name} was never started", hint="call start()")
-        return record.bootstrap
+        """`host:port` of every broker, joined by commas; available from the first start on.
+
+        Raises:
+            BrokerDownError: the cluster was never started.
+        """
+        return ",".join(each.bootstrap for each in self.brokers.values())
+
+    @property
+    def log_path(self) -> Path:
+        """The log of broker 1, of all its starts."""
+        return self.brokers[1].log_path
 
     @property
     def pid(self) -> int:
-        """Process id of the JVM.
+        """Process id of the JVM of broker 1; `brokers` has those of the others.
 
         Raises:
             BrokerDownError: the broker does not run.
         """
-        self._running()
-        return self._pid
+        return self.brokers[1].pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the JVM runs; a paused JVM counts as running."""
-        return self._process is not None and self._process.poll() is None
+        """Whether the JVMs of all brokers run; a paused JVM counts as running."""
+        return all(each.is_running for each in self.brokers.values())
 
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Starts the broker and returns when it answers; does nothing if it runs already.
+    def broker(self, node_id: int) -> LocalBroker:
+        """The broker with this node id, from 1."""
+        return self.brokers[node_id]
+
+    def controller(self, timeout_s: float = CONTROLLER_TIMEOUT_S) -> int:
+        """Node id of the active controller; waits for an election that is under way.
+
+        A broker that is down or paused is not the active controller.
 
         Raises:
-            JavaMissingError, JarsError, PortTakenError, DataDirInUseError: as in `errors`.
-            BrokerStartError: the broker ended or gave no answer in time; quotes its log.
+            BrokerDownError: there was no active controller until the time-out.
         """
-        if self.is_running:
-            return
-        self._release()
-        held = self._dir.hold()
-        try:
-            launch = self._dir.prepare(
-                self.name,
-                port=self._port,
-                heap=self._heap,
-                jvm_flags=self._jvm_flags,
-                listeners=self._listeners,
-            )
-            log_begin = self._dir.log_size
-            self._process = _spawn(launch, held)
-        finally:
-            os.close(held)
-        try:
-            self._pid = int(_pipe(self._process.stdout).readline() or 0)
-            self._dir.write_record(replace(launch.record, pid=self._pid))
-            await_ready(self._dir, self._process.poll, log_begin=log_begin, timeout_s=timeout_s)
-        except BaseException:
-            self._end(signal.SIGKILL)
-            raise
+        deadline = time.monotonic() + timeout_s
+        while True:
+            alive = [n for n, it in self.brokers.items() if it.is_running and not it.is_paused]
+            if node := self._dir.controller(alive):
+                return node
+            if time.monotonic() > deadline:
+                raise BrokerDownError(
+                    f"cluster {self.name} had no active controller within {timeout_s:g} s",
+                    detail=f"brokers that run: {', '.join(map(str, alive)) or 'none'}",
+                    hint="more than half of the brokers must run",
+                )
+            time.sleep(POLL_S)
+
+    def start(self, timeout_s: float | None = None) -> None:
+        """Starts the brokers that do not run, and returns when they answer with all brokers.
+
+        The time-out is 60 s for each of them by default.
+
+        Raises:
+            JavaMissingError, JarsError, PortTakenError, DataDirInUseError, BrokerCountError: as in
+                `errors`.
+            BrokerStartError: a broker ended or gave no answer in time; quotes its log.
+        """
+        start_all(list(self.brokers.values()), nodes=list(self.brokers), timeout_s=timeout_s)
+        if len(self.brokers) >= REPLICAS_MAX:
+            ensure_offsets_topic(self.bootstrap)
 
     def stop(self) -> None:
-        """Shuts the broker down by SIGTERM, after 20 s by SIGKILL. Safe when it is down."""
-        if self.is_running:
-            self._send(signal.SIGCONT)
-        self._end(signal.SIGTERM)
+        """Shuts the brokers down by SIGTERM, after 20 s by SIGKILL. Safe when they are down."""
+        end_all(list(self.brokers.values()), signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills the JVM with SIGKILL and returns when it is gone. Safe when it is down."""
-        self._end(signal.SIGKILL)
+        """Kills the JVMs with SIGKILL and returns when they are gone. Safe when they are down."""
+        end_all(list(self.brokers.values()), signal.SIGKILL)
 
     def pause(self) -> None:
-        """Freezes the JVM (SIGSTOP): connections stay open, nothing answers."""
-        self._running()
-        self._send(signal.SIGSTOP)
+        """Freezes the JVMs (SIGSTOP): connections stay open, nothing answers."""
+        for each in self.brokers.values():
+            each.pause()
 
     def resume(self) -> None:
-        """Continues a frozen JVM (SIGCONT)."""
-        self._running()
-        self._send(signal.SIGCONT)
+        """Continues frozen JVMs (SIGCONT)."""
+        for each in self.brokers.values():
+            each.resume()
 
     def __enter__(self) -> Self:
         self.start()
@@ -147,55 +173,3 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-    def _running(self) -> None:
-        if not self.is_running:
-            raise BrokerDownError(
-                f"the broker of cluster {self.name} does not run",
-                hint=f"start the broker; its log is {self.log_path}",
-            )
-
-    def _send(self, number: signal.Signals) -> None:
-        """Sends a signal to the JVM through the watchdog, and waits for it; the JVM may be gone."""
-        assert self._process is not None
-        try:
-            _pipe(self._process.stdin).write(bytes([number]))
-        except BrokenPipeError:
-            return
-        _pipe(self._process.stdout).read(1)
-
-    def _end(self, number: signal.Signals) -> None:
-        if self.is_running:
-            assert self._process is not None
-            self._send(number)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._send(signal.SIGKILL)
-                self._process.wait()
-        self._release()
-
-    def _release(self) -> None:
-        if self._process is not None:
-            _pipe(self._process.stdin).close()
-            _pipe(self._process.stdout).close()
-        self._process = None
-
-
-def _spawn(launch: Launch, held: int) -> "subprocess.Popen[bytes]":
-    with launch.log_path.open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - arguments are ours
-            [sys.executable, "-I", "-S", str(watchdog.__file__), *launch.command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            bufsize=0,
-            pass_fds=(held,),
-            # Its own session, so that Ctrl-C reaches only the owner, which shuts the broker down.
-            start_new_session=True,
-        )
-
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None
-    return stream

@@ -25,3 +25,7 @@ class BrokerStartError(FatalError):
 
 class BrokerDownError(FatalError):
     """The operation needs a running broker."""
+
+
+class BrokerCountError(FatalError):
+    """The data directory is that of a cluster with another number of brokers."""

@@ -1,60 +1,124 @@
-"""Waits until a started broker is ready: until it answers a metadata request."""
+"""Waits until started brokers are ready: until they answer a metadata request."""
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
-from stilltide.connectors.local.broker import HOST, BrokerDir, BrokerRecord
+from stilltide.connectors.local.addresses import HOST, BrokerRecord
+from stilltide.connectors.local.broker import BrokerDir
 from stilltide.connectors.local.errors import BrokerStartError
+from stilltide.connectors.local.properties import INTERNAL_PARTITIONS, REPLICAS_MAX
 
 START_TIMEOUT_S = 60.0
+"""Time-out of the start, for each broker that is started at once: they share the processors."""
+
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.02
 _METADATA_TIMEOUT_S = 2.0
+_CREATION_TIMEOUT_S = 30.0
+_OFFSETS_TOPIC = "__consumer_offsets"
 
 
-def await_ready(
-    directory: BrokerDir,
-    poll: Callable[[], int | None],
-    *,
-    log_begin: int,
-    timeout_s: float = START_TIMEOUT_S,
-) -> None:
-    """Returns when the broker of `directory` answers a metadata request with its own cluster id.
+class StartedBroker(NamedTuple):
+    """A broker that was started.
 
-    Args:
+    Attributes:
         directory: the broker's directory, which has a record.
         poll: function that returns the exit code of the broker, None while it runs.
         log_begin: size of the log before the start, in bytes.
-        timeout_s: time-out of the start.
+    """
+
+    directory: BrokerDir
+    poll: Callable[[], int | None]
+    log_begin: int
+
+    @property
+    def record(self) -> BrokerRecord:
+        """The record of the directory."""
+        record = self.directory.read_record()
+        assert record is not None
+        return record
+
+    def error(self, what: str) -> BrokerStartError:
+        """An error that quotes the broker's log."""
+        return BrokerStartError(
+            what,
+            detail=self.directory.last_lines(self.log_begin),
+            hint=f"the full log is {self.directory.log_path}",
+        )
+
+
+def await_ready(
+    started: Sequence[StartedBroker],
+    *,
+    nodes: Collection[int] | None = None,
+    timeout_s: float | None = None,
+) -> None:
+    """Returns when each broker answers a metadata request with its own cluster id and all `nodes`.
+
+    Args:
+        started: the brokers.
+        nodes: ids of the brokers that the metadata must show; by default those of `started`.
+        timeout_s: time-out of the start of all; by default 60 s for each of them.
 
     Raises:
-        BrokerStartError: the broker ended or gave no answer in time; quotes its log.
+        BrokerStartError: a broker ended or gave no answer in time; quotes its log.
     """
-    record = directory.read_record()
-    assert record is not None
+    nodes = nodes or [each.record.node_id for each in started]
+    if timeout_s is None:
+        timeout_s = START_TIMEOUT_S * len(started)
     deadline = time.monotonic() + timeout_s
-    while (code := poll()) is None:
-        if _answers(record):
+    waiting = list(started)
+    while True:
+        for each in started:
+            if (code := each.poll()) is not None:
+                broker = each.record.title if each.record.brokers > 1 else _only(each.record)
+                raise each.error(f"{broker} ended with code {code} while it started")
+        waiting = [each for each in waiting if not _answers(each.record, nodes)]
+        if not waiting:
             return
         if time.monotonic() > deadline:
-            raise BrokerStartError(
-                f"cluster {record.name} gave no answer within {timeout_s:g} s",
-                detail=directory.last_lines(log_begin),
-                hint=f"the full log is {directory.log_path}",
-            )
+            late = waiting[0]
+            raise late.error(f"{late.record.title} gave no answer within {timeout_s:g} s")
         time.sleep(POLL_S)
-    raise BrokerStartError(
-        f"the broker of cluster {record.name} ended with code {code} while it started",
-        detail=directory.last_lines(log_begin),
-        hint=f"the full log is {directory.log_path}",
+
+
+def ensure_offsets_topic(bootstrap: str) -> None:
+    """Creates the topic of committed offsets, which acknowledges with two of three in sync.
+
+    Kafka has no broker property for that number: the topic that a broker creates has the default of
+    all topics. Does nothing if the topic exists.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    topic = NewTopic(
+        _OFFSETS_TOPIC,
+        INTERNAL_PARTITIONS,
+        REPLICAS_MAX,
+        config={
+            "min.insync.replicas": "2",
+            # As the broker creates the topic.
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(100 * 1024 * 1024),
+        },
     )
+    try:
+        admin.create_topics([topic])[_OFFSETS_TOPIC].result(_CREATION_TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
 
 
-def _answers(record: BrokerRecord) -> bool:
+def _only(record: BrokerRecord) -> str:
+    return f"the broker of cluster {record.name}"
+
+
+def _answers(record: BrokerRecord, nodes: Collection[int]) -> bool:
     # While nothing listens, librdkafka logs errors and backs off, so try a plain connection first.
     try:
         socket.create_connection((HOST, record.port), timeout=_METADATA_TIMEOUT_S).close()
@@ -65,4 +129,4 @@ def _answers(record: BrokerRecord) -> bool:
         metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
     except KafkaException:
         return False
-    return bool(metadata.brokers) and metadata.cluster_id == record.cluster_id
+    return set(nodes) <= set(metadata.brokers) and metadata.cluster_id == record.cluster_id

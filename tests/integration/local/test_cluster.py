@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from stilltide.connectors.local.broker import HOST
+from stilltide.connectors.local.addresses import HOST
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.local.errors import (
     BrokerDownError,

@@ -15,7 +15,7 @@ from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from stilltide.connectors.local.broker import free_port
+from stilltide.connectors.local.addresses import free_port
 
 ROOT = Path(__file__).parents[3]
 KAFKA_IMAGE = "apache/kafka:4.3.1"

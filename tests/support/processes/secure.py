@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from stilltide.connectors.local.broker import HOST, Listener, free_port
+from stilltide.connectors.local.addresses import HOST, Listener, free_port
 from stilltide.connectors.local.java import find_java
 
 USER = "stilltide"

@@ -7,9 +7,12 @@ JOBS ?= 3
 SEED ?= 1
 ROUNDS ?= 2
 TOUR_S ?= 0
+VERSIONS ?= 3.9 4.0 4.3
+TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/worker/test_subscription.py \
+	tests/integration/groups tests/integration/audits/test_audit_run.py tests/integration/local/test_several_brokers.py
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test images test-containers check format bench chaos lock figures metrics protos clean
+.PHONY: help setup demo test test-versions images test-containers check format bench chaos lock figures metrics protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +35,12 @@ test: check ## Run every check and test, also those with a real broker and Spark
 	@if [ -n "$(ARGS)" ]; then :; \
 	elif timeout 10 docker version >/dev/null 2>&1; then $(MAKE) --no-print-directory test-containers; \
 	else echo "no Docker engine answers: tests/containers did not run"; fi
+
+test-versions: setup ## Test on each supported version of Kafka (VERSIONS="3.9 4.0" ARGS="-k audit").
+	@for version in $(VERSIONS); do \
+	  echo "Kafka $$version:" && \
+	  STILLTIDE_KAFKA_VERSION=$$version $(BIN)/pytest --numprocesses=$(JOBS) $(TESTS_OF_VERSIONS) $(ARGS) || exit 1; \
+	done
 
 images: ## Build the images stilltide (worker) and stilltide:spark.
 	docker build --quiet --tag stilltide .

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from stilltide.connectors.local.errors import PortTakenError
+from stilltide.connectors.local.jars import PINNED_VERSION
 
 HOST = "127.0.0.1"
 PORT_MIN, PORT_MAX = 20_000, 32_767
@@ -28,6 +29,7 @@ class BrokerRecord:
             starting.
         node_id: Kafka's id of the broker, from 1.
         brokers: number of brokers of the cluster.
+        kafka_version: release line of Kafka that used the directory last.
     """
 
     name: str
@@ -38,6 +40,7 @@ class BrokerRecord:
     pid: int = 0
     node_id: int = 1
     brokers: int = 1
+    kafka_version: str = PINNED_VERSION
 
     @property
     def bootstrap(self) -> str:

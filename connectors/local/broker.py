@@ -27,13 +27,22 @@ from stilltide.connectors.local.errors import (
     BrokerCountError,
     BrokerStartError,
     DataDirInUseError,
+    KafkaVersionError,
 )
-from stilltide.connectors.local.jars import broker_jars
+from stilltide.connectors.local.jars import (
+    KAFKA_VERSIONS,
+    PINNED_VERSION,
+    broker_jars,
+    kafka_version,
+)
 from stilltide.connectors.local.java import find_java
 from stilltide.connectors.local.properties import server_properties
 
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM flags: start in 2.5 s instead of 3.3 s, less memory, but fewer requests per second."""
+
+_UNSAID = {"node_id": 1, "brokers": 1, "kafka_version": PINNED_VERSION}
+"""Values that a record's file leaves out: the file of one broker, as it always was."""
 
 _LINES_SHOWN = 15
 _FORMAT_TIMEOUT_S = 60
@@ -57,12 +66,15 @@ class BrokerOptions:
         jvm_flags: further JVM options.
         listeners: listeners in addition to the plain one.
         properties: broker properties that are added, and take the place of those of the same name.
+        kafka_version: release line of Kafka; None for the one that STILLTIDE_KAFKA_VERSION names,
+            else the one that used the directory last, else the pinned one.
     """
 
     heap: str = "256m"
     jvm_flags: tuple[str, ...] = ()
     listeners: Sequence[Listener] = ()
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
+    kafka_version: str | None = None
 
 
 class Launch(NamedTuple):
@@ -137,10 +149,7 @@ class BrokerDir:
     def write_record(self, record: BrokerRecord) -> None:
         """Stores `record` by an atomic rename."""
         fresh = self._record_path.with_suffix(".new")
-        values = asdict(record)
-        if record.brokers == 1:
-            # The file of a cluster of one broker is as it was before there were others.
-            del values["node_id"], values["brokers"]
+        values = {key: it for key, it in asdict(record).items() if _UNSAID.get(key) != it}
         fresh.write_text(json.dumps(values, indent=2) + "\n")
         fresh.replace(self._record_path)
 
@@ -158,7 +167,7 @@ class BrokerDir:
             BrokerStartError: the storage could not be formatted.
             JavaMissingError, JarsError: as `find_java` and `broker_jars`.
         """
-        java, jars = find_java().path, broker_jars()
+        java, jars = find_java().path, broker_jars(record.kafka_version)
         self.write_record(record)
         properties, log4j = self.path / "server.properties", self.path / "log4j2.properties"
         properties.write_text(
@@ -293,14 +302,17 @@ class ClusterDir:
 
         Raises:
             BrokerCountError: the directory is that of a cluster of another number of brokers.
+            KafkaVersionError: there is no such version, or a newer one has used the directory.
             PortTakenError: a given or remembered port is in use.
             BrokerStartError, JavaMissingError, JarsError: as `BrokerDir.prepare`.
         """
         self.require_count()
+        version = self._choose_version(options.kafka_version)
         # Once and before any file is written, not in each thread.
         find_java()
-        broker_jars()
+        broker_jars(version)
         records = self._choose_ports(name, starting, port)
+        records = {node: replace(it, kafka_version=version) for node, it in records.items()}
         voters = {node: record.controller_port for node, record in records.items()}
         with ThreadPoolExecutor(len(starting)) as threads:
             launches = threads.map(
@@ -316,6 +328,19 @@ class ClusterDir:
                 hint=f"start it as it is (--brokers {known}), name another data directory, or "
                 "delete its data: stilltide local down --wipe",
             )
+
+    def _choose_version(self, asked: str | None) -> str:
+        records = [record for each in self.nodes.values() if (record := each.read_record())]
+        used = {record.kafka_version for record in records if record.formatted}
+        newest = max(used, key=KAFKA_VERSIONS.index, default=PINNED_VERSION)
+        version = kafka_version(asked) or newest
+        if used and KAFKA_VERSIONS.index(version) < KAFKA_VERSIONS.index(newest):
+            raise KafkaVersionError(
+                f"Kafka {version} cannot read the data in {self.path}: Kafka {newest} wrote it",
+                hint=f"start Kafka {newest}, name another data directory, or delete the data: "
+                "stilltide local down --wipe",
+            )
+        return version
 
     def _choose_ports(
         self, name: str, starting: Collection[int], port: int | None

@@ -48,6 +48,7 @@ class LocalCluster:
         fast_start: bool = False,
         listeners: Sequence[Listener] = (),
         properties: Mapping[str, str] | None = None,
+        kafka_version: str | None = None,
     ) -> None:
         """Makes a cluster that is not started; creates no file.
 
@@ -63,6 +64,9 @@ class LocalCluster:
             listeners: listeners with TLS or SASL, in addition to the plain one; of one broker only.
             properties: broker properties that are added, and take the place of those of the same
                 name, such as `default.replication.factor`.
+            kafka_version: release line of Kafka, one of `KAFKA_VERSIONS`; by default the one that
+                STILLTIDE_KAFKA_VERSION names, else the one that used the directory last, else the
+                pinned one.
         """
         assert brokers == 1 or not listeners, "further listeners are for a cluster of one broker"
         self.name = name
@@ -72,6 +76,7 @@ class LocalCluster:
             jvm_flags=FAST_START if fast_start else (),
             listeners=listeners,
             properties=properties or {},
+            kafka_version=kafka_version,
         )
         self.brokers = {
             node: LocalBroker(self._dir, node, name, options, port) for node in self._dir.nodes
@@ -136,8 +141,8 @@ class LocalCluster:
         The time-out is 60 s for each of them by default.
 
         Raises:
-            JavaMissingError, JarsError, PortTakenError, DataDirInUseError, BrokerCountError: as in
-                `errors`.
+            JavaMissingError, JarsError, PortTakenError, DataDirInUseError, BrokerCountError,
+                KafkaVersionError: as in `errors`.
             BrokerStartError: a broker ended or gave no answer in time; quotes its log.
         """
         start_all(list(self.brokers.values()), nodes=list(self.brokers), timeout_s=timeout_s)

@@ -42,6 +42,7 @@ class ClusterStatus(NamedTuple):
         controller: `active` or `standby`; None if the broker is stopped.
         bootstrap: address of the broker for clients.
         pid: process id, None if the broker is stopped or just starting.
+        kafka_version: release line of Kafka that used the directory last.
         log: the broker's log.
         data_dir: the broker's directory.
     """
@@ -52,6 +53,7 @@ class ClusterStatus(NamedTuple):
     controller: str | None
     bootstrap: str
     pid: int | None
+    kafka_version: str
     log: str
     data_dir: str
 
@@ -64,6 +66,7 @@ def up(
     broker: int | None = None,
     port: int | None = None,
     heap: str = "256m",
+    kafka_version: str | None = None,
 ) -> list[int]:
     """Starts brokers of cluster `name` that do not run, and returns their node ids.
 
@@ -78,9 +81,11 @@ def up(
         port: port of broker 1 for clients, the others have the next ones; by default the former
             ports, or free ones.
         heap: the heap of each JVM.
+        kafka_version: release line of Kafka, as in `LocalCluster`.
 
     Raises:
         PortTakenError: a port is in use, or a broker runs on another one.
+        KafkaVersionError: there is no such version, or a newer one has used the cluster's data.
         BrokerCountError: the cluster has another number of brokers, or not the given one.
         BrokerDownError: `broker` is given, and the cluster was never started.
         JavaMissingError, JarsError, DataDirInUseError, BrokerStartError: as in `errors`.
@@ -97,7 +102,7 @@ def up(
     starting = [node for node in chosen if node not in running]
     with ExitStack() as kills:
         if starting:
-            options = BrokerOptions(heap=heap)
+            options = BrokerOptions(heap=heap, kafka_version=kafka_version)
             waiting += _start(cluster, name, starting, options, port=port, kills=kills)
         if len(waiting) * 2 > cluster.brokers:
             await_ready(waiting)
@@ -125,6 +130,7 @@ def status(root: Path) -> list[ClusterStatus]:
                         controller=role if node in running else None,
                         bootstrap=record.bootstrap,
                         pid=(directory.holder() or None) if node in running else None,
+                        kafka_version=record.kafka_version,
                         log=str(directory.log_path),
                         data_dir=str(directory.path),
                     )

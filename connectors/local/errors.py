@@ -29,3 +29,7 @@ class BrokerDownError(FatalError):
 
 class BrokerCountError(FatalError):
     """The data directory is that of a cluster with another number of brokers."""
+
+
+class KafkaVersionError(FatalError):
+    """No broker of that Kafka version can be started, or none that reads the data directory."""

@@ -1,6 +1,6 @@
 """The jars of the broker and of Spark's Kafka source: pinned, verified, fetched once.
 
-*Invariants*: `jars.lock` lists every jar of a set with its SHA-256, so resolvers decide nothing,
+*Invariants*: a lock lists every jar of a set with its SHA-256, so resolvers decide nothing,
 and Maven and Ivy return the same files; no path is returned whose content differs from the lock; a
 jar enters the cache by an atomic rename, so several processes may fetch at once.
 """
@@ -16,10 +16,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from stilltide.connectors.local.errors import JarsError
+from stilltide.connectors.local.errors import JarsError, KafkaVersionError
 from stilltide.connectors.local.resolvers import Coordinate, fetch_with_ivy, fetch_with_maven
 
 LOCK_PATH = Path(__file__).with_name("jars.lock")
+
+KAFKA_VERSIONS = ("3.9", "4.0", "4.3")
+"""Release lines of Kafka that are locked, oldest first; a line's lock names its exact version."""
+
+PINNED_VERSION = "4.3"
+"""The release line that is used where none is asked for; `jars.lock` has it."""
+
+VERSION_VARIABLE = "STILLTIDE_KAFKA_VERSION"
+"""Environment variable that names the release line of local brokers."""
 
 Fetch = Callable[[Sequence[Coordinate], Path], None]
 """Function that fetches jars by coordinate into a directory, under their file names."""
@@ -40,13 +49,34 @@ class LockedJar(NamedTuple):
             return False
 
 
-def broker_jars() -> list[Path]:
-    """The class path of Kafka 4.3.1, fetched when not cached.
+def kafka_version(asked: str | None = None) -> str | None:
+    """The release line that was asked for, by the argument, else by STILLTIDE_KAFKA_VERSION.
+
+    Raises:
+        KafkaVersionError: no lock has that line.
+    """
+    version = asked or os.environ.get(VERSION_VARIABLE) or None
+    if version not in (None, *KAFKA_VERSIONS):
+        source = "" if asked else f" ({VERSION_VARIABLE})"
+        raise KafkaVersionError(
+            f"there is no local broker of Kafka {version}{source}",
+            hint=f"choose one of {', '.join(KAFKA_VERSIONS)}",
+        )
+    return version
+
+
+def lock_path(version: str) -> Path:
+    """The lock that has the broker of a release line."""
+    return LOCK_PATH if version == PINNED_VERSION else LOCK_PATH.with_name(f"jars-{version}.lock")
+
+
+def broker_jars(version: str = PINNED_VERSION) -> list[Path]:
+    """The class path of the broker of a release line, fetched when not cached.
 
     Raises:
         JarsError: a jar could not be fetched, or differs from the lock.
     """
-    return jar_set("broker")
+    return jar_set("broker", lock=lock_path(version))
 
 
 def spark_jars() -> list[Path]:
@@ -66,18 +96,25 @@ def cache_dir() -> Path:
     return (Path(user) if user else Path.home() / ".cache") / "stilltide"
 
 
-def jar_set(name: str, directory: Path | None = None, fetch: Fetch | None = None) -> list[Path]:
+def jar_set(
+    name: str,
+    directory: Path | None = None,
+    fetch: Fetch | None = None,
+    *,
+    lock: Path | None = None,
+) -> list[Path]:
     """The paths of a locked set, verified in this call; missing and corrupt jars are fetched.
 
     Args:
         name: `broker`, `mirror` or `spark`.
         directory: the directory of the jars; the user's cache by default.
         fetch: function that fetches jars; by default Maven if it is on the PATH, else Ivy.
+        lock: the lock file; `jars.lock` by default.
 
     Raises:
         JarsError: a jar could not be fetched, or differs from the lock.
     """
-    jars = read_lock(LOCK_PATH.read_text())[name]
+    jars = read_lock((lock or LOCK_PATH).read_text())[name]
     directory = directory or cache_dir() / "jars"
     if any(not jar.is_intact(directory) for jar in jars):
         directory.mkdir(parents=True, exist_ok=True)

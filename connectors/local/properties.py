@@ -67,6 +67,9 @@ def server_properties(
     for each in listeners:
         prefix = f"listener.name.{each.name.lower()}"
         properties |= {f"{prefix}.{key}": value for key, value in each.properties.items()}
+    if record.kafka_version == "3.9":
+        # Share groups came with Kafka 4.0.
+        properties = {key: it for key, it in properties.items() if not key.startswith("share.")}
     properties |= more or {}
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 

@@ -1,13 +1,16 @@
-"""Writes a new `jars.lock`: `python -m stilltide.connectors.local.relock`, with Maven on the PATH.
+"""Writes the locks: `python -m stilltide.connectors.local.relock [VERSION ...]`, with Maven.
 
-Resolves the dependencies of the roots below once, so that no user's machine resolves any.
+By default writes all: `jars.lock`, and a `jars-VERSION.lock` for each other version. Resolves the
+dependencies of the roots below once, so that no user's machine resolves any.
 """
 
 import hashlib
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from stilltide.connectors.local.jars import LOCK_PATH
+from stilltide.connectors.local.jars import KAFKA_VERSIONS, PINNED_VERSION, lock_path
 from stilltide.connectors.local.resolvers import MAVEN_PLUGIN, Coordinate, run_tool, write_pom
 
 LOG4J = "2.25.3"
@@ -30,6 +33,20 @@ ROOTS = {
         "org.apache.kafka:kafka-clients:3.9.1",
     ],
 }
+OTHER_VERSIONS = {
+    "3.9": [
+        "org.apache.kafka:kafka_2.13:3.9.2",
+        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
+        f"org.apache.logging.log4j:log4j-core:{LOG4J}",
+    ],
+    "4.0": [
+        "org.apache.kafka:kafka_2.13:4.0.2",
+        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
+        f"org.apache.logging.log4j:log4j-core:{LOG4J}",
+    ],
+}
+"""Roots of the set `broker` in the lock of each version that is tested beside the pinned one."""
+
 SPARK_NEEDS = {
     "spark-sql-kafka-0-10_2.13",
     "spark-token-provider-kafka-0-10_2.13",
@@ -44,15 +61,18 @@ _HEADER = (
 
 
 def main() -> None:
-    """Writes the lock."""
-    LOCK_PATH.write_text(_HEADER + "".join(_section(name) for name in ROOTS))
+    """Writes the locks of the versions that the command line names, by default all."""
+    for version in sys.argv[1:] or KAFKA_VERSIONS:
+        sets = ROOTS if version == PINNED_VERSION else {"broker": OTHER_VERSIONS[version]}
+        text = _HEADER + "".join(_section(name, roots) for name, roots in sets.items())
+        lock_path(version).write_text(text)
 
 
-def _section(name: str) -> str:
+def _section(name: str, roots: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         pom, listing = directory / "pom.xml", directory / "list"
-        write_pom(pom, [Coordinate.parse(root) for root in ROOTS[name]], transitive=True)
+        write_pom(pom, [Coordinate.parse(root) for root in roots], transitive=True)
         common = ["mvn", "-B", "-q", "-f", str(pom), "-DincludeScope=runtime"]
         run_tool(
             [*common, f"{MAVEN_PLUGIN}:copy-dependencies", f"-DoutputDirectory={directory}"],

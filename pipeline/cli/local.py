@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from stilltide.connectors.local import detached
+from stilltide.connectors.local.jars import KAFKA_VERSIONS, PINNED_VERSION, VERSION_VARIABLE
 from stilltide.pipeline.cli.common.output import output_option, print_rows, say
 
 BROKERS_MAX = 5
@@ -43,7 +44,8 @@ _cluster_option = click.option(
     "  stilltide local up\n"
     "  stilltide local up --clusters 3 --port 19092\n"
     "  stilltide local up --brokers 3 --clusters 2\n"
-    "  stilltide local up --broker 2 --cluster a"
+    "  stilltide local up --broker 2 --cluster a\n"
+    "  stilltide local up --kafka-version 3.9 --data-dir .stilltide-3.9"
 )
 @click.option(
     "--clusters",
@@ -63,6 +65,13 @@ _cluster_option = click.option(
     help="Port of broker 1 of cluster a; the others take the next ones.  "
     "[default: the former one, or a free one]",
 )
+@click.option(
+    "--kafka-version",
+    type=click.Choice(KAFKA_VERSIONS),
+    envvar=VERSION_VARIABLE,
+    show_envvar=True,
+    help=f"Version of Kafka.  [default: the cluster's former one, {PINNED_VERSION} for a new one]",
+)
 @click.option("--heap", default="256m", show_default=True, help="Heap of each broker.")
 @_data_dir_option
 @output_option
@@ -73,6 +82,7 @@ def up(
     broker: int | None,
     cluster: str | None,
     port: int | None,
+    kafka_version: str | None,
     heap: str,
     data_dir: Path,
     output: str,
@@ -84,7 +94,13 @@ def up(
     for index, name in enumerate(names):
         own_port = None if port is None else port + index * (brokers or 1)
         started = detached.up(
-            name, data_dir, brokers=brokers, broker=broker, port=own_port, heap=heap
+            name,
+            data_dir,
+            brokers=brokers,
+            broker=broker,
+            port=own_port,
+            heap=heap,
+            kafka_version=kafka_version,
         )
         _say_started(
             name, started, [each for each in detached.status(data_dir) if each.name == name]

@@ -331,10 +331,9 @@ class ClusterDir:
 
     def _choose_version(self, asked: str | None) -> str:
         records = [record for each in self.nodes.values() if (record := each.read_record())]
-        used = {record.kafka_version for record in records if record.formatted}
-        newest = max(used, key=KAFKA_VERSIONS.index, default=PINNED_VERSION)
-        version = kafka_version(asked) or newest
-        if used and KAFKA_VERSIONS.index(version) < KAFKA_VERSIONS.index(newest):
+        newest = max((it.kafka_version for it in records if it.formatted), key=_age, default=None)
+        version = kafka_version(asked) or newest or PINNED_VERSION
+        if newest and (_age(version) < _age(newest) or newest not in KAFKA_VERSIONS):
             raise KafkaVersionError(
                 f"Kafka {version} cannot read the data in {self.path}: Kafka {newest} wrote it",
                 hint=f"start Kafka {newest}, name another data directory, or delete the data: "
@@ -378,6 +377,10 @@ class ClusterDir:
         elif record.controller_port == record.port or not is_free(record.controller_port):
             return replace(record, controller_port=free_port(other_than={record.port}))
         return record
+
+
+def _age(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def _counted(brokers: int | None) -> str:

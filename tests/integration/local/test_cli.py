@@ -1,13 +1,19 @@
 """`stilltide local`: brokers that outlive the command, started and stopped by further ones."""
 
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from stilltide.connectors.local.broker import ClusterDir
 from stilltide.connectors.local.detached import NAMES
-from tests.support.processes.local import await_release, cluster_rows, run_stilltide
+from tests.support.processes.local import STILLTIDE, await_release, cluster_rows, run_stilltide
+
+BROKER_2 = ("--broker", "2", "--cluster", "a")
+_TIMEOUT_S = 120
 
 
 @pytest.fixture
@@ -16,8 +22,9 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     run_stilltide("local", "down", cwd=tmp_path)
     for name in NAMES:
-        if (tmp_path / ".stilltide" / name).exists():
-            await_release(tmp_path / ".stilltide" / name)
+        for each in ClusterDir(tmp_path / ".stilltide" / name).nodes.values():
+            if each.lock_path.exists():
+                await_release(each.path)
 
 
 def test_up_status_down_round(directory: Path):
@@ -52,6 +59,78 @@ def test_up_status_down_round(directory: Path):
     assert run_stilltide("local", "down", "--wipe", cwd=directory).returncode == 0
     assert cluster_rows(directory) == []
     assert not list((directory / ".stilltide").iterdir())
+
+
+def test_brokers_are_stopped_and_started_one_by_one(directory: Path):
+    """`--broker N` stops and starts one of three; the others serve, and all keep their address."""
+    assert run_stilltide("local", "up", "--brokers", "3", cwd=directory).returncode == 0
+    rows = cluster_rows(directory)
+    assert [(row["name"], row["broker"], row["state"]) for row in rows] == [
+        ("a", node, "running") for node in (1, 2, 3)
+    ]
+    assert sorted(str(row["controller"]) for row in rows) == ["active", "standby", "standby"]
+
+    assert (
+        "broker 2 of cluster a" in run_stilltide("local", "down", *BROKER_2, cwd=directory).stderr
+    )
+    stopped = cluster_rows(directory)
+    assert [row["state"] for row in stopped] == ["running", "stopped", "running"]
+    assert (stopped[1]["pid"], stopped[1]["controller"]) == (None, None)
+
+    assert run_stilltide("local", "up", *BROKER_2, cwd=directory).returncode == 0
+    back = cluster_rows(directory)
+    assert [row["bootstrap"] for row in back] == [row["bootstrap"] for row in rows]
+    assert [row["pid"] == was["pid"] for row, was in zip(back, rows, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+
+    other = run_stilltide("local", "up", "--brokers", "1", cwd=directory)
+    assert other.returncode == 1
+    assert "has 3 brokers, not 1" in other.stderr
+    assert "--brokers 3" in other.stderr
+    assert "cluster a stopped" in run_stilltide("local", "down", cwd=directory).stderr
+    assert [row["state"] for row in cluster_rows(directory)] == ["stopped"] * 3
+
+
+@pytest.mark.parametrize(("number", "brokers"), [(signal.SIGINT, 3), (signal.SIGKILL, 1)])
+def test_interrupted_start_leaves_nothing_that_down_misses(
+    directory: Path, number: signal.Signals, brokers: int
+):
+    """Ctrl-C ends the brokers that were just starting; after SIGKILL `down` ends them."""
+    command = [STILLTIDE, "local", "up", "--brokers", str(brokers)]
+    locks = [each.lock_path for each in _cluster_a(directory, brokers).nodes.values()]
+    with subprocess.Popen(command, cwd=directory, stderr=subprocess.DEVNULL) as starting:
+        while not any(lock.exists() and lock.read_text() for lock in locks):
+            assert starting.poll() is None
+        starting.send_signal(number)
+        assert starting.wait(_TIMEOUT_S) != 0
+    if number == signal.SIGKILL:
+        assert run_stilltide("local", "down", cwd=directory).returncode == 0
+    assert not any(each.is_held() for each in _cluster_a(directory, brokers).nodes.values())
+
+
+def _cluster_a(directory: Path, brokers: int) -> ClusterDir:
+    return ClusterDir(directory / ".stilltide" / "a", brokers)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("down", "--broker", "2", "--wipe"), "leave out --broker"),
+        (("down", "--cluster", "a"), "--broker, which is missing"),
+        (("up", "--broker", "2", "--brokers", "3"), "--cluster only"),
+        (("up", "--broker", "2"), "was never started"),
+        (("up", "--kafka-version", "2.8"), "'2.8' is not one of"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused(directory: Path, words: tuple[str, ...], part: str):
+    """The message says which options go together, or what to start first; nothing is started."""
+    done = run_stilltide("local", *words, cwd=directory)
+    assert done.returncode != 0
+    assert part in done.stderr
+    assert cluster_rows(directory) == []
 
 
 def test_status_without_clusters_says_how_to_start_one(directory: Path):

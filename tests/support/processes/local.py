@@ -58,7 +58,7 @@ def await_release(data_dir: Path) -> None:
 def run_stilltide(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     """Runs the command line as a user would."""
     return subprocess.run(
-        [STILLTIDE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        [STILLTIDE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
 
 

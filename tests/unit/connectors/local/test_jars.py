@@ -45,10 +45,25 @@ def test_committed_lock_holds_both_sets():
     assert {"spark-sql-kafka-0-10_2.13-4.0.0.jar", "kafka-clients-3.9.1.jar"} <= names["spark"]
 
 
+@pytest.mark.parametrize("version", jars.KAFKA_VERSIONS)
+def test_each_version_has_a_broker(version: str):
+    """The lock of a version has a broker of that release line."""
+    names = [
+        jar.coordinate for jar in jars.read_lock(jars.lock_path(version).read_text())["broker"]
+    ]
+    (kafka,) = [it for it in names if it.artifact == "kafka_2.13"]
+    assert kafka.version.startswith(f"{version}.")
+
+
 def test_file_names_differ():
     """Jars of all sets share one directory, so different ones must differ in their file names."""
-    sets = jars.read_lock(jars.LOCK_PATH.read_text())
-    found = {(jar.coordinate.file_name, jar) for jars_of in sets.values() for jar in jars_of}
+    locks = [jars.read_lock(jars.lock_path(it).read_text()) for it in jars.KAFKA_VERSIONS]
+    found = {
+        (jar.coordinate.file_name, jar)
+        for sets in locks
+        for jars_of in sets.values()
+        for jar in jars_of
+    }
     names = [name for name, _ in found]
     assert len(names) == len(set(names))
 

@@ -91,20 +91,19 @@ def up(
     if broker is not None and (clusters or brokers or port):
         raise click.UsageError("--broker goes with --cluster only; it starts what is there")
     names = _named(broker, cluster) or detached.NAMES[: clusters or 1]
-    for index, name in enumerate(names):
-        own_port = None if port is None else port + index * (brokers or 1)
+    for name in names:
         started = detached.up(
             name,
             data_dir,
             brokers=brokers,
             broker=broker,
-            port=own_port,
+            port=port,
             heap=heap,
             kafka_version=kafka_version,
         )
-        _say_started(
-            name, started, [each for each in detached.status(data_dir) if each.name == name]
-        )
+        of_cluster = [each for each in detached.status(data_dir) if each.name == name]
+        _say_started(name, started, of_cluster)
+        port = port and port + len(of_cluster)
     _print([each for each in detached.status(data_dir) if each.name in names], output)
 
 

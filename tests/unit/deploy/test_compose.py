@@ -8,7 +8,7 @@ import pytest
 
 from stilltide.pipeline.metrics.page import SECTIONS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 FAMILIES = {family.name for section in SECTIONS for family in section.table}

@@ -143,6 +143,8 @@ def test_the_sample_is_valid(monkeypatch: pytest.MonkeyPatch):
 def test_credentials_are_what_variables_name(unit: Path):
     """Each file below the directory of credentials is one that `LoadCredential` puts there."""
     text = (SYSTEMD / "secrets.conf").read_text()
-    loaded = set(re.findall(r"LoadCredential=([\w.]+):/etc/stilltide/secrets/\1$", text, re.M))
+    loaded = set(
+        re.findall(r"LoadCredential=([\w.]+):/etc/stilltide/secrets/\1$", text, re.MULTILINE)
+    )
     assert set(re.findall(r"=%d/([\w.]+)", text)) == loaded != set()
     assert "EnvironmentFile=/etc/stilltide/stilltide.env\n" in unit.read_text()

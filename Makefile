@@ -12,7 +12,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	tests/integration/groups tests/integration/audits/test_audit_run.py tests/integration/local/test_several_brokers.py
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-versions images test-containers check format bench chaos lock figures metrics protos clean
+.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures metrics protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ images: ## Build the images stilltide (worker) and stilltide:spark.
 	docker build --quiet --tag stilltide .
 	docker build --quiet --tag stilltide:spark --target spark .
 
+pin-images: setup ## Write deploy/images.env: the images of others by digest; asks their registry.
+	$(BIN)/python -m tests.supply.images
+
 test-containers: setup images ## Test the images and the compose file; needs a Docker engine (TOUR_S=600 ARGS="-k killed").
 	TOUR_S=$(TOUR_S) $(BIN)/pytest tests/containers --session-timeout=$$((1800 + 2 * $(TOUR_S))) $(ARGS)
 
@@ -71,6 +74,15 @@ lock: setup ## Compile requirements.lock with the newest versions, and from it t
 	$(COMPILE) --upgrade --group dev --extra spark -o requirements.lock
 	$(COMPILE) --no-annotate --constraint requirements.lock -o requirements.worker.lock
 	$(COMPILE) --no-annotate --constraint requirements.lock --extra spark -o requirements.spark.lock
+
+licences: setup ## Write docs/licences.md from the locks and the metadata of the packages.
+	$(BIN)/python -m tests.supply.licences
+
+sbom: setup ## Write bills of materials of the wheel and the images: build/sbom/*.json (CycloneDX).
+	$(BIN)/python -m tests.supply.sbom
+
+audit: setup ## Ask a database for known vulnerabilities of the locked packages (exit code 3: found, 4: no answer).
+	@$(BIN)/python -m tests.supply.audit
 
 figures: setup ## Draw the figures of the documentation: docs/img/*.svg.
 	$(BIN)/python -m tests.figures

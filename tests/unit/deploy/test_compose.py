@@ -5,12 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from stilltide.pipeline.metrics.page import SECTIONS
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
+SERVICES = yaml.safe_load(COMPOSE)["services"]
 FAMILIES = {family.name for section in SECTIONS for family in section.table}
 PORT_MAX = 32_767
 """Those above are given to outgoing connections."""
@@ -51,6 +53,27 @@ def test_published_ports_are_settable_and_on_loopback():
         found = re.fullmatch(r'"127\.0\.0\.1:\$\{[A-Z_]+_PORT:-(\d+)\}:\d+"', port)
         assert found, port
         assert int(found[1]) <= PORT_MAX
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_services_have_no_rights(service: str):
+    """Every service: no capability, no way to gain one, nothing to write but volumes and memory."""
+    said = SERVICES[service]
+    assert said["read_only"] is True
+    assert said["cap_drop"] == ["ALL"]
+    assert said["security_opt"] == ["no-new-privileges:true"]
+    assert "mem_limit" in said
+    assert not {"privileged", "cap_add", "user", "network_mode"} & set(said)
+
+
+def test_grafana_has_no_password():
+    """Everybody may look, and nobody can log in: there is no user to guess the password of."""
+    environment = SERVICES["grafana"]["environment"]
+    assert not any("PASSWORD" in name for name in environment)
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+    assert environment["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
 
 
 def test_clusters_have_ids_of_their_own():

@@ -17,6 +17,8 @@ from tests.support.deploy.patches import apply_patch
 
 Document = dict[str, Any]
 
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, ten times as fast
+
 _API = {
     "Kustomization": "kustomize.config.k8s.io/v1beta1",
     "Component": "kustomize.config.k8s.io/v1alpha1",
@@ -44,7 +46,8 @@ def read_documents(path: Path) -> list[Any]:
     """The documents of a YAML file."""
     if not path.is_file():
         raise KustomizeError(f"{path} does not exist")
-    return [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
+    loaded = yaml.load_all(path.read_text(), _Loader)
+    return [document for document in loaded if document is not None]
 
 
 def render(folder: Path) -> list[Document]:

@@ -80,7 +80,7 @@ def selects(selector: dict[str, str], folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("folder", [*PARTS, *OVERLAYS], ids=by_folder)
+@pytest.mark.parametrize("folder", [KUBERNETES / "index", *OVERLAYS], ids=by_folder)
 def test_documents_are_valid(folder: Path, version: str):
     """Each document fits the schema of its kind, which allows no unknown field."""
     for document in rendered(folder):

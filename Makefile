@@ -81,7 +81,7 @@ licences: setup ## Write docs/licences.md from the locks and the metadata of the
 sbom: setup ## Write bills of materials of the wheel and the images: build/sbom/*.json (CycloneDX).
 	$(BIN)/python -m tests.supply.sbom
 
-audit: setup ## Ask a database for known vulnerabilities of the locked packages (exit code 3: found, 4: no answer).
+audit: setup ## Ask a database for known vulnerabilities of the locked packages (Error 3: found, Error 4: no answer).
 	@$(BIN)/python -m tests.supply.audit
 
 figures: setup ## Draw the figures of the documentation: docs/img/*.svg.

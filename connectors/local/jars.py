@@ -106,7 +106,7 @@ def jar_set(
     """The paths of a locked set, verified in this call; missing and corrupt jars are fetched.
 
     Args:
-        name: `broker`, `mirror` or `spark`.
+        name: `broker`, `mirror`, `tools` or `spark`.
         directory: the directory of the jars; the user's cache by default.
         fetch: function that fetches jars; by default Maven if it is on the PATH, else Ivy.
         lock: the lock file; `jars.lock` by default.

@@ -27,6 +27,8 @@ ROOTS = {
         f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
         f"org.apache.logging.log4j:log4j-core:{LOG4J}",
     ],
+    # Kafka's command line, for tests; its dependencies are those of the broker.
+    "tools": ["org.apache.kafka:kafka-tools:4.3.1"],
     # kafka-clients 3.9.0, which the connector asks for, has CVE-2025-27817 and -27818.
     "spark": [
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
@@ -55,6 +57,9 @@ SPARK_NEEDS = {
 }
 """The connector's dependencies that pyspark does not contain."""
 
+KEPT = {"spark": SPARK_NEEDS, "tools": {"kafka-tools"}}
+"""The artifacts that are kept of a set; of the other sets all are."""
+
 _HEADER = (
     "# sha256  group:artifact:version; written by `python -m stilltide.connectors.local.relock`\n"
 )
@@ -81,7 +86,7 @@ def _section(name: str, roots: Sequence[str]) -> str:
         run_tool([*common, f"{MAVEN_PLUGIN}:list", f"-DoutputFile={listing}"], directory)
         lines: list[str] = []
         for coordinate in _listed(listing.read_text()):
-            if name == "spark" and coordinate.artifact not in SPARK_NEEDS:
+            if name in KEPT and coordinate.artifact not in KEPT[name]:
                 continue
             jar = (directory / coordinate.file_name).read_bytes()
             lines.append(f"{hashlib.sha256(jar).hexdigest()}  {coordinate}\n")

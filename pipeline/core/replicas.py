@@ -61,15 +61,19 @@ class WantedReplicas(NamedTuple):
         return Replicas(factor, least)
 
 
+def complete(cluster: BrokerFigures) -> BrokerFigures:
+    """The figures of the cluster once every broker that it knows is up."""
+    return cluster._replace(brokers=max(cluster.brokers, cluster.registered))
+
+
 def _expected_brokers(cluster: BrokerFigures) -> int:
     """The brokers that will hold replicas: also a broker that is down, if it can be spared now.
 
     The controller gives replicas to brokers that are down. Two that are up are as many as must be
     in sync of three.
     """
-    if cluster.brokers < _SAFE_IN_SYNC:
-        return cluster.brokers
-    return max(cluster.brokers, cluster.registered)
+    spare = cluster.brokers >= _SAFE_IN_SYNC
+    return complete(cluster).brokers if spare else cluster.brokers
 
 
 AUTOMATIC = WantedReplicas()

@@ -20,6 +20,8 @@ from stilltide.pipeline.cli.common.output import Row, output_option, print_rows,
 from stilltide.pipeline.cli.topics.rows import change_rows, json_row, table_rows
 from stilltide.pipeline.config.settings import Settings, load_settings
 from stilltide.pipeline.core.reassignment import reassignment
+from stilltide.pipeline.core.replicas import complete
+from stilltide.pipeline.core.topic_state import Remedy
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.topic_findings import Finding, find, planned
 from stilltide.schemas.topics import Broker, system_topics
@@ -44,6 +46,11 @@ class Look(NamedTuple):
     def exit_code(self) -> int:
         """0 if nothing falls short."""
         return 0 if all(one.good for one in self.found) else EXIT_SHORT
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """Whether a topic has too few replicas."""
+        return any(it.remedy is Remedy.REASSIGN for one in self.found for it in one.shortfalls)
 
     @property
     def reassignment(self) -> dict[str, Any]:
@@ -128,7 +135,7 @@ async def look(connector: TopicConnector, settings: Settings, patterns: Sequence
     """
     admin, topic_admin = connector.admin(), connector.topic_admin()
     try:
-        replicas = settings.replicas.on(await admin.broker_figures())
+        replicas = settings.replicas.on(complete(await admin.broker_figures()))
         choice = TopicChoice(patterns)
         others = [one for one in await admin.list_topics() if choice.takes(one)] if patterns else []
         specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
@@ -179,6 +186,5 @@ def _report(seen: Look, shown: Sequence[Row], output: str, *, applied: bool, alt
             "save the reassignment as FILE, then run kafka-reassign-partitions.sh --execute "
             "--reassignment-json-file FILE, and this command again"
         )
-    if len(seen.brokers) < seen.factor:
-        missing = seen.factor - len(seen.brokers)
-        say(f"{seen.factor} replicas need {missing} more brokers than are up")
+    if seen.lacks_replicas and len(seen.brokers) < seen.factor:
+        say(f"{len(seen.brokers)} of the {seen.factor} brokers that replicas need are up")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.pipeline.core.replicas import WantedReplicas, next_step
+from stilltide.pipeline.core.replicas import WantedReplicas, complete, next_step
 from stilltide.pipeline.core.topic_state import alter_command, unwanted_configs
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, Replicas, TopicSpec
@@ -28,7 +28,8 @@ async def ensure_replicated(
         ConfigError: fewer replicas are possible than must be in sync.
         ConnectorError: see `LogAdmin.ensure_topics`.
     """
-    replicas = wanted.on(await admin.broker_figures())
+    cluster = await admin.broker_figures()
+    replicas, later = wanted.on(cluster), wanted.on(complete(cluster))
     await admin.ensure_topics([replace(spec, replicas=replicas) for spec in specs])
     names = [spec.name for spec in specs]
     described, configs = await admin.describe_topics(names), await admin.topic_configs(names)
@@ -36,7 +37,7 @@ async def ensure_replicated(
         name = spec.name
         if name in described and name in configs:
             found = _found(described[name].replica_count, configs[name].get(MIN_INSYNC_REPLICAS))
-            _warn(name, found, replicas)
+            _warn(name, found, later)
             _warn_of_configs(spec, configs[name])
 
 

@@ -148,3 +148,13 @@ async def test_replicas_of_other_topics_and_of_kafkas_own_count(broker: MemoryBr
     assert [it["remedy"] for it in found[INTERNAL[1]]["falls_short"]] == ["reassign", "by hand"]
     seen = await look(MemoryConnector(broker), SETTINGS, ("ord*",))
     assert planned(seen.found) == {"ordinary": {MIN_INSYNC_REPLICAS: "2"}}
+
+
+async def test_brokers_that_are_down_are_expected_back():
+    """With `auto` a cluster of three needs three replicas, also while one broker is up."""
+    broker = MemoryBroker(figures=BrokerFigures(1, 1, 3))
+    for spec in SPECS:
+        broker.create_topic(spec)
+    seen = await look(MemoryConnector(broker), SETTINGS)
+    assert (seen.factor, len(seen.brokers), seen.lacks_replicas) == (3, 1, True)
+    assert seen.reassignment["partitions"] == []

@@ -40,7 +40,7 @@ def test_committed_lock_holds_both_sets():
     """The lock pins the broker and, apart from it, Spark's source with a patched kafka-clients."""
     sets = jars.read_lock(jars.LOCK_PATH.read_text())
     names = {name: {jar.coordinate.file_name for jar in found} for name, found in sets.items()}
-    assert set(names) == {"broker", "mirror", "spark"}
+    assert set(names) == {"broker", "mirror", "spark", "tools"}
     assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar"} <= names["broker"]
     assert {"spark-sql-kafka-0-10_2.13-4.0.0.jar", "kafka-clients-3.9.1.jar"} <= names["spark"]
 

@@ -86,6 +86,16 @@ async def test_a_topic_of_an_earlier_version_is_served_and_named():
     assert f"--topic {TXN_SNAPSHOTS} --add-config segment.bytes=33554432," in warning["hint"]
 
 
+async def test_a_cluster_of_which_one_broker_is_up_is_warned_of_at_once():
+    """`auto` creates topics that can be written to now, and names the replicas that they lack."""
+    broker = MemoryBroker(figures=BrokerFigures(1, 1, 3))
+    with capture_logs() as logs:
+        await ensure_replicated(MemoryConnector(broker).admin(), SPECS, AUTOMATIC)
+    assert {replicas(broker, spec.name) for spec in SPECS} == {Replicas(1, 1)}
+    assert [one["topic"] for one in logs] == [spec.name for spec in SPECS]
+    assert {one["wanted_replication_factor"] for one in logs} == {3}
+
+
 async def test_missing_brokers_are_named():
     """A number that the cluster cannot meet is an error, not fewer replicas."""
     broker = MemoryBroker(figures=BrokerFigures(2, 1))

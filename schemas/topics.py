@@ -75,7 +75,7 @@ class Broker(NamedTuple):
     rack: str | None = None
 
 
-class Placement(NamedTuple):
+class PartitionReplicas(NamedTuple):
     """The replicas of one partition.
 
     Attributes:

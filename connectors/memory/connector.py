@@ -11,13 +11,12 @@ from stilltide.connectors.memory.copying import MemoryColumnReader, MemoryCopyWr
 from stilltide.connectors.memory.group_admin import MemoryGroupAdmin
 from stilltide.connectors.memory.log import Topic
 from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader
-from stilltide.connectors.memory.topic_admin import MemoryTopicAdmin
 from stilltide.connectors.memory.transactional import MemoryTransactionalWriter
 from stilltide.connectors.memory.writer import MemoryWriter
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.topic_check import check_specs, check_topic
-from stilltide.schemas.topics import BrokerFigures, TopicSpec
+from stilltide.schemas.topics import Broker, BrokerFigures, PartitionReplicas, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
@@ -72,7 +71,7 @@ class MemoryConnector:
         """An admin."""
         return MemoryAdmin(self._broker)
 
-    def topic_admin(self) -> MemoryTopicAdmin:
+    def topic_admin(self) -> "MemoryTopicAdmin":
         """An admin of the replicas and configs of topics."""
         return MemoryTopicAdmin(self._broker)
 
@@ -177,3 +176,43 @@ class MemoryAdmin:
         """The topics with these names that exist, by name."""
         topics = self._broker.topics
         return {name: topics[name] for name in names if name in topics}
+
+
+class MemoryTopicAdmin:
+    """A `TopicAdmin`. All brokers are up or down together, and every replica is in sync."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+
+    async def brokers(self) -> list[Broker]:
+        """As many brokers as the figures of the memory broker say; ids from 1 on."""
+        self._broker.check_up()
+        return [Broker(number + 1) for number in range(self._broker.figures.brokers)]
+
+    async def placements(self, names: Sequence[str]) -> dict[str, tuple[PartitionReplicas, ...]]:
+        """Replicas on consecutive brokers, from another one on for each partition."""
+        self._broker.check_up()
+        count = self._broker.figures.brokers
+        found: dict[str, tuple[PartitionReplicas, ...]] = {}
+        for name in names:
+            if (topic := self._broker.topics.get(name)) is not None:
+                description = topic.description
+                replicas = [
+                    tuple((number + more) % count + 1 for more in range(description.replica_count))
+                    for number in range(description.partition_count)
+                ]
+                found[name] = tuple(PartitionReplicas(held, held) for held in replicas)
+        return found
+
+    async def alter_configs(self, changes: Mapping[str, Mapping[str, str]]) -> None:
+        """Sets configs of topics; see `TopicAdmin.alter_configs`."""
+        self._broker.check_up()
+        for name, configs in changes.items():
+            topic = self._broker.topics.get(name)
+            if topic is None:
+                raise FatalError(f"topic {name} does not exist", hint="create the topic")
+            topic.set_configs.update(configs)
+            topic.configs.update(configs)
+
+    async def close(self) -> None:
+        """Does nothing: an admin holds no resources."""

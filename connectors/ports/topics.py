@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.schemas.topics import Broker, Placement
+from stilltide.schemas.topics import Broker, PartitionReplicas
 
 
 class TopicAdmin(Protocol):
@@ -21,7 +21,7 @@ class TopicAdmin(Protocol):
         """The brokers that are up, ascending by id."""
         ...
 
-    async def placements(self, names: Sequence[str]) -> dict[str, tuple[Placement, ...]]:
+    async def placements(self, names: Sequence[str]) -> dict[str, tuple[PartitionReplicas, ...]]:
         """The placement of each partition, by number, of the topics that exist."""
         ...
 

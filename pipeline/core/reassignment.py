@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stilltide.schemas.topics import Broker, Placement
+from stilltide.schemas.topics import Broker, PartitionReplicas
 
 _VERSION = 1
 
 
 def reassignment(
-    topics: Mapping[str, Sequence[Placement]], factor: int, brokers: Sequence[Broker]
+    topics: Mapping[str, Sequence[PartitionReplicas]], factor: int, brokers: Sequence[Broker]
 ) -> dict[str, Any]:
     """The plan that gives each partition at least `factor` replicas; empty if all have them.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
-    Placement,
+    PartitionReplicas,
     Replicas,
     TopicSpec,
     same_config,
@@ -36,7 +36,7 @@ _RETENTION_MS = "retention.ms"
 class TopicState(NamedTuple):
     """An existing topic: the placement of each partition, by number, and all configs."""
 
-    placements: tuple[Placement, ...]
+    placements: tuple[PartitionReplicas, ...]
     configs: Mapping[str, str | None]
 
 

@@ -22,6 +22,7 @@ CASES = {
     "sync_latency": "replication.sync_latency",
     "translate": "replication.translate",
     "startup": "startup",
+    "compacted": "compacted",
 }
 """The module of each case, below `tests.bench`."""
 

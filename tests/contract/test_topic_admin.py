@@ -9,7 +9,7 @@ import pytest
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.topics import TopicAdmin, TopicConnector
-from stilltide.schemas.topics import Broker, Placement
+from stilltide.schemas.topics import Broker, PartitionReplicas
 from tests.contract.rig import Rig, create
 
 WAIT_S = 20.0
@@ -41,7 +41,7 @@ async def test_placements_are_by_partition(rig: Rig, topics: TopicAdmin, topic_n
     """Each partition has its replicas and those in sync; a missing topic is left out."""
     await create(rig, topic_name, 3)
     found = await topics.placements([topic_name, f"{topic_name}-absent"])
-    assert found == {topic_name: (Placement((1,), (1,)),) * 3}
+    assert found == {topic_name: (PartitionReplicas((1,), (1,)),) * 3}
     assert await topics.placements([]) == {}
 
 

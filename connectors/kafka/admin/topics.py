@@ -18,7 +18,7 @@ from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.kafka.admin.client import AdminClients, Answers
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import MISSING, error_of, translate
-from stilltide.schemas.topics import Broker, Placement, same_config
+from stilltide.schemas.topics import Broker, PartitionReplicas, same_config
 
 K = TypeVar("K")
 
@@ -45,7 +45,7 @@ class KafkaTopicAdmin:
             raise self._failure(error, "cannot describe the cluster") from error
         return sorted(Broker(one.id, one.rack) for one in nodes)
 
-    async def placements(self, names: Sequence[str]) -> dict[str, tuple[Placement, ...]]:
+    async def placements(self, names: Sequence[str]) -> dict[str, tuple[PartitionReplicas, ...]]:
         """The placement of each partition; see `TopicAdmin.placements`."""
         if not names:
             return {}
@@ -55,7 +55,7 @@ class KafkaTopicAdmin:
         )
         return {
             name: tuple(
-                Placement(_ids(one.replicas), _ids(one.isr))
+                PartitionReplicas(_ids(one.replicas), _ids(one.isr))
                 for one in sorted(topic.partitions, key=lambda one: one.id)
             )
             for name, topic in self._existing(answers, "cannot describe topic").items()

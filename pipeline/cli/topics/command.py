@@ -23,7 +23,7 @@ from stilltide.pipeline.core.reassignment import reassignment
 from stilltide.pipeline.core.replicas import complete
 from stilltide.pipeline.core.topic_state import Remedy
 from stilltide.pipeline.drivers.links.topics import TopicChoice
-from stilltide.pipeline.drivers.shared.topic_findings import Finding, find, planned
+from stilltide.pipeline.drivers.shared.topic_findings import TopicFinding, find, planned
 from stilltide.schemas.topics import Broker, system_topics
 
 EXIT_SHORT = 3
@@ -38,7 +38,7 @@ class Look(NamedTuple):
         factor: replicas that every partition should have.
     """
 
-    found: list[Finding]
+    found: list[TopicFinding]
     brokers: list[Broker]
     factor: int
 

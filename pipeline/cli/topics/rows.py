@@ -10,7 +10,7 @@ from stilltide.pipeline.core.topic_state import (
     Remedy,
     Shortfall,
 )
-from stilltide.pipeline.drivers.shared.topic_findings import Finding
+from stilltide.pipeline.drivers.shared.topic_findings import TopicFinding
 from stilltide.schemas.topics import MIN_INSYNC_REPLICAS
 
 _COLUMNS = (PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS)
@@ -22,7 +22,9 @@ _CREATED_BY_WORKERS = "a worker creates the topic: stilltide worker"
 _CREATED_BY_KAFKA = "Kafka creates the topic at its first use"
 
 
-def change_rows(changes: Mapping[str, Mapping[str, str]], found: Sequence[Finding]) -> list[Row]:
+def change_rows(
+    changes: Mapping[str, Mapping[str, str]], found: Sequence[TopicFinding]
+) -> list[Row]:
     """A row for each config that is to be altered."""
     actual = {(one.spec.name, it.what): it.actual for one in found for it in one.shortfalls}
     return [
@@ -32,7 +34,7 @@ def change_rows(changes: Mapping[str, Mapping[str, str]], found: Sequence[Findin
     ]
 
 
-def json_row(one: Finding) -> Row:
+def json_row(one: TopicFinding) -> Row:
     """A topic with everything that is expected and found."""
     expected, actual = _figures(one)
     row: dict[str, Any] = {"topic": one.spec.name, "exists": one.state is not None}
@@ -52,7 +54,7 @@ def json_row(one: Finding) -> Row:
     return row | {"good": one.good, "next_step": _next_step(one)}
 
 
-def table_rows(found: Sequence[Finding]) -> list[Row]:
+def table_rows(found: Sequence[TopicFinding]) -> list[Row]:
     """A row for each topic: figures, then other configs that fall short, and the next step."""
     rows: list[Row] = []
     for one in found:
@@ -69,7 +71,7 @@ def table_rows(found: Sequence[Finding]) -> list[Row]:
     return rows
 
 
-def _figures(one: Finding) -> tuple[dict[str, int | None], dict[str, int]]:
+def _figures(one: TopicFinding) -> tuple[dict[str, int | None], dict[str, int]]:
     """Expected and actual figures of the columns; nothing actual of a topic that is missing."""
     spec, state = one.spec, one.state
     assert spec.replicas is not None
@@ -88,7 +90,7 @@ def _figures(one: Finding) -> tuple[dict[str, int | None], dict[str, int]]:
     }
 
 
-def _next_step(one: Finding) -> str:
+def _next_step(one: TopicFinding) -> str:
     if one.state is None:
         return _CREATED_BY_KAFKA if one.is_kafkas_own else _CREATED_BY_WORKERS
     return "\n".join(dict.fromkeys(map(_step, one.shortfalls)))

@@ -19,7 +19,7 @@ from stilltide.pipeline.core.topic_state import (
 from stilltide.schemas.topics import Replicas, TopicSpec
 
 
-class Finding(NamedTuple):
+class TopicFinding(NamedTuple):
     """What was found about one topic.
 
     Attributes:
@@ -50,7 +50,7 @@ async def find(
     replicas: Replicas,
     *,
     others: Sequence[str] = (),
-) -> list[Finding]:
+) -> list[TopicFinding]:
     """A finding for each topic, in this order; those of `KAFKAS_OWN` come last.
 
     Args:
@@ -70,17 +70,17 @@ async def find(
     known += [
         TopicSpec(name, len(placements.get(name, ())) or 1, replicas=replicas) for name in partial
     ]
-    found: list[Finding] = []
+    found: list[TopicFinding] = []
     for spec in known:
         if spec.name not in placements or spec.name not in configs:
-            found.append(Finding(spec, None))
+            found.append(TopicFinding(spec, None))
             continue
         state = TopicState(placements[spec.name], configs[spec.name])
-        found.append(Finding(spec, state, tuple(shortfalls(spec, state))))
+        found.append(TopicFinding(spec, state, tuple(shortfalls(spec, state))))
     return found
 
 
-def planned(found: Sequence[Finding]) -> dict[str, Mapping[str, str]]:
+def planned(found: Sequence[TopicFinding]) -> dict[str, Mapping[str, str]]:
     """The configs that `TopicAdmin.alter_configs` may set, by topic."""
     changes = {one.spec.name: alterations(one.shortfalls) for one in found}
     return {topic: configs for topic, configs in changes.items() if configs}

@@ -19,7 +19,7 @@ from stilltide.schemas.topics import (
     TXN_LOG,
     TXN_SNAPSHOTS,
     Broker,
-    Placement,
+    PartitionReplicas,
     TopicSpec,
     system_topics,
 )
@@ -92,7 +92,7 @@ async def test_other_settings_of_the_workers_are_other_expectations(bootstrap: s
 async def test_kafkas_own_tool_takes_the_plan(bootstrap: str, tmp_path: Path):
     """Its parser and its checks: brokers that are up are accepted, an unknown one is named."""
     await create_topics(bootstrap, "planned")
-    nowhere = [Placement((), ())] * 3
+    nowhere = [PartitionReplicas((), ())] * 3
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(reassignment({"planned": nowhere}, 1, [Broker(1)])))
     for mode, said in (("--execute", "Successfully started"), ("--verify", "is completed")):

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stilltide.pipeline.core.reassignment import reassignment
-from stilltide.schemas.topics import Broker, Placement
+from stilltide.schemas.topics import Broker, PartitionReplicas
 
 BROKERS = [Broker(1), Broker(2), Broker(3)]
 
 
-def on(*replicas: int) -> Placement:
+def on(*replicas: int) -> PartitionReplicas:
     """A partition on these brokers, all in sync."""
-    return Placement(replicas, replicas)
+    return PartitionReplicas(replicas, replicas)
 
 
 def test_a_topic_of_one_broker_is_spread_over_three():

@@ -13,7 +13,7 @@ from stilltide.schemas.topics import (
     TXN_LOG,
     TXN_MARKERS,
     TXN_REQUESTS,
-    Placement,
+    PartitionReplicas,
     Replicas,
     TopicSpec,
     serves,
@@ -21,7 +21,7 @@ from stilltide.schemas.topics import (
 )
 
 MIN_INSYNC = "min.insync.replicas"
-THREE = Placement((1, 2, 3), (1, 2, 3))
+THREE = PartitionReplicas((1, 2, 3), (1, 2, 3))
 SPECS = {one.name: one for one in system_topics(coordinators=2, partitions=2)}
 
 
@@ -31,7 +31,7 @@ def spec(name: str) -> TopicSpec:
     return TopicSpec(name, it.partition_count, it.configs, Replicas(3, 2), it.wanted)
 
 
-def state(name: str, placement: Placement = THREE, **configs: str) -> TopicState:
+def state(name: str, placement: PartitionReplicas = THREE, **configs: str) -> TopicState:
     """The topic as it should be, but for these configs; `_` in their names stands for a dot."""
     given = {key.replace("_", "."): value for key, value in configs.items()}
     good = {**spec(name).created_configs, "compression.type": "producer"}
@@ -95,7 +95,9 @@ def test_a_tighter_bound_serves(name: str, found: str | None, *, good: bool):
 
 def test_too_few_replicas_are_for_reassignment():
     """The partition with the fewest replicas counts; the config waits for replicas in sync."""
-    short = TopicState((THREE, Placement((1,), (1,))), state(TXN_LOG, min_insync_replicas="1")[1])
+    short = TopicState(
+        (THREE, PartitionReplicas((1,), (1,))), state(TXN_LOG, min_insync_replicas="1")[1]
+    )
     factor, in_sync = shortfalls(spec(TXN_LOG), short)
     assert (factor.what, factor.expected, factor.actual) == ("replication.factor", "3", "1")
     assert factor.remedy is Remedy.REASSIGN
@@ -106,9 +108,9 @@ def test_too_few_replicas_are_for_reassignment():
 def test_in_sync_replicas_are_raised_only_where_writes_go_on():
     """Two of three in sync are enough for `min.insync.replicas` of two; two of two are not."""
     for placement, remedy in (
-        (Placement((1, 2, 3), (1, 2)), Remedy.ALTER),
-        (Placement((1, 2, 3), (1,)), Remedy.BY_HAND),
-        (Placement((1, 2), (1, 2)), Remedy.BY_HAND),
+        (PartitionReplicas((1, 2, 3), (1, 2)), Remedy.ALTER),
+        (PartitionReplicas((1, 2, 3), (1,)), Remedy.BY_HAND),
+        (PartitionReplicas((1, 2), (1, 2)), Remedy.BY_HAND),
     ):
         found = state(TXN_LOG, placement, min_insync_replicas="1")
         short = {one.what: one for one in shortfalls(spec(TXN_LOG), found)}

@@ -8,8 +8,11 @@ SEED ?= 1
 ROUNDS ?= 2
 TOUR_S ?= 0
 VERSIONS ?= 3.9 4.0 4.3
+AUDIT_RUN := tests/integration/audits/test_audit_run.py
 TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/worker/test_subscription.py \
-	tests/integration/groups tests/integration/audits/test_audit_run.py tests/integration/local/test_several_brokers.py
+	tests/integration/groups tests/integration/local/test_several_brokers.py \
+	$(AUDIT_RUN)::test_sound_topics_raise_nothing \
+	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures metrics protos clean

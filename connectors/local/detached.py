@@ -70,8 +70,8 @@ def up(
 ) -> list[int]:
     """Starts brokers of cluster `name` that do not run, and returns their node ids.
 
-    Returns when all of the cluster's brokers that run answer. While half of the brokers or more are
-    down, does not wait for an answer: the others are too few to elect a controller.
+    Returns when all of the cluster's brokers that run answer, and at once while half of the brokers
+    or more are down: the others are too few to elect a controller.
 
     Args:
         name: one of `NAMES`; the cluster's data is in `root/name`.
@@ -96,9 +96,7 @@ def up(
         _require_broker(cluster, name, broker)
     chosen = list(cluster.nodes) if broker is None else [broker]
     running = [node for node, each in cluster.nodes.items() if each.is_held()]
-    for node in running:
-        _require_port(cluster.nodes[node], port and port + node - 1)
-    waiting = [_found(cluster.nodes[node]) for node in running]
+    waiting = [_found(cluster.nodes[node], port and port + node - 1) for node in running]
     starting = [node for node in chosen if node not in running]
     with ExitStack() as kills:
         if starting:
@@ -191,16 +189,13 @@ def _require_broker(cluster: ClusterDir, name: str, broker: int) -> None:
         )
 
 
-def _require_port(directory: BrokerDir, port: int | None) -> None:
+def _found(directory: BrokerDir, port: int | None) -> StartedBroker:
+    """A broker that an earlier call started; `port` is the one that it must have, if any."""
     if (record := directory.read_record()) and port not in (None, record.port):
         raise PortTakenError(
             f"{record.title} runs already, at {record.bootstrap} and not on port {port}",
             hint="stop the cluster first: stilltide local down",
         )
-
-
-def _found(directory: BrokerDir) -> StartedBroker:
-    """A broker that an earlier call started."""
     return StartedBroker(directory, lambda: None if directory.is_held() else 1, directory.log_size)
 
 

@@ -30,21 +30,8 @@ def server_properties(
         listeners: listeners in addition to the plain one.
         more: properties that are added, and take the place of those of the same name.
     """
-    plain, control = f"{HOST}:{record.port}", f"{HOST}:{record.controller_port}"
-    others = "".join(f",{each.name}://{each.bootstrap}" for each in listeners)
-    voters = voters or {record.node_id: record.controller_port}
     properties = {
-        "process.roles": "broker,controller",
-        "node.id": str(record.node_id),
-        "controller.quorum.voters": ",".join(
-            f"{node}@{HOST}:{port}" for node, port in sorted(voters.items())
-        ),
-        "listeners": f"PLAINTEXT://{plain},CONTROLLER://{control}{others}",
-        "advertised.listeners": f"PLAINTEXT://{plain}{others}",
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
-        + "".join(f",{each.name}:{each.protocol}" for each in listeners),
+        **_addresses(record, voters or {record.node_id: record.controller_port}, listeners),
         "log.dirs": str(log_dir),
         "auto.create.topics.enable": "false",
         **(_internal_topics(record.brokers) if record.brokers > 1 else _INTERNAL_TOPICS_OF_ONE),
@@ -64,14 +51,34 @@ def server_properties(
         "log.cleaner.backoff.ms": "200",
         "log.initial.task.delay.ms": "500",
     }
-    for each in listeners:
-        prefix = f"listener.name.{each.name.lower()}"
-        properties |= {f"{prefix}.{key}": value for key, value in each.properties.items()}
     if record.kafka_version == "3.9":
         # Share groups came with Kafka 4.0.
         properties = {key: it for key, it in properties.items() if not key.startswith("share.")}
+    for each in listeners:
+        prefix = f"listener.name.{each.name.lower()}"
+        properties |= {f"{prefix}.{key}": value for key, value in each.properties.items()}
     properties |= more or {}
     return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def _addresses(
+    record: BrokerRecord, voters: Mapping[int, int], listeners: Sequence[Listener]
+) -> dict[str, str]:
+    plain, control = f"{HOST}:{record.port}", f"{HOST}:{record.controller_port}"
+    more = "".join(f",{each.name}://{each.bootstrap}" for each in listeners)
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(record.node_id),
+        "controller.quorum.voters": ",".join(
+            f"{node}@{HOST}:{port}" for node, port in sorted(voters.items())
+        ),
+        "listeners": f"PLAINTEXT://{plain},CONTROLLER://{control}{more}",
+        "advertised.listeners": f"PLAINTEXT://{plain}{more}",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+        + "".join(f",{each.name}:{each.protocol}" for each in listeners),
+    }
 
 
 _INTERNAL_TOPICS_OF_ONE = {

@@ -36,7 +36,7 @@ from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.framing import RECORDS_MAX
 from stilltide.schemas.topics import is_topic_name
 
-_OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR", CONFIG_VARIABLE})
+_OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR", "STILLTIDE_KAFKA_VERSION", CONFIG_VARIABLE})
 """Variables with the prefix STILLTIDE_ that are no settings."""
 
 _DEFAULT = "default"

@@ -45,7 +45,7 @@ _UNSAID = {"node_id": 1, "brokers": 1, "kafka_version": PINNED_VERSION}
 """Values that a record's file leaves out: the file of one broker, as it always was."""
 
 _LINES_SHOWN = 15
-_FORMAT_TIMEOUT_S = 60
+_FORMAT_TIMEOUT_S = 180
 
 _LOG4J = """\
 rootLogger.level = INFO
@@ -232,15 +232,18 @@ class BrokerDir:
     def _format(self, command: list[str]) -> None:
         with self.log_path.open("ab") as log:
             begin = log.tell()
-            done = subprocess.run(  # noqa: S603 - arguments are ours
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                timeout=_FORMAT_TIMEOUT_S,
-                check=False,
-            )
-        if done.returncode:
+            try:
+                code = subprocess.run(  # noqa: S603 - arguments are ours
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    timeout=_FORMAT_TIMEOUT_S,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = None
+        if code != 0:
             raise BrokerStartError(
                 f"the storage in {self.path} could not be formatted",
                 detail=self.last_lines(begin),

@@ -218,8 +218,8 @@ def _start(
         for node, launch in cluster.prepare(name, nodes, options, port).items():
             directory = cluster.nodes[node]
             log_begin = directory.log_size
+            kills.callback(_kill, directory)
             broker = _spawn(directory, launch, held[node])
-            kills.callback(_kill, broker)
             directory.write_record(replace(launch.record, pid=broker.pid))
             started.append(StartedBroker(directory, broker.poll, log_begin))
     return started
@@ -239,9 +239,14 @@ def _spawn(directory: BrokerDir, launch: Launch, held: int) -> "subprocess.Popen
         )
 
 
-def _kill(broker: "subprocess.Popen[bytes]") -> None:
-    broker.kill()
-    broker.wait()
+def _kill(directory: BrokerDir) -> None:
+    """Ends a broker by the id in its lock file: Ctrl-C may come before the id is returned here."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while directory.is_held() and not directory.holder() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    if directory.is_held():
+        _signal(directory, signal.SIGKILL)
+        _is_released(directory, STOP_TIMEOUT_S)
 
 
 def _signal(directory: BrokerDir, number: signal.Signals) -> None:

@@ -61,6 +61,7 @@ def test_up_status_down_round(directory: Path):
     assert not list((directory / ".stilltide").iterdir())
 
 
+@pytest.mark.timeout(900)
 def test_brokers_are_stopped_and_started_one_by_one(directory: Path):
     """`--broker N` stops and starts one of three; the others serve, and all keep their address."""
     assert run_stilltide("local", "up", "--brokers", "3", cwd=directory).returncode == 0
@@ -94,6 +95,7 @@ def test_brokers_are_stopped_and_started_one_by_one(directory: Path):
     assert [row["state"] for row in cluster_rows(directory)] == ["stopped"] * 3
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("number", "brokers"), [(signal.SIGINT, 3), (signal.SIGKILL, 1)])
 def test_interrupted_start_leaves_nothing_that_down_misses(
     directory: Path, number: signal.Signals, brokers: int

@@ -15,6 +15,8 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 VALUES = [b"one", b"two", b"three"]
 _TIMEOUT_S = 60
 
+pytestmark = pytest.mark.timeout(600)  # three brokers start on two processors
+
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:

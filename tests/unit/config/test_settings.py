@@ -51,7 +51,7 @@ def test_unknown_key_names_the_nearest():
 
 
 def test_variables_read_elsewhere_are_not_unknown(monkeypatch: pytest.MonkeyPatch):
-    """The cache directory's variable is no setting, and no mistake either."""
+    """The variables of the cache and of local brokers are no settings, and no mistake either."""
     monkeypatch.setenv("STILLTIDE_CACHE_DIR", "/nowhere")
     monkeypatch.setenv("STILLTIDE_KAFKA_VERSION", "4.0")
     assert load_settings().cluster == "a"

@@ -82,7 +82,7 @@ class KafkaConfig:
     """
 
     bootstrap_servers: str
-    extra: Mapping[str, str] = field(default_factory=dict[str, str])
+    extra: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     request_timeout_s: float = 10.0
     delivery_timeout_s: float = 30.0
     session_timeout_s: float = 10.0

@@ -3,7 +3,8 @@
 *Source*: the probes of Kubernetes: 200 or 503, and a line for each check. A process whose loop
 hangs does not answer, which fails the probe.
 
-*Invariants*: `/readyz` asks the broker once in `FRESH_S` at most, however often the site is asked.
+*Invariants*: `/readyz` asks the broker once in `FRESH_S` at most, however often the site is asked;
+slow, many or foreign visitors keep nobody else from an answer (`web_guard`).
 """
 
 import asyncio
@@ -16,11 +17,21 @@ from prometheus_client.exposition import choose_encoder
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.pipeline.agents.web_guard import (
+    Connections,
+    WebAccess,
+    WebLimits,
+    guarded,
+    refusal_of_token,
+)
 from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.topics import TXN_LOG
 
 BROKER_TIMEOUT_S = 2.0
 FRESH_S = 1.0
+
+_SHUTDOWN_S = 1.0
+_BACKLOG = 128
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -41,15 +52,33 @@ class Probes:
     Args:
         registry: the metrics that `/metrics` shows.
         ready: the checks of `/readyz`, by name.
+        access: who may ask; by default an address of this site, without a token.
+        limits: the limits of connections.
     """
 
-    def __init__(self, registry: CollectorRegistry, ready: Mapping[str, Check]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        ready: Mapping[str, Check],
+        *,
+        access: WebAccess = WebAccess(),  # noqa: B008 - a tuple
+        limits: WebLimits = WebLimits(),  # noqa: B008 - as above
+    ) -> None:
         self._registry = registry
-        app = web.Application()
+        self._access = access
+        self._limits = limits
+        app = web.Application(middlewares=[guarded(access)])
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/livez", _probe({"loop": _loop_turns}))
         app.router.add_get("/readyz", _probe(ready))
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        self._server: asyncio.Server | None = None
+        self._connections: Connections | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._connections) if self._connections is not None else 0
 
     async def start(self, host: str, port: int) -> str:
         """Listens on the port, or on any free port for 0; returns the site's address.
@@ -58,8 +87,13 @@ class Probes:
             ConfigError: the port is taken, or the host is not an address of this machine.
         """
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._connections = Connections(self._runner.server, self._limits)
+        loop = asyncio.get_running_loop()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            self._server = await loop.create_server(
+                self._connections.accept, host, port, backlog=_BACKLOG
+            )
         except OSError as error:
             await self.close()
             raise ConfigError(
@@ -68,14 +102,20 @@ class Probes:
                 hint="set web_port to a port where no other process listens, or to 0 for any free "
                 "port (--web-port, STILLTIDE_WEB_PORT); the host is the setting web_host",
             ) from error
-        bound = self._runner.addresses[0][1]
+        bound = self._server.sockets[0].getsockname()[1]
         return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
 
     async def close(self) -> None:
         """Stops listening. Safe to call twice."""
+        if self._server is not None:
+            self._server.close()
         await self._runner.cleanup()
+        if self._connections is not None:
+            self._connections.abort()
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        if refused := refusal_of_token(request, self._access):
+            return refused
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
 

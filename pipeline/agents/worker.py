@@ -24,6 +24,7 @@ from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.links import links_agent
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.probes import ProbeResult, Probes, broker_check
+from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
@@ -99,7 +100,7 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         ready = {"broker": broker_check(admin), "partitions": self._ready}
-        probes = Probes(self._metrics.registry, ready)
+        probes = Probes(self._metrics.registry, ready, access=WebAccess.of(settings))
         dynamic = DynamicSettings(
             connector, changed=self._settings_changed, patience_s=settings.broker_away_s_max
         )

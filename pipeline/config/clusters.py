@@ -2,7 +2,8 @@
 
 *Source*: docs/internals/style.md (an error names the setting and a hint).
 
-*Invariants*: a name means one cluster. The Kafka connector refuses options that it sets itself.
+*Invariants*: a name means one cluster. The Kafka connector refuses options that it sets itself. No
+error shows a part of the text, which may hold passwords of clusters.
 """
 
 import difflib
@@ -11,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from stilltide.pipeline.errors import ConfigError
 
@@ -27,10 +28,10 @@ class ClusterAddress(BaseModel):
         options: further librdkafka options, such as those of TLS and SASL.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     bootstrap_servers: str
-    options: Mapping[str, str] = {}
+    options: Mapping[str, str] = Field(default={}, repr=False)
 
 
 def parse_clusters(given: Any) -> dict[str, Any]:
@@ -43,15 +44,17 @@ def parse_clusters(given: Any) -> dict[str, Any]:
     """
     if isinstance(given, str):
         text = given.strip()
-        pairs = _of_json(text) if text.startswith("{") else [_pair(one) for one in text.split()]
+        pairs = (
+            _of_json(text) if text.startswith("{") else list(map(_pair, enumerate(text.split(), 1)))
+        )
     else:
         pairs = list(dict(given).items())
     clusters: dict[str, Any] = {}
-    for name, address in pairs:
+    for number, (name, address) in enumerate(pairs, 1):
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f"{name!r} is no name of a cluster",
-                hint="use letters, digits, dot, dash and underscore",
+                f"the name of a cluster in clusters is not valid: entry {number}",
+                hint="use letters, digits, dot, dash and underscore, a hundred at most",
             )
         if name in clusters:
             raise ConfigError(f"two clusters are named {name!r}", hint="name each cluster once")
@@ -77,7 +80,7 @@ def _of_json(text: str) -> list[tuple[str, Any]]:
     except ValueError as error:
         raise ConfigError(
             "clusters is not valid JSON", detail=str(error), hint=f"a simpler form: {_EXAMPLE}"
-        ) from error
+        ) from None  # the cause carries the text
     return [(name, _plain(value)) for name, value in found]
 
 
@@ -89,8 +92,9 @@ def _plain(value: Any) -> Any:
     return {name: _plain(one) for name, one in value} if isinstance(value, _Pairs) else value
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(numbered: tuple[int, str]) -> tuple[str, str]:
+    number, text = numbered
     name, given, address = text.partition("=")
     if not given:
-        raise ConfigError(f"clusters holds {text!r}, which is not name=host:port", hint=_EXAMPLE)
+        raise ConfigError(f"entry {number} of clusters is not name=host:port", hint=_EXAMPLE)
     return name, address

@@ -10,11 +10,10 @@ ignored; a secret is never shown.
 import difflib
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -23,6 +22,19 @@ from pydantic_settings import (
 )
 
 from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.pipeline.config.bounds import BOUNDS, KIB, MIB, MINUTE_MS
+from stilltide.pipeline.config.checks import (
+    OAUTH,
+    SettingError,
+    check_bound,
+    check_cluster,
+    check_replicas,
+    check_security,
+    check_server,
+    check_topic,
+    check_web,
+    where,
+)
 from stilltide.pipeline.config.clusters import ClusterAddress, parse_clusters, unknown_cluster
 from stilltide.pipeline.config.sources import (
     CONFIG_VARIABLE,
@@ -33,73 +45,12 @@ from stilltide.pipeline.config.sources import (
 )
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.framing import RECORDS_MAX
-from stilltide.schemas.topics import is_topic_name
 
 _OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR", "STILLTIDE_KAFKA_VERSION", CONFIG_VARIABLE})
 """Variables with the prefix STILLTIDE_ that are no settings."""
 
 _DEFAULT = "default"
 _OPTION = "option"
-
-_KIB = 1024
-_MIB = 1024 * _KIB
-_MINUTE_MS = 60 * 1000
-_PORT_MAX = 65_535
-_INT16_MAX = 32_767
-
-
-class Bound(NamedTuple):
-    """The lowest and highest value of a setting, and the reason for both."""
-
-    least: float
-    most: float
-    reason: str
-
-
-_BATCH_RECORDS = Bound(10, RECORDS_MAX, "smaller batches gain nothing, and readers refuse larger")
-_BATCH_BYTES = Bound(
-    128 * _KIB, 4 * _MIB, "smaller batches gain nothing, and topics refuse larger entries"
-)
-_BATCH_DELAY_MS = Bound(
-    1, 1000, "timers are no finer, and in timer mode every caller waits for that long"
-)
-
-BOUNDS: Mapping[str, Bound] = MappingProxyType(
-    {
-        "coordinators": Bound(1, 256, "each coordinator is a partition that some worker must own"),
-        "partitions": Bound(1, 256, "each system topic has that many partitions"),
-        "replication_factor": Bound(1, _INT16_MAX, "Kafka counts replicas in 16 bits"),
-        "min_insync_replicas": Bound(1, _INT16_MAX, "Kafka counts replicas in 16 bits"),
-        "txn_log_batch_records_max": _BATCH_RECORDS,
-        "txn_log_batch_bytes_max": _BATCH_BYTES,
-        "txn_log_batch_delay_ms_max": _BATCH_DELAY_MS,
-        "pending_ack_batch_records_max": _BATCH_RECORDS,
-        "pending_ack_batch_bytes_max": _BATCH_BYTES,
-        "pending_ack_batch_delay_ms_max": _BATCH_DELAY_MS,
-        "snapshot_changes_max": Bound(
-            1, 1_000_000, "a new reader reads up to that many markers after the snapshot"
-        ),
-        "snapshot_interval_ms": Bound(
-            100, 10 * _MINUTE_MS, "each snapshot asks every coordinator; readers may wait for one"
-        ),
-        "snapshot_part_bytes_max": Bound(
-            _KIB, 512 * _KIB, "a snapshot's end holds that much and more, and a record holds 1 MiB"
-        ),
-        "txn_timeout_ms_max": Bound(
-            1000, 24 * 60 * _MINUTE_MS, "an open transaction holds back every reader behind it"
-        ),
-        "session_timeout_s": Bound(
-            1, 1800, "brokers refuse group members with session time-outs out of their own bounds"
-        ),
-        "broker_away_s_max": Bound(
-            1, 3600, "a broker restarts within seconds, and a worker without a cluster must end"
-        ),
-        "request_timeout_s": Bound(1, 300, "a slow broker may answer; an absent one is noticed"),
-        "web_port": Bound(0, _PORT_MAX, "a TCP port, or 0 for a free one"),
-    }
-)
-"""Bounds of numeric settings, both included."""
 
 
 class Settings(BaseSettings):
@@ -142,15 +93,24 @@ class Settings(BaseSettings):
         request_timeout_s: time after which a request to a broker has failed.
         security_protocol, sasl_mechanism, sasl_username, sasl_password, ssl_ca_location,
             ssl_certificate_location, ssl_key_location, ssl_key_password,
-            ssl_endpoint_identification_algorithm: librdkafka's options of these names, with dots,
-            for every Kafka client.
+            ssl_endpoint_identification_algorithm, sasl_oauthbearer_client_id,
+            sasl_oauthbearer_client_secret, sasl_oauthbearer_token_endpoint_url,
+            sasl_oauthbearer_scope, sasl_oauthbearer_extensions, https_ca_location: librdkafka's
+            options of these names, with dots, for every Kafka client.
         web_host: address that a worker's /metrics, /livez and /readyz are bound to.
         web_port: port of these pages; 0 takes a free one, which the worker prints when it serves. 0
             is not "off": the site is on loopback and costs nothing without requests.
+        web_allowed_hosts: names or patterns (`worker-*`), separated by spaces, that the site may be
+            asked under, in addition to IP addresses and `localhost`.
+        metrics_token: bearer token that /metrics asks for.
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
     )
 
     cluster: str = "a"
@@ -166,26 +126,32 @@ class Settings(BaseSettings):
     min_insync_replicas: int | Automatic = AUTO
     txn_log_batching_enabled: bool = True
     txn_log_batch_records_max: int = 512
-    txn_log_batch_bytes_max: int = 4 * _MIB
+    txn_log_batch_bytes_max: int = 4 * MIB
     txn_log_batch_delay_ms_max: int = 1
     txn_log_flush_mode: Literal["eager", "timer"] = "eager"
     pending_ack_batching_enabled: bool = True
     pending_ack_batch_records_max: int = 512
-    pending_ack_batch_bytes_max: int = 4 * _MIB
+    pending_ack_batch_bytes_max: int = 4 * MIB
     pending_ack_batch_delay_ms_max: int = 1
     pending_ack_flush_mode: Literal["eager", "timer"] = "eager"
     snapshot_changes_max: int = 1000
     snapshot_interval_ms: int = 5000
-    snapshot_part_bytes_max: int = 256 * _KIB
+    snapshot_part_bytes_max: int = 256 * KIB
     index_topics: str = ""
-    txn_timeout_ms_max: int = 15 * _MINUTE_MS
+    txn_timeout_ms_max: int = 15 * MINUTE_MS
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0
     request_timeout_s: float = 10.0
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None = None
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
+    sasl_oauthbearer_client_id: str | None = None
+    sasl_oauthbearer_client_secret: SecretStr | None = None
+    sasl_oauthbearer_token_endpoint_url: str | None = None
+    sasl_oauthbearer_scope: str | None = None
+    sasl_oauthbearer_extensions: str | None = None
+    https_ca_location: str | None = None
     ssl_ca_location: str | None = None
     ssl_certificate_location: str | None = None
     ssl_key_location: str | None = None
@@ -193,6 +159,8 @@ class Settings(BaseSettings):
     ssl_endpoint_identification_algorithm: Literal["https", "none"] | None = None
     web_host: str = "127.0.0.1"
     web_port: int = 6066
+    web_allowed_hosts: str = ""
+    metrics_token: SecretStr | None = None
 
     @field_validator("clusters", mode="before")
     @classmethod
@@ -262,14 +230,24 @@ class Settings(BaseSettings):
     @property
     def kafka_options(self) -> dict[str, str]:
         """The settings of TLS and SASL, under librdkafka's names; secrets in clear."""
-        values = {name: getattr(self, name) for name in SECURITY}
-        return {
+        values = self._security
+        fixed = {"sasl.oauthbearer.method": "oidc"} if self.sasl_mechanism == OAUTH else {}
+        return fixed | {
             name.replace("_", "."): (
                 value.get_secret_value() if isinstance(value, SecretStr) else value
             )
             for name, value in values.items()
             if value is not None
         }
+
+    @property
+    def _security(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in SECURITY}
+
+    @property
+    def allowed_hosts(self) -> list[str]:
+        """The names and patterns in `web_allowed_hosts`."""
+        return self.web_allowed_hosts.split()
 
     @property
     def replicas(self) -> WantedReplicas:
@@ -289,19 +267,20 @@ class Settings(BaseSettings):
     def _check(self) -> Self:
         for name, bound in BOUNDS.items():
             if (value := getattr(self, name)) != AUTO:
-                _check_bound(name, value, bound)
-        _check_replicas(self.replicas)
+                check_bound(name, value, bound)
+        check_replicas(self.replicas)
         for name in self.replicate_from.split():
             self._check_source(name)
         for server in self.bootstrap_servers.split(","):
-            _check_server("bootstrap_servers", server.strip())
-        for one in self.clusters.values():
-            for server in one.bootstrap_servers.split(","):
-                _check_server("clusters", server.strip())
+            check_server(server.strip())
+        for name, one in self.clusters.items():
+            check_cluster(name, one.bootstrap_servers)
         self._check_addresses()
-        _check_security(self)
+        check_security(self._security)
+        token = self.metrics_token
+        check_web(self.allowed_hosts, token.get_secret_value() if token else None)
         for topic in self.indexed_topics:
-            _check_topic(topic)
+            check_topic(topic)
         return self
 
     @property
@@ -311,17 +290,19 @@ class Settings(BaseSettings):
 
 
 SECURITY = tuple(
-    name for name in Settings.model_fields if name.startswith(("security_", "sasl_", "ssl_"))
+    name
+    for name in Settings.model_fields
+    if name.startswith(("security_", "sasl_", "ssl_", "https_"))
 )
 """The settings that are librdkafka's options, whose names have dots."""
 
 
-class _SettingError(ConfigError):
-    """A fault of the setting `name`; `load_settings` adds the origin of its value."""
-
-    def __init__(self, name: str, primary: str, *, detail: str = "", hint: str = "") -> None:
-        super().__init__(primary, detail=detail, hint=hint)
-        self.name = name
+SECRETS = frozenset(
+    name
+    for name, field in Settings.model_fields.items()
+    if SecretStr in (field.annotation, *get_args(field.annotation)) or name == "clusters"
+)
+"""The settings whose values no output and no error shows; `clusters` may hold passwords."""
 
 
 class Loaded(NamedTuple):
@@ -361,20 +342,26 @@ def load_with_origins(**given: Any) -> Loaded:
         origins |= layer.origins
     try:
         return Loaded(Settings(**values), origins)
-    except _SettingError as error:
+    except SettingError as error:
         raise ConfigError(
             f"{error.primary} ({origins[error.name]})", detail=error.detail, hint=error.hint
         ) from error
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        why = [one["msg"].lower() for one in error.errors() if one["loc"][0] == name]
-        shown = "that" if name in _SECRETS else repr(first["input"])
+        is_secret = name in SECRETS
+        why = [_reason(one) for one in error.errors() if one["loc"][0] == name]
         raise ConfigError(
-            f"{name} cannot be {shown} ({origins[name]})",
+            f"{name} cannot be {'that' if is_secret else repr(first['input'])} ({origins[name]})",
             detail=", or ".join(why),
-            hint=_where(name),
-        ) from None if name in _SECRETS else error
+            hint=where(name),
+        ) from None if is_secret else error
+
+
+def _reason(fault: ErrorDetails) -> str:
+    """What is wrong, with the place below the setting; the input is not part of it."""
+    place = ".".join(map(str, fault["loc"][1:])) if fault["loc"][0] == "clusters" else ""
+    return f"{place}: {fault['msg'].lower()}" if place else fault["msg"].lower()
 
 
 def _check_variables(names: list[str]) -> None:
@@ -393,94 +380,3 @@ def _check_variables(names: list[str]) -> None:
 def _unknown(shown: str, name: str, known: list[str]) -> ConfigError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     return ConfigError(f"unknown setting: {shown}", hint=f"did you mean {near[0]}?")
-
-
-def _check_bound(name: str, value: float, bound: Bound) -> None:
-    if bound.least <= value <= bound.most:
-        return
-    side, limit = ("least", bound.least) if value < bound.least else ("most", bound.most)
-    raise _SettingError(
-        name,
-        f"{name} is {value}, but the {side} is {limit}",
-        detail=bound.reason,
-        hint=_where(name),
-    )
-
-
-def _check_replicas(wanted: WantedReplicas) -> None:
-    try:
-        wanted.check()
-    except ConfigError as error:
-        raise _SettingError(
-            "min_insync_replicas", error.primary, detail=error.detail, hint=error.hint
-        ) from error
-
-
-def _check_server(name: str, server: str) -> None:
-    host, _, port = server.rpartition(":")
-    is_port = port.isdecimal() and 1 <= int(port) <= _PORT_MAX
-    if not host or not is_port or any(letter.isspace() for letter in server):
-        raise _SettingError(
-            name,
-            f"{name} holds {server!r}, which is not host:port",
-            hint="for example 127.0.0.1:9092; separate several by commas",
-        )
-
-
-def _check_topic(topic: str) -> None:
-    if not is_topic_name(topic):
-        raise _SettingError(
-            "index_topics",
-            f"index_topics holds {topic!r}, which is not a topic name",
-            hint="separate topics by commas, for example orders,payments",
-        )
-
-
-def _check_security(settings: Settings) -> None:
-    protocol = settings.security_protocol or "PLAINTEXT"
-    for name in SECURITY:
-        prefix = name.partition("_")[0].upper()
-        if prefix != "SECURITY" and getattr(settings, name) is not None and prefix not in protocol:
-            raise _SettingError(
-                name,
-                f"{name} is set, but security_protocol is {protocol}",
-                detail="the setting has no effect there: the connection would lack its protection",
-                hint=f"set security_protocol to one with {prefix}, or leave {name} out",
-            )
-    if "SASL" in protocol:
-        for name in ("sasl_mechanism", "sasl_username", "sasl_password"):
-            if getattr(settings, name) is None:
-                raise _SettingError(
-                    name,
-                    f"security_protocol is {protocol}, but {name} is not set",
-                    hint=_where(name),
-                )
-    if (settings.ssl_certificate_location is None) != (settings.ssl_key_location is None):
-        raise _SettingError(
-            "ssl_certificate_location",
-            "of ssl_certificate_location and ssl_key_location one is set and the other is not",
-            hint="set both, or neither",
-        )
-    for name in ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location"):
-        path = getattr(settings, name)
-        if path is None:
-            continue
-        try:
-            Path(path).read_bytes()
-        except OSError as error:
-            raise _SettingError(
-                name,
-                f"{name} names {path}, which cannot be read",
-                detail=str(error.strerror),
-                hint="put the PEM file there, readable by this process's user, or name another",
-            ) from error
-
-
-def _where(name: str) -> str:
-    return (
-        f"set it with {ENV_PREFIX}{name.upper()}, in the file that {CONFIG_VARIABLE} names, "
-        "or by the option of the command"
-    )
-
-
-_SECRETS = frozenset({"sasl_password", "ssl_key_password"})

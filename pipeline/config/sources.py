@@ -20,7 +20,7 @@ ENV_PREFIX = "STILLTIDE_"
 FILE_SUFFIX = "_FILE"
 CONFIG_VARIABLE = "STILLTIDE_CONFIG"
 
-_LIBRDKAFKA_TABLES = ("security", "sasl", "ssl")
+_LIBRDKAFKA_TABLES = ("security", "sasl", "ssl", "https")
 """Tables that TOML makes of dotted names such as `ssl.ca.location`, which is one setting here."""
 
 

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.agents.probes import Check, Probes, broker_check
+from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
 
 
@@ -41,7 +42,7 @@ async def serving_site(
         return
     admins = {name: connector.admin() for name, connector in clusters.items()}
     brokers = {name: broker_check(admin) for name, admin in admins.items()}
-    site = Probes(registry, brokers | dict(checks))
+    site = Probes(registry, brokers | dict(checks), access=WebAccess.of(settings))
     try:
         yield await site.start(settings.web_host, web_port)
     finally:

@@ -1,0 +1,110 @@
+"""Secrets in settings: no output and no error of a program shows one."""
+
+import json
+import traceback
+
+import pytest
+
+from stilltide.pipeline.cli.main import run
+from stilltide.pipeline.config.settings import SECRETS, load_settings
+from stilltide.pipeline.errors import ConfigError
+
+HUSH = "hush-hush"
+
+MISPLACED = [
+    {"b": {"bootstrap_servers": "h:1", "sasl.password": HUSH}},
+    {"b": {"bootstrap_servers": "h:1", "options": {"sasl.password": [HUSH]}}},
+    {"b": {"bootstrap_servers": f"alice:{HUSH}@h:1"}},
+    {"b": {"options": {"sasl.password": HUSH}}},
+    {"b": {"bootstrap_servers": [HUSH]}},
+    {"b": [HUSH]},
+    {"sasl.password": HUSH},
+    {f"sasl.password={HUSH}": "h:1"},
+]
+
+
+def everything_of(error: BaseException) -> str:
+    """The error as the interpreter prints an uncaught one, with all of its causes."""
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *map(json.dumps, MISPLACED),
+        json.dumps(MISPLACED[0])[:-1],  # not JSON
+        json.dumps([MISPLACED[0]]),
+        f"sasl.password={HUSH}",
+        f"b=h:1 {HUSH}",
+        f"b=h:1 pass/word={HUSH}",
+    ],
+)
+def test_a_misplaced_secret_of_a_cluster_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+):
+    """Neither by `config show`, nor by the error, nor by a traceback of an application."""
+    monkeypatch.setenv("STILLTIDE_CLUSTERS", text)
+    assert run(["config", "show", "--origin"]) == 1
+    printed = capsys.readouterr()
+    assert "clusters" in printed.err
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert HUSH not in printed.out + printed.err + everything_of(caught.value)
+
+
+def test_the_place_of_a_misplaced_option_is_named():
+    """The error says which key of which cluster is unknown."""
+    with pytest.raises(ConfigError) as caught:
+        load_settings(clusters=json.dumps(MISPLACED[0]))
+    assert "b.sasl.password: extra inputs are not permitted" in caught.value.detail
+
+
+def test_another_wrong_setting_does_not_show_a_secret(monkeypatch: pytest.MonkeyPatch):
+    """An error about a first setting carries nothing of a second one, also not in its cause."""
+    monkeypatch.setenv("STILLTIDE_CLUSTERS", json.dumps(MISPLACED[0]))
+    with pytest.raises(ConfigError) as caught:
+        load_settings(coordinators="many")
+    assert HUSH not in everything_of(caught.value)
+
+
+def test_settings_and_configs_do_not_show_secrets_as_text():
+    """`repr` of the settings, of a cluster's address and of the Kafka config is without them."""
+    clusters = {"b": {"bootstrap_servers": "h:1", "options": {"sasl.password": HUSH}}}
+    settings = load_settings(
+        clusters=clusters,
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_username="alice",
+        sasl_password=HUSH,
+    )
+    assert settings.address_of("b").options["sasl.password"] == HUSH
+    assert settings.kafka.extra["sasl.password"] == HUSH
+    assert HUSH not in f"{settings!r} {settings} {settings.address_of('b')!r} {settings.kafka!r}"
+
+
+def test_every_secret_is_known_as_one():
+    """The list of secrets follows from the types of the settings."""
+    assert {
+        "clusters",
+        "metrics_token",
+        "sasl_oauthbearer_client_secret",
+        "sasl_password",
+        "ssl_key_password",
+    } == SECRETS
+
+
+@pytest.mark.parametrize(
+    "token", ["too-brief", "with a space in the middle", "snow-\u2603-in-november"]
+)
+def test_a_token_that_no_header_carries_is_refused_unseen(token: str):
+    """Also one that is short enough to be guessed."""
+    with pytest.raises(ConfigError, match="metrics_token is not 16 or more") as caught:
+        load_settings(metrics_token=token)
+    assert token not in everything_of(caught.value)
+
+
+@pytest.mark.parametrize("hosts", ["worker-a:6066", "http://worker-a", "a,b"])
+def test_allowed_hosts_are_names(hosts: str):
+    """Without ports and schemes, which a comparison with a host name would never meet."""
+    with pytest.raises(ConfigError, match="web_allowed_hosts holds"):
+        load_settings(web_allowed_hosts=hosts)

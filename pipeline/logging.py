@@ -1,7 +1,9 @@
 """Log lines of every process: one form, on stderr, because stdout is for data.
 
 *Invariants*: of a library's repeated line, as each library logs while a broker is away, the first
-is logged at once and later ones rarely; lines held back are counted.
+is logged at once and later ones rarely; lines held back are counted. Text of strangers, in fields,
+in lines of libraries and in tracebacks, is made printable, so that nobody forges a line or sends a
+terminal a control sequence. Tracebacks show no local variables, which may be secrets.
 
 structlog imports rich, which takes longer than the import of the whole client library: this module
 imports structlog when the first line is logged, or when a process sets up its logging.
@@ -10,11 +12,10 @@ imports structlog when the first line is logged, or when a process sets up its l
 import logging
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
+from stilltide.schemas.printable import printable, printable_lines
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -22,6 +23,9 @@ LIBRARY_PERIOD_S = 10.0
 """Period in which at most one line from each place in a library's code is logged."""
 
 _OURS = frozenset({"stilltide"})
+
+_OF_MANY_LINES = frozenset({"exception", "stack"})
+"""Fields whose line breaks are the interpreter's."""
 
 
 class LazyLogger:
@@ -75,6 +79,20 @@ class LibraryFilter(logging.Filter):
         return True
 
 
+def escape_fields(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """The fields of a log line with the text in them made printable; a processor of structlog."""
+    for name, value in event.items():
+        if name in _OF_MANY_LINES:
+            event[name] = printable_lines(str(value))
+        elif isinstance(value, str):
+            event[name] = printable(value)
+        elif value is not None and not isinstance(value, int | float):
+            event[name] = printable(repr(value))
+    return event
+
+
 def configure_logging(level: str = "info") -> None:
     """Sends Stilltide's log events from `level` up, and warnings of libraries, to stderr.
 
@@ -94,7 +112,12 @@ def configure_logging(level: str = "info") -> None:
             foreign_pre_chain=steps,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+                structlog.processors.format_exc_info,
+                escape_fields,
+                structlog.dev.ConsoleRenderer(
+                    colors=sys.stderr.isatty(),
+                    exception_formatter=structlog.dev.plain_traceback,
+                ),
             ],
         )
     )

@@ -10,11 +10,14 @@ from operator import length_hint
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+from stilltide.schemas.printable import printable, printable_lines
+
 
 class StilltideError(Exception):
     """A failure: `primary` names what failed, `detail` the cause, `hint` the next step.
 
-    Topic, partition and offset are set if the failure concerns one; `str()` contains everything.
+    Topic, partition and offset are set if the failure concerns one; `str()` contains everything,
+    with the text of strangers made printable.
     """
 
     def __init__(
@@ -53,11 +56,11 @@ class StilltideError(Exception):
         return place
 
     def __str__(self) -> str:
-        text = f"{self.place}: {self.primary}" if self.place else self.primary
+        text = printable(f"{self.place}: {self.primary}" if self.place else self.primary)
         if self.detail:
-            text += f"\n  detail: {self.detail}"
+            text += f"\n  detail: {printable_lines(self.detail)}"
         if self.hint:
-            text += f"\n  hint: {self.hint}"
+            text += f"\n  hint: {printable_lines(self.hint)}"
         return text
 
 

@@ -218,7 +218,7 @@ def _progress() -> Generator[AuditProgress]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
-    columns = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    columns = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield _Bar(bar)
 

@@ -1,5 +1,8 @@
 """How commands print: data on stdout as a table or JSON; progress and errors on stderr.
 
+*Invariants*: text of a stranger, such as a transactional id, reaches the terminal with its control
+characters escaped, and is no markup of rich.
+
 The module imports rich when it prints a table, so that `--help` and JSON do not wait for rich.
 """
 
@@ -11,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.printable import printable, printable_lines
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _WIDTH_PIPED = 200
@@ -47,13 +51,15 @@ def print_rows(rows: Sequence[Row], output: str, *, title: str | None = None) ->
     elif rows:
         from rich.console import Console  # noqa: PLC0415 - see the module's docstring
         from rich.table import Table  # noqa: PLC0415 - as above
+        from rich.text import Text  # noqa: PLC0415 - as above
 
-        table = Table(title=title, title_justify="left")
+        # A plain string would be read as markup: `[/b]` in a name would be an error.
+        table = Table(title=title and Text(printable(title)), title_justify="left")
         for column, value in rows[0].items():
             justify = "right" if isinstance(value, int | float) else "left"
-            table.add_column(column, justify=justify, overflow="fold")
+            table.add_column(Text(printable(column)), justify=justify, overflow="fold")
         for row in rows:
-            table.add_row(*("-" if value is None else str(value) for value in row.values()))
+            table.add_row(*(Text(_cell(value)) for value in row.values()))
         Console(width=None if sys.stdout.isatty() else _WIDTH_PIPED).print(table)
 
 
@@ -68,27 +74,40 @@ def print_columns(rows: Sequence[Row], output: str) -> None:
         print_rows(rows, output)
         return
     first, *others = rows[0]
-    table = [{first: name} | {str(row[first]): _cell(row[name]) for row in rows} for name in others]
+    table = [
+        {first: name} | {str(row[first]): _lines(row[name]) for row in rows} for name in others
+    ]
     print_rows(table, output)
 
 
-def _cell(value: Any) -> Any:
-    """A cell of a table: the first items of a list on a line each, other values unchanged."""
+class _Lines(list[Any]):
+    """Items that have a line each in their cell."""
+
+
+def _lines(value: Any) -> Any:
+    """The first items of a list, to be shown on a line each; other values unchanged."""
     if not isinstance(value, list):
         return value
     more = [f"... {len(value) - _ITEMS_SHOWN} more"] if len(value) > _ITEMS_SHOWN else []
-    return "\n".join([*map(str, value[:_ITEMS_SHOWN]), *more]) or "-"
+    return _Lines([*value[:_ITEMS_SHOWN], *more])
+
+
+def _cell(value: Any) -> str:
+    """The text of a cell."""
+    if isinstance(value, _Lines):
+        return "\n".join(printable(str(each)) for each in value) or "-"
+    return "-" if value is None else printable(str(value))
 
 
 def say(text: str) -> None:
-    """Prints a line of progress or diagnostics to stderr."""
-    click.echo(text, err=True)
+    """Prints a line of progress or diagnostics to stderr, or several lines."""
+    click.echo(printable_lines(text), err=True)
 
 
 def print_error(error: StilltideError) -> None:
     """Prints an error to stderr: the primary message, then detail and hint if it has them."""
     place = f"{error.place}: " if error.place else ""
-    say(f"error: {place}{error.primary}")
+    say("error: " + printable(f"{place}{error.primary}"))
     for label, text in (("detail", error.detail), ("hint", error.hint)):
         if text:
             say(f"  {label}: " + text.replace("\n", "\n    "))

@@ -56,9 +56,14 @@ def findings_table(report: AuditReport) -> pa.Table:
         {
             "check": result.check.value,
             "verdict": VERDICTS[finding.kind].value,
-            **finding.to_dict(),
+            **{name: _encodable(value) for name, value in finding.to_dict().items()},
         }
         for result in report.checks
         for finding in result.findings
     ]
     return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)
+
+
+def _encodable(value: object) -> object:
+    """Text with lone surrogates, which UTF-8 and so Parquet cannot hold, as their escapes."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

@@ -1,15 +1,16 @@
 """Renders a report as one HTML page: verdicts, evidence, figures and plots.
 
 *Invariants*: the page loads no other resource, and its Content-Security-Policy forbids that; text
-from the cluster is escaped.
+from the cluster is shown as text: no HTML, no control characters, no marks of direction.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from html import escape
+from html import escape as html_escape
 
 from stilltide.pipeline.jobs.audits.plots import ROWS_MAX, plots
 from stilltide.pipeline.jobs.audits.report import AuditReport, CheckResult
+from stilltide.schemas.printable import printable
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
@@ -17,6 +18,7 @@ body { font: 15px/1.45 system-ui, sans-serif; max-width: 62rem; margin: 2rem aut
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; width: 100%; font-size: 13px; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #d9e2ec;
          overflow-wrap: anywhere; vertical-align: top; }
+td { unicode-bidi: isolate; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .valid { color: #1b7f4b; } .invalid { color: #c23b22; } .unknown { color: #b06f00; }
 .verdict { font-weight: 600; }
@@ -57,6 +59,11 @@ def render_page(report: AuditReport) -> str:
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text as HTML that shows this text."""
+    return html_escape(printable(text))
 
 
 def _check_row(one: CheckResult) -> list[str]:

@@ -1,7 +1,8 @@
 """Draws the plots of a report as SVG text for the HTML page.
 
-*Invariants*: the size of a plot is bounded for any number of partitions and transactions; labels
-are text in the browser's font, not paths.
+*Invariants*: the size of a plot is bounded for any number of partitions and transactions, and for
+names of any length; labels are text in the browser's font, not paths. Names are never parsed as
+formulas, which matplotlib does with text between dollar signs.
 """
 
 import io
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stilltide.pipeline.jobs.audits.report import AuditReport, PartitionFigures
+from stilltide.schemas.printable import shortened
 
 ROWS_MAX = 24
 """Largest number of partitions, or of transactions, in a plot."""
@@ -46,14 +48,17 @@ def plots(report: AuditReport) -> dict[str, str]:
     shown = report.partitions[:ROWS_MAX]
     native = [
         _Bar(
-            f"{one.topic}/{one.partition}@{one.first_offset}  "
-            f"{one.transactional_id or f'producer {one.producer_id}'}",
+            f"{shortened(one.topic)}/{one.partition}@{one.first_offset}  "
+            f"{shortened(one.transactional_id or f'producer {one.producer_id}')}",
             one.age_ms / 1000,
         )
         for one in report.open_transactions[:ROWS_MAX]
     ]
     undecided = [
-        _Bar(f"{one.topic}/{one.partition}@{one.offset}  {one.txn}", one.age_ms / 1000)
+        _Bar(
+            f"{shortened(one.topic)}/{one.partition}@{one.offset}  {shortened(one.txn)}",
+            one.age_ms / 1000,
+        )
         for one in report.undecided[:ROWS_MAX]
     ]
     rows = max(1, len(shown))
@@ -102,16 +107,24 @@ def _ranges(on: Axes, shown: Sequence[PartitionFigures]) -> None:
 
 
 def _rates(on: Axes, shown: Sequence[PartitionFigures]) -> None:
+    lines: list[Any] = []
+    names: list[str] = []
     for one in shown:
         if one.batches and (windows := one.batches.windows):
             edges = [window.first for window in windows] + [windows[-1].end]
             values = [100 * _rate(window.aborted, window.visible) for window in windows]
-            on.stairs(values, edges, label=_name(one))
+            lines.append(on.stairs(values, edges))
+            names.append(_name(one))
     on.set_ylim(bottom=0)
     on.set_xlabel("offset")
     on.set_ylabel("aborted, %")
-    if shown:
-        on.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    if lines:
+        empty = [""] * len(lines)
+        legend = on.legend(lines, empty, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+        # Set afterwards: a legend parses its names, and leaves out those that begin with "_".
+        for text, name in zip(legend.get_texts(), names, strict=True):
+            text.set_parse_math(False)
+            text.set_text(name)
 
 
 def _ages(on: Axes, oldest: Sequence[_Bar]) -> None:
@@ -128,12 +141,12 @@ def _lags(on: Axes, shown: Sequence[PartitionFigures]) -> None:
 
 
 def _label_rows(on: Axes, names: Sequence[str]) -> None:
-    on.set_yticks(range(len(names)), names)
+    on.set_yticks(range(len(names)), names, parse_math=False)
     on.set_ylim(max(1, len(names)) - 0.5, -0.5)
 
 
 def _name(one: PartitionFigures) -> str:
-    return f"{one.records.topic}/{one.records.partition}"
+    return f"{shortened(one.records.topic)}/{one.records.partition}"
 
 
 def _rate(aborted: int, visible: int) -> float:

@@ -17,7 +17,7 @@ from stilltide.pipeline.jobs.audits.files import (
     write_report,
 )
 from stilltide.pipeline.jobs.audits.page import render_page
-from stilltide.pipeline.jobs.audits.plots import ROWS_MAX
+from stilltide.pipeline.jobs.audits.plots import LINES_MAX, ROWS_MAX
 from stilltide.pipeline.jobs.audits.report import (
     KINDS,
     SCHEMA_VERSION,
@@ -37,7 +37,9 @@ from stilltide.pipeline.jobs.audits.verdicts import (
     PartitionAudit,
     Verdict,
 )
+from stilltide.schemas.printable import printable, shortened
 from stilltide.schemas.values import TxnId
+from tests.support.hostile import HOSTILE, is_harmless
 
 DIGEST = 2**70 + 1
 """More digits than a double holds."""
@@ -220,3 +222,52 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows(partitions: int, open_
 def test_a_page_is_the_same_each_time():
     """Same report, same bytes."""
     assert render_page(report_of(FindingKind.LATE)) == render_page(report_of(FindingKind.LATE))
+
+
+class Seen(HTMLParser):
+    """The text of a page, and the names of its elements."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes an element; an attribute that runs a script is a fault."""
+        self.tags.add(tag)
+        assert not [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        """Notes text."""
+        self.text += data
+
+
+def test_hostile_names_are_text_on_the_page(tmp_path: Path):
+    """As topics and transactional ids: neither HTML nor formulas nor control characters."""
+    names = tuple(HOSTILE.values())
+    report = report_of(FindingKind.ORPHAN, partitions=len(names), open_count=0)
+    found = [replace(finding(FindingKind.ORPHAN), topic=name, detail=name) for name in names]
+    report = replace(
+        report,
+        topics=names,
+        checks=tuple(replace(one, findings=tuple(found)) for one in report.checks),
+        partitions=tuple(
+            replace(one, records=replace(one.records, topic=name))
+            for name, one in zip(names, report.partitions, strict=True)
+        ),
+        open_transactions=tuple(OpenNative(name, 0, 4, 7, 1000, name) for name in names),
+        undecided=tuple(UndecidedRecord(name, 0, name, 7, 1000) for name in names),
+    )
+    write_report(report, tmp_path)
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert is_harmless(page)
+    seen = Seen(page)
+    assert not seen.tags & {"script", "img"}
+    labels = seen.text.replace("\xa0", " ")
+    for number, name in enumerate(names):
+        assert printable(name) in seen.text
+        assert f"{shortened(name)}/0@7  {shortened(name)}" in labels
+        # In the plots of ranges and of lag; the first ten also in the one of abort rates.
+        assert labels.count(f"{shortened(name)}/{number}") >= (3 if number < LINES_MAX else 2)
+    assert json.loads((tmp_path / SUMMARY).read_text())["topics"] == list(names)

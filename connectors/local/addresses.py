@@ -64,6 +64,7 @@ class Listener:
         port: port on HOST, chosen by the caller.
         properties: properties of the listener, without the prefix that names it.
         scram_users: passwords by user, for SCRAM-SHA-256; stored when the storage is formatted.
+        jvm_flags: options of the JVM that the listener needs.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Listener:
     port: int
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
     scram_users: Mapping[str, str] = field(default_factory=dict[str, str])
+    jvm_flags: Sequence[str] = ()
 
     @property
     def bootstrap(self) -> str:

@@ -183,6 +183,7 @@ class BrokerDir:
         java_on_kafka = [
             str(java),
             *options.jvm_flags,
+            *(flag for listener in options.listeners for flag in listener.jvm_flags),
             f"-Xmx{options.heap}",
             f"-Dlog4j2.configurationFile=file:{log4j}",
             "-cp",

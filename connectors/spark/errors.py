@@ -22,6 +22,14 @@ _DATA_LOSS = (
     "data may have been lost",
     "data was aged out",
 )
+_REFUSED = (
+    "SaslAuthenticationException",
+    "SslAuthenticationException",
+    "LoginException",
+    "InvalidConfigurationException",
+    "Failed to load PEM SSL keystore",
+    "Failed to load SSL keystore",
+)
 _AWAY = (
     "org.apache.kafka.common.errors.TimeoutException",
     "Timeout of",
@@ -53,6 +61,12 @@ def connector_error(text: str, bootstrap_servers: str) -> ConnectorError:
             "records were deleted while they were read",
             detail=detail,
             hint="retention overtook the read: start it again, or raise the topic's retention",
+        )
+    if _mentions(text, _REFUSED):
+        return FatalError(
+            f"Kafka at {bootstrap_servers} refused Spark's login, or Spark the TLS files",
+            detail=detail,
+            hint="check the settings of TLS and SASL: stilltide config show --origin",
         )
     if _mentions(text, _AWAY):
         return RetriableError(

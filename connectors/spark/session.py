@@ -4,29 +4,35 @@ Jars and JVM options have an effect only before the process's first session star
 are set in one place and passed on the JVM's command line.
 
 *Invariants*: nothing is written to the current directory; the JVM's log goes to a file, whose last
-lines are in the error when the JVM does not start; the JVM dies with this process.
+lines are in the error when the JVM does not start; the JVM dies with this process. No secret is in
+the JVM's arguments, nor in its environment: that has none of Stilltide's variables, which other
+processes of the user could read. The options of Kafka reach the JVM over its socket.
 
 Refuses to make a second session: an active session is used instead.
 """
 
 import os
 import shutil
+import subprocess
 import tempfile
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.local.java import find_java
 
 _LOG_TAIL_LINES = 15
+_OURS = "STILLTIDE_"
+_launching = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ def _start(options: SparkOptions, scratch: Path) -> SparkSession:
             # The JVM warns on stderr before any log configuration could stop it, and Spark
             # makes a directory `artifacts` where it is started.
             with log_path.open("wb") as log:
-                gateway = launch_gateway(conf, {"stderr": log, "stdout": log, "cwd": scratch})
+                gateway = _launch(conf, {"stderr": log, "stdout": log, "cwd": scratch})
         SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
@@ -97,6 +103,27 @@ def _start(options: SparkOptions, scratch: Path) -> SparkSession:
             hint="spark runs on Java 17 or 21 and needs free memory for its heap, "
             f"{options.driver_memory}",
         ) from error
+
+
+class _WithoutSettings(subprocess.Popen[bytes]):
+    """A process that inherits no variable of Stilltide, which may be a secret."""
+
+    def __init__(self, args: Any, **options: Any) -> None:
+        env = options.pop("env", None) or os.environ
+        ours = {name: value for name, value in env.items() if not name.startswith(_OURS)}
+        super().__init__(args, env=ours, **options)
+
+
+def _launch(conf: SparkConf, options: dict[str, Any]) -> Any:
+    # PySpark's launcher passes this process's whole environment on, whatever it is given.
+    with _launching:
+        launcher: Any = java_gateway
+        before = launcher.Popen
+        launcher.Popen = _WithoutSettings
+        try:
+            return launcher.launch_gateway(conf, options)
+        finally:
+            launcher.Popen = before
 
 
 def _tail(log_path: Path) -> list[str]:

@@ -9,10 +9,16 @@ import logging
 from pathlib import Path
 
 import faust
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
 from faust.app.base import BootStrategy
+from faust.auth import OAuthCredentials
+from faust.types.auth import CredentialsT
 from mode import CrashingSupervisor
 
-from stilltide.connectors.kafka.security import tls_context
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.kafka.oauth import TokenSource
+from stilltide.connectors.kafka.security import oidc_client, tls_context
 from stilltide.pipeline.agents.transport import PromptTransport
 from stilltide.pipeline.config.settings import Settings
 
@@ -83,8 +89,33 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
     )
 
 
-def _credentials(settings: Settings) -> faust.SSLCredentials | faust.SASLCredentials | None:
+class FaustTokens(AbstractTokenProvider):
+    """Tokens in the form in which aiokafka, and so Faust, asks for them: on the event loop.
+
+    Args:
+        source: the tokens.
+    """
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+
+    async def token(self) -> str:
+        """The token; does not block the loop."""
+        try:
+            return await self._source.fresh()
+        except ConnectorError as error:
+            # An error that aiokafka knows: the connection fails, and is tried again.
+            raise KafkaConnectionError(str(error)) from error
+
+    def extensions(self) -> dict[str, str]:
+        """The extensions of the settings."""
+        return dict(self._source.client.extensions)
+
+
+def _credentials(settings: Settings) -> CredentialsT | None:
     context = tls_context(settings.kafka_options)
+    if client := oidc_client(settings.kafka_options):
+        return OAuthCredentials(oauth_cb=FaustTokens(TokenSource(client)), ssl_context=context)
     if settings.sasl_password is not None:
         return faust.SASLCredentials(
             username=settings.sasl_username,

@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.security import sent_in_clear
 from stilltide.pipeline.config.bounds import BOUNDS, KIB, MIB, MINUTE_MS
 from stilltide.pipeline.config.checks import (
     OAUTH,
@@ -45,6 +46,9 @@ from stilltide.pipeline.config.sources import (
 )
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
+from stilltide.pipeline.logging import get_logger
+
+log = get_logger(__name__)
 
 _OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR", "STILLTIDE_KAFKA_VERSION", CONFIG_VARIABLE})
 """Variables with the prefix STILLTIDE_ that are no settings."""
@@ -341,7 +345,7 @@ def load_with_origins(**given: Any) -> Loaded:
         values |= layer.values
         origins |= layer.origins
     try:
-        return Loaded(Settings(**values), origins)
+        settings = Settings(**values)
     except SettingError as error:
         raise ConfigError(
             f"{error.primary} ({origins[error.name]})", detail=error.detail, hint=error.hint
@@ -356,6 +360,21 @@ def load_with_origins(**given: Any) -> Loaded:
             detail=", or ".join(why),
             hint=where(name),
         ) from None if is_secret else error
+    _warn_of_clear_text(settings)
+    return Loaded(settings, origins)
+
+
+def _warn_of_clear_text(settings: Settings) -> None:
+    options = {settings.cluster: settings.kafka_options}
+    options |= {name: one.options for name, one in settings.clusters.items() if one.options}
+    for cluster, given in options.items():
+        for name in sent_in_clear(given):
+            log.warning(
+                "secret_in_clear",
+                cluster=cluster,
+                sent=name,
+                hint="use SASL_SSL and https, or a network that is encrypted itself",
+            )
 
 
 def _reason(fault: ErrorDetails) -> str:

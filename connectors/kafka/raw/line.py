@@ -20,7 +20,7 @@ from kafka.structs import TopicPartition as ClientPartition
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig
-from stilltide.connectors.kafka.raw.options import raw_options
+from stilltide.connectors.kafka.raw.options import RawTokens, raw_options
 from stilltide.schemas.values import TopicPartition
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class RawClient:
             raise self._closed_error()
         if self._line is None:
             self._line = Line(self._options, self.timeout_s)
-        running = asyncio.ensure_future(self._line.run(work))
+        running = asyncio.ensure_future(self._run(self._line, work))
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait((running, closing), return_when=asyncio.FIRST_COMPLETED)
@@ -75,6 +75,13 @@ class RawClient:
             await asyncio.gather(running, return_exceptions=True)
             raise self._closed_error()
         return running.result()
+
+    async def _run(self, line: "Line", work: "Callable[[Line], Awaitable[T]]") -> T:
+        tokens = self._options.get("sasl_oauth_token_provider")
+        if isinstance(tokens, RawTokens):
+            # kafka-python's loop, which all connections share, then need not wait for a token.
+            await tokens.source.fresh()
+        return await line.run(work)
 
     async def close(self) -> None:
         """Ends the connections; safe to call twice."""

@@ -9,8 +9,13 @@ security option may connect to an impostor.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stilltide.connectors.errors import FatalError
+import kafka.errors as kafka_errors
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from stilltide.connectors.errors import ConnectorError, FatalError
 from stilltide.connectors.kafka.config import KafkaConfig, milliseconds
+from stilltide.connectors.kafka.oauth import TokenSource
+from stilltide.connectors.kafka.security import OF_TOKENS, oidc_client
 
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 """Longest answer accepted; the largest batch that a topic can be configured to accept fits."""
@@ -37,6 +42,30 @@ _TRANSLATED: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 _SECURITY = ("sasl.", "security.", "ssl.", "enable.sasl.", "enable.ssl.", "https.")
 
 
+class RawTokens(AbstractTokenProvider):
+    """Tokens in the form in which kafka-python asks for them: on the thread of its own loop.
+
+    Args:
+        source: the tokens.
+    """
+
+    def __init__(self, source: TokenSource) -> None:
+        super().__init__()
+        self.source = source
+
+    def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - no type there
+        """The token; waits only if `source.fresh` was not awaited before, or is too long ago."""
+        try:
+            return self.source.token()
+        except ConnectorError as error:
+            # An error that kafka-python knows: the connection fails, and is tried again.
+            raise kafka_errors.KafkaConnectionError(str(error)) from error
+
+    def extensions(self) -> dict[str, str]:
+        """The extensions of the settings."""
+        return dict(self.source.client.extensions)
+
+
 def raw_options(config: KafkaConfig, client_id: str) -> dict[str, Any]:
     """Options of kafka-python's connection manager.
 
@@ -61,10 +90,12 @@ def raw_options(config: KafkaConfig, client_id: str) -> dict[str, Any]:
         if name in _TRANSLATED:
             ours, convert = _TRANSLATED[name]
             options[ours] = convert(value)
-        elif name.startswith(_SECURITY):
+        elif name.startswith(_SECURITY) and name not in OF_TOKENS:
             raise FatalError(
                 f"the Kafka option {name} cannot be passed to the reader of raw batches",
                 detail=f"known are {', '.join(sorted(_TRANSLATED))}",
                 hint="remove it from the extra options, or use the known ones",
             )
+    if client := oidc_client(config.extra):
+        options["sasl_oauth_token_provider"] = RawTokens(TokenSource(client))
     return options

@@ -19,8 +19,17 @@ from stilltide.pipeline.jobs.audits.report import Check
 from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.topics import TopicSpec
+from tests.support.processes.certificates import Authority
 from tests.support.processes.local import run_stilltide
-from tests.support.processes.secure import Secured, scram_listener, tls_listener
+from tests.support.processes.oidc import OidcServer
+from tests.support.processes.secure import (
+    Secured,
+    mutual_tls_listener,
+    oauth_listener,
+    plain_listener,
+    scram_listener,
+    tls_listener,
+)
 from tests.support.processes.worker_process import running_worker
 from tests.support.spark.session import local_spark
 
@@ -28,21 +37,34 @@ PATIENCE_S = 60.0
 
 
 class Secure(NamedTuple):
-    """A broker with both kinds of listener."""
+    """A broker with each kind of listener, and the server of its tokens."""
 
     cluster: LocalCluster
+    server: OidcServer
     scram: Secured
     tls: Secured
+    plain: Secured
+    mutual: Secured
+    oauth: Secured
 
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     """A broker of this module's own."""
     directory = tmp_path_factory.mktemp("secure")
-    scram, tls = scram_listener(), tls_listener(directory)
-    listeners = (scram.listener, tls.listener)
-    with LocalCluster("s", directory / "s", fast_start=True, listeners=listeners) as cluster:
-        yield Secure(cluster, scram, tls)
+    (directory / "tls").mkdir()
+    authority = Authority(directory)
+    with OidcServer(directory, authority.issue("issuer")) as server:
+        each = (
+            scram_listener(),
+            tls_listener(directory / "tls"),
+            plain_listener(),
+            mutual_tls_listener(directory),
+            oauth_listener(authority, server),
+        )
+        listeners = [secured.listener for secured in each]
+        with LocalCluster("s", directory / "s", fast_start=True, listeners=listeners) as cluster:
+            yield Secure(cluster, server, *each)
 
 
 def address(secured: Secured) -> str:
@@ -80,7 +102,7 @@ async def write_and_read(settings: Settings, topic: str) -> list[bytes | None]:
     return read
 
 
-@pytest.mark.parametrize("kind", ["scram", "tls"])
+@pytest.mark.parametrize("kind", ["scram", "tls", "plain", "mutual", "oauth"])
 def test_every_client_passes(secure: Secure, kind: str, topic_name: str, tmp_path: Path):
     """Worker (Faust), transactions and readers (librdkafka), index (kafka-python), audit (Spark).
 

@@ -1,3 +1,5 @@
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,14 +38,56 @@ except FatalError as error:
 """
 
 
-def run_python(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
+SECRETS = """
+import os
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.connectors.spark.source import OffsetRange, read_ranges
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.schemas.values import TopicPartition
+
+
+def below(pid: int) -> list[int]:
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += below(int(child))
+    return found
+
+
+settings = load_settings()
+fast = "-XX:TieredStopAtLevel=1"
+options = SparkOptions(jars=spark_jars(), master="local[1]", java_options=fast)
+with spark_session(options) as spark:
+    read_ranges(spark, settings.kafka, [OffsetRange(TopicPartition("t", 0), 0, 1)])
+    jvm = SparkContext._gateway.proc.pid
+    texts = []
+    for pid in below(jvm):
+        proc = Path(f"/proc/{pid}")
+        texts += [(proc / "cmdline").read_bytes(), (proc / "environ").read_bytes()]
+        for file in (proc / "cwd").resolve().rglob("*"):
+            texts += [file.read_bytes()] if file.is_file() else []
+    assert any(b"spark-submit" in text.lower() or b"SparkSubmit" in text for text in texts)
+    assert any(b"PATH=" in text for text in texts)
+    print([name for name in ("hush-sasl", "hush-key", "hush-cluster", "hush-token")
+           if any(name.encode() in text for text in texts)])
+"""
+
+
+def run_python(program: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a program in a process of its own: jars and JVM options count only there."""
     return subprocess.run(
         [sys.executable, "-c", program],
+        env=os.environ | variables,
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=170,
         check=True,
     )
 
@@ -69,6 +113,7 @@ def test_a_jvm_that_does_not_start_tells_why(tmp_path: Path):
         ("[KAFKA_DATA_SOURCE_NOT_ENABLED] deploy the application", FatalError),
         ("o.a.s: [KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost", FatalError),
         ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting", RetriableError),
+        ("o.a.k.common.KafkaException: Failed ... LoginException: no token", FatalError),
         ("[DIVIDE_BY_ZERO] Division by zero", FatalError),
     ],
 )
@@ -78,3 +123,20 @@ def test_the_text_of_a_failure_decides_whether_to_try_again(text: str, kind: typ
     assert type(error) is kind
     if kind is RetriableError:
         assert "broker:9092" in error.primary
+
+
+def test_no_secret_is_in_the_arguments_the_environment_or_the_files_of_the_jvm(tmp_path: Path):
+    """Any process of the same user, and tools that list processes, can read these."""
+    clusters = {"b": {"bootstrap_servers": "h:1", "options": {"sasl.password": "hush-cluster"}}}
+    done = run_python(
+        SECRETS,
+        tmp_path,
+        STILLTIDE_SECURITY_PROTOCOL="SASL_SSL",
+        STILLTIDE_SASL_MECHANISM="PLAIN",
+        STILLTIDE_SASL_USERNAME="alice",
+        STILLTIDE_SASL_PASSWORD="hush-sasl",  # noqa: S106 - what must not be seen
+        STILLTIDE_SSL_KEY_PASSWORD="hush-key",  # noqa: S106 - as above
+        STILLTIDE_METRICS_TOKEN="hush-token-of-metrics",  # noqa: S106 - as above
+        STILLTIDE_CLUSTERS=json.dumps(clusters),
+    )
+    assert done.stdout == "[]\n"

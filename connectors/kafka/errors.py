@@ -129,8 +129,10 @@ _HINTS = [
     (
         REFUSED,
         (
-            "check security.protocol, sasl.username, sasl.password, ssl.ca.location and the user's "
-            "permissions (stilltide config show --origin shows where each setting comes from)"
+            "check security.protocol, sasl.username, sasl.password (for OAuth "
+            "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret), ssl.ca.location and "
+            "the user's permissions "
+            "(stilltide config show --origin shows where each setting comes from)"
         ),
     ),
     (_TOO_LARGE, "write smaller records, or raise max.message.bytes of the topic"),

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.kafka.security import java_options
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client import Subscription, TransactionClient
@@ -23,6 +25,7 @@ from tests.support.processes.certificates import Authority
 from tests.support.processes.local import run_stilltide
 from tests.support.processes.oidc import OidcServer
 from tests.support.processes.secure import (
+    KEY_PASSWORD,
     Secured,
     mutual_tls_listener,
     oauth_listener,
@@ -177,3 +180,50 @@ def test_unencrypted_client_is_told_to_set_the_protocol(
     assert run(["txn", "list", "--bootstrap-servers", address(secure.scram)]) == 1
     said = capsys.readouterr().err
     assert f"at {address(secure.scram)}" in said
+
+
+def test_refused_token_client_is_named(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A wrong secret of the authorization server is an error of the login, without the secret."""
+    monkeypatch.setenv("STILLTIDE_REQUEST_TIMEOUT_S", "5")
+    wrong = {"sasl_oauthbearer_client_secret": "wrong-one"}
+    assert failure(secure.oauth, monkeypatch, **wrong) == 1
+    said = capsys.readouterr().err
+    assert address(secure.oauth) in said
+    assert "sasl.oauthbearer.client.secret" in said
+    assert "wrong-one" not in said
+
+
+def test_client_without_a_certificate_is_refused(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Where the broker asks for one; the error names the address and TLS."""
+    monkeypatch.setenv("STILLTIDE_REQUEST_TIMEOUT_S", "5")
+    settings = {
+        name: value
+        for name, value in secure.mutual.settings.items()
+        if name not in ("ssl_certificate_location", "ssl_key_location")
+    }
+    assert failure(secure.mutual._replace(settings=settings), monkeypatch) == 1
+    assert address(secure.mutual) in capsys.readouterr().err
+
+
+async def test_encrypted_key_is_for_all_clients_but_spark(secure: Secure):
+    """Librdkafka and kafka-python decrypt it; Spark's refusal says how to encrypt it otherwise."""
+    key = Path(secure.mutual.settings["ssl_key_location"])
+    given = {
+        "ssl_certificate_location": str(key.with_name("encrypted.crt")),
+        "ssl_key_location": str(key.with_name("encrypted.key")),
+        "ssl_key_password": KEY_PASSWORD,
+    }
+    connector = KafkaConnector(settings_of(secure.mutual, **given).kafka)
+    admin, native = connector.admin(), connector.native_transactions("encrypted")
+    try:
+        await admin.list_topics()
+        await native.list_transactions()
+    finally:
+        await native.close()
+        await admin.close()
+    with pytest.raises(FatalError, match="Spark cannot decrypt the key"):
+        java_options(settings_of(secure.mutual, **given).kafka.extra)

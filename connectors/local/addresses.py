@@ -2,7 +2,7 @@
 
 import secrets
 import socket
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stilltide.connectors.local.errors import PortTakenError

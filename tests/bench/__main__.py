@@ -9,6 +9,7 @@ from stilltide.pipeline.cli.common.output import say
 CASES = {
     "writer": "writer",
     "transactions": "transactions",
+    "brokers": "brokers",
     "acknowledgements": "acknowledgements",
     "recovery": "recovery",
     "consume_transform_produce": "consume_transform_produce",

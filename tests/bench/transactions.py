@@ -50,7 +50,7 @@ async def run() -> None:
         stack.push_async_callback(worker.stop)
         await worker.start()
         client = await stack.enter_async_context(TransactionClient(connector=connector))
-        producers = await asyncio.to_thread(_native_producers, cluster.bootstrap)
+        producers = await asyncio.to_thread(native_producers, cluster.bootstrap)
 
         async def transaction() -> None:
             async with client.transaction() as txn:
@@ -59,7 +59,7 @@ async def run() -> None:
 
         # The broker compiles its code for half a minute; neither side shall pay for it alone.
         await closed_loop(transaction, 256, WARM_UP_SECONDS)
-        await asyncio.to_thread(_native, producers, WARM_UP_SECONDS)
+        await asyncio.to_thread(native_loop, producers, WARM_UP_SECONDS)
         tune()
         for number in range(ROUNDS):
             for concurrency in CONCURRENCY:
@@ -69,7 +69,7 @@ async def run() -> None:
                 ours.setdefault(concurrency, []).append(done)
                 if concurrency in PRODUCERS:
                     used_s = cpu_s(cluster.pid), _worker_cpu_s(worker), sum(os.times()[:2])
-                    done = await asyncio.to_thread(_native, producers[:concurrency], SECONDS)
+                    done = await asyncio.to_thread(native_loop, producers[:concurrency], SECONDS)
                     done.extra.update(_cpu_ms(done, cluster, worker, used_s))
                     native.setdefault(concurrency, []).append(done)
             say(f"transactions: round {number + 1} of {ROUNDS}")
@@ -92,7 +92,8 @@ def _cpu_ms(
     }
 
 
-def _native_producers(bootstrap: str) -> list[Producer]:
+def native_producers(bootstrap: str) -> list[Producer]:
+    """Producers with transactional ids; blocks until the brokers know all of them."""
     producers: list[Producer] = []
     for number in range(max(PRODUCERS)):
         producer = Producer(
@@ -107,7 +108,7 @@ def _native_producers(bootstrap: str) -> list[Producer]:
     return producers
 
 
-def _native(producers: list[Producer], seconds: float) -> Run:
+def native_loop(producers: list[Producer], seconds: float) -> Run:
     """Each producer commits one transaction after the other, in a thread of its own."""
     latencies: list[list[float]] = [[] for _ in producers]
     began = time.perf_counter()

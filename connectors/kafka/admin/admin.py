@@ -80,16 +80,22 @@ class KafkaAdmin:
         missing = [spec for spec in specs if spec.name not in found]
         if missing:
             await self._create(missing)
-            while len(found := await self.describe_topics(names)) < len(names):
-                if time.monotonic() > deadline_s:
-                    absent = ", ".join(name for name in names if name not in found)
-                    raise RetriableError(
-                        f"new topics are not in the metadata of {self._address}",
-                        detail=absent,
-                        hint="look at the broker's log; then try again",
-                    )
-                await asyncio.sleep(_LOOK_AGAIN_S)
-        configs = await self.topic_configs(names)
+        while True:
+            # Each request may go to another broker, and a broker shows a new topic some time after
+            # the controller has created it: one answer with a topic may precede one without.
+            if len(found) < len(names):
+                found = await self.describe_topics(names)
+            configs = await self.topic_configs(names)
+            absent = [name for name in names if name not in found or name not in configs]
+            if not absent:
+                break
+            if time.monotonic() > deadline_s:
+                raise RetriableError(
+                    f"new topics are not in the metadata of {self._address}",
+                    detail=", ".join(absent),
+                    hint="look at the broker's log; then try again",
+                )
+            await asyncio.sleep(_LOOK_AGAIN_S)
         for spec in specs:
             check_topic(spec, found[spec.name].partition_count, configs[spec.name])
 

@@ -18,7 +18,7 @@ from stilltide.pipeline.errors import OutcomeUnknownError, PipelineError
 from stilltide.schemas.coordinator.transactions import Listed, ListTransactions
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
-from tests.support.processes.child import Child
+from tests.support.processes.child import Child, Held
 
 COORDINATORS = 4
 PARTITIONS = 3
@@ -76,6 +76,20 @@ class ModuleWorker:
     def web(self) -> str:
         """The address of the web site."""
         return self._child.web
+
+    @property
+    def running(self) -> bool:
+        """Whether the worker has been started and has not ended."""
+        return self._child.running
+
+    @property
+    def said(self) -> str:
+        """The content of the log."""
+        return self._child.said
+
+    def held(self) -> Held:
+        """The resources that the worker uses now."""
+        return self._child.held()
 
     def start(self) -> None:
         """Returns when the worker serves."""

@@ -1,0 +1,167 @@
+"""Coordinated transactions on three brokers against native ones of Kafka: rates and gaps.
+
+Rates: as in the case `transactions`, with three replicas of every partition and two in sync. Gaps:
+the longest time between two commits of a steady load while brokers restart one after the other, and
+while each of them is killed; both sides have the same number of callers, in the same moments. A
+transaction of the gaps writes 3 records: ours over 2 topics, a native one over 3 partitions.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.client.transaction_client import TransactionClient
+from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
+from stilltide.pipeline.interpreter import tune
+from stilltide.schemas.topics import Replicas, TopicSpec
+from tests.bench.harness import Run, closed_loop, middle, report, size
+from tests.bench.transactions import (
+    PARTITIONS,
+    RECORDS,
+    TOPIC,
+    VALUE,
+    native_loop,
+    native_producers,
+)
+from tests.support.brokers.faults import Brokers
+from tests.support.brokers.native import NativeTransactions
+from tests.support.brokers.transactions import CALLERS, Transactions
+
+CONCURRENCY = (32, 256)
+PRODUCERS = (8, 32)
+SECONDS = 3.0
+WARM_UP_SECONDS = 20.0
+REPLICAS = Replicas(3, 2)
+GAP_TOPICS = ("orders", "payments", "native")
+EVERY_S = 0.02
+"""Pause of a caller between two transactions while gaps are measured."""
+
+STEPS = 100
+"""Commits that show that a side works again."""
+
+
+async def run() -> None:
+    """Measures, prints and writes the case."""
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(LocalCluster("a", directory / "a", brokers=3, heap="512m"))
+        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
+        admin = connector.admin()
+        await admin.ensure_topics(
+            [TopicSpec(it, PARTITIONS, replicas=REPLICAS) for it in (TOPIC, *GAP_TOPICS)]
+        )
+        await admin.close()
+        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
+        stack.push_async_callback(worker.stop)
+        await worker.start()
+        tune()
+        rows = await _rates(connector, cluster.bootstrap)
+        rows += await _gaps(Brokers(cluster), cluster.bootstrap)
+    report("brokers", rows)
+
+
+async def _rates(connector: KafkaConnector, bootstrap: str) -> list[dict[str, Any]]:
+    rounds = size("ROUNDS", 5)
+    ours: dict[int, list[Run]] = {it: [] for it in CONCURRENCY}
+    native: dict[int, list[Run]] = {it: [] for it in PRODUCERS}
+    producers = await asyncio.to_thread(native_producers, bootstrap)
+    async with TransactionClient(connector=connector) as client:
+
+        async def transaction() -> None:
+            async with client.transaction() as txn:
+                for number in range(RECORDS):
+                    await txn.send(TOPIC, VALUE, partition=number % PARTITIONS)
+
+        # Brokers compile their code for half a minute; neither side shall pay for it alone.
+        await closed_loop(transaction, max(CONCURRENCY), WARM_UP_SECONDS)
+        await asyncio.to_thread(native_loop, producers, WARM_UP_SECONDS)
+        for number in range(rounds):
+            for concurrency in CONCURRENCY:
+                ours[concurrency].append(await closed_loop(transaction, concurrency, SECONDS))
+            for count in PRODUCERS:
+                done = await asyncio.to_thread(native_loop, producers[:count], SECONDS)
+                native[count].append(done)
+            say(f"brokers: round {number + 1} of {rounds}")
+    best = max(PRODUCERS, key=lambda count: middle(native[count], "per_s"))
+    return [
+        _row(
+            f"{concurrency} at once",
+            middle(ours[concurrency], "per_s"),
+            middle(native[best], "per_s"),
+            "transactions/s",
+            best,
+        )
+        for concurrency in CONCURRENCY
+    ]
+
+
+async def _gaps(brokers: Brokers, bootstrap: str) -> list[dict[str, Any]]:
+    """The longest gap of each side in each fault."""
+    orders, payments, topic = GAP_TOPICS
+    ours = Transactions(bootstrap, orders, payments, every_s=EVERY_S)
+    native = NativeTransactions(bootstrap, topic, "gaps", every_s=EVERY_S)
+    running = [asyncio.create_task(it.run()) for it in (ours, native)]
+    rows: list[dict[str, Any]] = []
+
+    async def commit() -> None:
+        await asyncio.gather(ours.progress.more(STEPS), native.progress.more(STEPS))
+
+    try:
+        await commit()
+        for name, fault in _faults(brokers, commit).items():
+            await brokers.in_order()
+            began_s = time.monotonic()
+            await fault()
+            until_s = time.monotonic()
+            mine, theirs = (it.progress.gap_s(began_s, until_s) for it in (ours, native))
+            rows.append(_row(f"gap: {name}", mine, theirs, "s", CALLERS))
+            say(f"brokers: {name}: {mine:.2f} s, native {theirs:.2f} s")
+    finally:
+        ours.stop()
+        native.stop()
+        await asyncio.gather(*running)
+    return rows
+
+
+def _faults(
+    brokers: Brokers, commit: Callable[[], Awaitable[None]]
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """What befalls the brokers, by name; both sides commit again when a fault is over."""
+
+    async def rolling_restart() -> None:
+        for node in brokers.ids:
+            await brokers.stop(node)
+            await commit()
+            await brokers.start()
+            await commit()
+
+    def killed(node: int) -> Callable[[], Awaitable[None]]:
+        async def kill() -> None:
+            await brokers.kill(node)
+            await commit()
+            await brokers.start()
+            await commit()
+
+        return kill
+
+    kills = {f"SIGKILL of broker {node}": killed(node) for node in brokers.ids}
+    return {"rolling restart": rolling_restart, **kills}
+
+
+def _row(setting: str, ours: float, native: float, unit: str, producers: int) -> dict[str, Any]:
+    return {
+        "setting": setting,
+        "ours": ours,
+        "baseline": native,
+        "ratio": ours / native,
+        "unit": unit,
+        "native_producers": producers,
+    }

@@ -11,9 +11,9 @@ from stilltide.schemas.values import TopicPartition
 from tests.chaos.points import Point
 from tests.chaos.processes.application import RECORDS_PER_TOPIC
 from tests.chaos.processes.site import POINT_S, Site
-from tests.support.snapshots.seen import seen_by_snapshots
 from tests.support.processes.child import Child
 from tests.support.processes.worker_process import PARTITIONS, await_all_ended
+from tests.support.snapshots.seen import seen_by_snapshots
 
 
 class World:

@@ -8,8 +8,8 @@ the address. `ensure_topics` never changes a topic that exists.
 """
 
 import asyncio
+import itertools
 import base64
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.admin.client import AdminClients, Answers, make_client
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import AWAY, MISSING, REFUSED, STALE, error_of, translate
+from stilltide.connectors.kafka.errors import AWAY, MISSING, REFUSED, error_of, translate
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.topic_check import check_specs, check_topic, too_few_brokers
 from stilltide.schemas.topics import BrokerFigures, TopicSpec
@@ -35,9 +35,6 @@ K = TypeVar("K")
 
 _LOOK_AGAIN_S = 0.05
 """Pause between two requests for metadata that does not show a new topic yet."""
-
-_FIRST_ATTEMPT_S = 1.0
-"""Time-out of the first request for offsets; it doubles with each further request."""
 
 _DEFAULT_REPLICAS = "default.replication.factor"
 
@@ -104,8 +101,8 @@ class KafkaAdmin:
         if not names:
             return {}
         topics = TopicCollection(list(names))
-        answers = await self._clients.ask(
-            lambda it: it.describe_topics(topics, request_timeout=self._config.request_timeout_s)
+        answers = await self._clients.ask_again(
+            lambda it, timeout_s: it.describe_topics(topics, request_timeout=timeout_s)
         )
         return {
             name: TopicDescription(
@@ -171,13 +168,16 @@ class KafkaAdmin:
 
         nodes = (await self._cluster()).nodes
         known = await registered_brokers(self._config)
-        broker = ConfigResource(ConfigResource.Type.BROKER, str(nodes[0].id))
-        timeout_s = self._config.request_timeout_s
-        answers = await self._clients.ask(
-            lambda it: it.describe_configs([broker], request_timeout=timeout_s)
+        # Each attempt asks the next broker: one that has just died is still named.
+        brokers = itertools.cycle(
+            [ConfigResource(ConfigResource.Type.BROKER, str(node.id)) for node in nodes]
         )
+        answers = await self._clients.ask_again(
+            lambda it, timeout_s: it.describe_configs([next(brokers)], request_timeout=timeout_s)
+        )
+        (answer,) = answers.values()
         try:
-            entries = answers[broker].result()
+            entries = answer.result()
         except KafkaException as error:
             if error_of(error).code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
                 return BrokerFigures(len(nodes), 1, known)
@@ -221,9 +221,8 @@ class KafkaAdmin:
         await self._clients.close()
 
     async def _cluster(self) -> DescribeClusterResult:
-        timeout_s = self._config.request_timeout_s
-        answers = await self._clients.ask(
-            lambda it: {"cluster": it.describe_cluster(request_timeout=timeout_s)}
+        answers = await self._clients.ask_again(
+            lambda it, timeout_s: {"cluster": it.describe_cluster(request_timeout=timeout_s)}
         )
         try:
             return answers["cluster"].result()
@@ -263,8 +262,8 @@ class KafkaAdmin:
         if not names:
             return {}
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
-        answers = await self._clients.ask(
-            lambda it: it.describe_configs(asked, request_timeout=self._config.request_timeout_s)
+        answers = await self._clients.ask_again(
+            lambda it, timeout_s: it.describe_configs(asked, request_timeout=timeout_s)
         )
         found = self._found(answers, f"cannot read the configs of {names[0]}")
         return {resource.name: entries for resource, entries in found}
@@ -272,32 +271,20 @@ class KafkaAdmin:
     async def _offsets(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
     ) -> list[tuple[TopicPartition, int]]:
-        """Offsets, with retries: metadata shows a new topic before its partitions' leaders."""
-        deadline_s = time.monotonic() + self._config.request_timeout_s
-        attempt_s = _FIRST_ATTEMPT_S
-        while True:
-            left_s = max(deadline_s - time.monotonic(), _LOOK_AGAIN_S)
-            try:
-                return await self._offsets_once(partitions, spec, level, min(attempt_s, left_s))
-            except RetriableError as error:
-                if time.monotonic() + _LOOK_AGAIN_S > deadline_s:
-                    self._clients.give_up()
-                    raise
-                await self._refresh_leaders(error)
-            attempt_s *= 2
-            await asyncio.sleep(_LOOK_AGAIN_S)
+        """Offsets, with retries: metadata shows a new topic before its partitions' leaders.
 
-    async def _refresh_leaders(self, error: RetriableError) -> None:
-        """Requests all metadata after an error that means that the client's metadata is stale.
-
-        The client keeps leader epochs for minutes, and sends them again and again (librdkafka issue
-        4620). The request is for all topics, because a request about one topic may create it.
+        The client keeps leaders and their epochs for minutes, and asks with them again and again
+        (librdkafka issue 4620): with an old epoch, or a leader that has died and does not answer.
+        `attempts` has the client learn them again.
         """
-        cause = error.__cause__
-        if isinstance(cause, KafkaException) and error_of(cause).code() in STALE:
-            with contextlib.suppress(KafkaException):
-                async with self._clients.calling() as client:
-                    await asyncio.to_thread(client.list_topics, timeout=_FIRST_ATTEMPT_S)
+        failure: RetriableError | None = None
+        async for timeout_s in self._clients.attempts():
+            try:
+                return await self._offsets_once(partitions, spec, level, timeout_s)
+            except RetriableError as error:
+                failure = error
+        assert failure is not None, "there is a first attempt"
+        raise failure
 
     async def _offsets_once(
         self,

@@ -7,6 +7,7 @@ it has ended: destroyed earlier, it would never answer.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,13 +19,23 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.kafka.config import KafkaConfig, admin_options
-from stilltide.connectors.kafka.errors import REFUSED, translate
+from stilltide.connectors.kafka.errors import AWAY, REFUSED, error_of, translate
 from stilltide.connectors.kafka.logs import ClientLog
 
 K = TypeVar("K")
 
 _UNANSWERED = 0.9
 """Share of the request time-out; a longer call counts as one without an answer."""
+
+_FIRST_ATTEMPT_S = 1.0
+_NEXT_ATTEMPT_S = 2.0
+"""Time-outs of the first attempts of a call."""
+
+_LAST_ATTEMPT = 1 / 3
+"""Share of the request time-out from which on the last attempt has all the time that is left."""
+
+_LOOK_AGAIN_S = 0.05
+"""Pause between two attempts."""
 
 Answers = Mapping[K, "Future[Any]"]
 """The futures that the client returns for a request, one for each key of the request."""
@@ -54,6 +65,49 @@ class AdminClients:
         if not all(isinstance(it, BaseException) for it in arrived):
             self.last_error = None
         return answers
+
+    async def ask_again(self, question: Callable[[AdminClient, float], Answers[K]]) -> Answers[K]:
+        """The answers to a question that changes nothing, asked until a broker answers.
+
+        Args:
+            question: asks with a time-out in seconds.
+        """
+        answers: Answers[K] = {}
+        async for timeout_s in self.attempts():
+            answers = await self.ask(lambda it, timeout_s=timeout_s: question(it, timeout_s))
+            if not answers or not all(map(_is_away, answers.values())):
+                return answers
+        return answers
+
+    async def attempts(self) -> AsyncIterator[float]:
+        """The time-outs of attempts within one request time-out; refreshes between attempts.
+
+        The client sends a question to one broker, often to the one that its metadata names as the
+        controller, which is any broker. After a broker has died, the client waits for that broker
+        until the time-out, and brokers name a dead one for some seconds. So early attempts are
+        short. The last one is long, for a busy broker; after it the client is given up.
+        """
+        total_s = self._config.request_timeout_s
+        deadline_s = time.monotonic() + total_s
+        yield min(_FIRST_ATTEMPT_S, total_s)
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        await self.refresh()
+        while (left_s := deadline_s - time.monotonic()) > total_s * _LAST_ATTEMPT:
+            yield min(_NEXT_ATTEMPT_S, left_s)
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            await self.refresh()
+        if left_s > 0:
+            yield left_s
+        self.give_up()
+
+    async def refresh(self) -> None:
+        """Requests all metadata: brokers, controller and leaders; ignores that none answers.
+
+        The request is for all topics, because a request about one topic may create it.
+        """
+        with contextlib.suppress(KafkaException):
+            async with self.calling() as client:
+                await asyncio.to_thread(client.list_topics, timeout=_FIRST_ATTEMPT_S)
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[AdminClient]:
@@ -99,6 +153,12 @@ class AdminClients:
         last = self.last_error
         if last is None or not (down or last.code() in REFUSED):
             self.last_error = error
+
+
+def _is_away(answer: "Future[Any]") -> bool:
+    """Whether a complete answer says that no broker has answered."""
+    error = answer.exception()
+    return isinstance(error, KafkaException) and error_of(error).code() in AWAY
 
 
 def make_client(config: KafkaConfig, note_error: Any) -> AdminClient:

@@ -8,8 +8,8 @@ the address. `ensure_topics` never changes a topic that exists.
 """
 
 import asyncio
-import itertools
 import base64
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar

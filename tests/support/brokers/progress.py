@@ -6,8 +6,6 @@ from collections import defaultdict
 from contextlib import suppress
 from itertools import pairwise
 
-import pytest
-
 PROGRESS_S = 120.0
 """Time within which a part of a load does what is awaited, on a busy machine."""
 
@@ -50,7 +48,10 @@ class Progress:
                     self._more.clear()
                     await self._more.wait()
         except TimeoutError:
-            pytest.fail(f"{self.name}: {goal - self._count} of {steps} steps in {within_s:g} s")
+            left = goal - self._count
+            raise AssertionError(
+                f"{self.name}: no {left} of {steps} steps in {within_s:g} s"
+            ) from None
 
     async def rest(self, quiet_s: float, within_s: float = PROGRESS_S) -> None:
         """Waits until no step has come for `quiet_s`: what the steps need is not there."""

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -20,6 +19,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.schemas.topics import Replicas, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.brokers.asking import Asking
 from tests.support.brokers.copying import Copying
 from tests.support.brokers.group import Group
 from tests.support.brokers.native import NativeTransactions
@@ -70,6 +70,7 @@ class World:
         self.group = Group(self.connector, self.orders, f"readers-{name}")
         self.copying = Copying(self.connector, self.payments, self.invoices, f"billing-{name}")
         self.native = NativeTransactions(bootstrap, NATIVE, f"native-{name}")
+        self.asking = Asking(bootstrap)
         self.link = LinkProcess(
             {"a": bootstrap, "b": other},
             "a",
@@ -80,7 +81,6 @@ class World:
         )
         self._bootstrap, self._name, self._replicas = bootstrap, name, replicas
         self._running: list[asyncio.Task[None]] = []
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         admin = self.connector.admin()
@@ -91,10 +91,9 @@ class World:
             ]
         )
         await admin.close()
-        await self._stack.enter_async_context(self.link)
+        await self.link.spawn()
         await self.link.serving()
-        parts = (self.transactions, self.group, self.copying, self.native)
-        self._running = [asyncio.create_task(part.run()) for part in parts]
+        self._running = [asyncio.create_task(part.run()) for part in self._parts]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -102,7 +101,7 @@ class World:
             task.cancel()
         self.native.stop()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await self._stack.aclose()
+        await self.link.kill()
 
     async def progress(self, steps: int = STEPS) -> None:
         """Waits until every part of the load has done so many more steps.
@@ -110,8 +109,7 @@ class World:
         Raises:
             Exception: what ended a part of the load, if one has ended.
         """
-        parts = (self.transactions, self.group, self.copying, self.native)
-        waiting = asyncio.gather(*(part.progress.more(steps) for part in parts))
+        waiting = asyncio.gather(*(part.progress.more(steps) for part in self._parts))
         await asyncio.wait([waiting, *self._running], return_when=asyncio.FIRST_COMPLETED)
         self._require_running()
         await waiting
@@ -130,11 +128,12 @@ class World:
 
     async def settle(self) -> None:
         """Ends what writes, lets what reads come to the end, and ends that, too."""
-        transactions, group, copying, native = self._running
+        transactions, group, copying, native, asking = self._running
         self.transactions.stop()
         self.native.stop()
+        self.asking.stop()
         async with asyncio.timeout(PROGRESS_S):
-            await asyncio.gather(transactions, native)
+            await asyncio.gather(transactions, native, asking)
             async with TransactionClient(connector=self.connector, resend_s=0.5) as client:
                 await await_all_ended(client)
             orders = await visible(self.connector, self.orders, f"check-{self._name}")
@@ -221,6 +220,10 @@ class World:
     async def _check_snapshots(self, seen: list[Seen]) -> None:
         told = await seen_by_snapshots(self.connector, [self.orders, self.payments], PARTITIONS)
         assert told == Counter(it.value.decode() for it in seen), "snapshots differ from markers"
+
+    @property
+    def _parts(self) -> tuple[Transactions, Group, Copying, NativeTransactions, Asking]:
+        return self.transactions, self.group, self.copying, self.native, self.asking
 
     def _require_running(self) -> None:
         for task in self._running:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from contextlib import suppress
 from itertools import pairwise
 
-PROGRESS_S = 120.0
+PROGRESS_S = 300.0
 """Time within which a part of a load does what is awaited, on a busy machine."""
 
 

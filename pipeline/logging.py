@@ -9,12 +9,16 @@ structlog imports rich, which takes longer than the import of the whole client l
 imports structlog when the first line is logged, or when a process sets up its logging.
 """
 
+import atexit
 import logging
 import sys
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import nullcontext
+from datetime import datetime
 from typing import Any
 
+from stilltide.pipeline.log_folding import LineFold
 from stilltide.schemas.printable import printable, printable_lines
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -93,6 +97,20 @@ def escape_fields(
     return event
 
 
+def line_fold() -> LineFold | None:
+    """The filter that holds lines about absent clusters; None without `configure_logging`."""
+    filters = [it for handler in logging.getLogger().handlers for it in handler.filters]
+    return next((it for it in filters if isinstance(it, LineFold)), None)
+
+
+def _stamped(_logger: Any, _method: str, event: Any) -> Any:
+    """Adds the time of a line: when it was written, also if it is logged later."""
+    record = event.get("_record")
+    written = datetime.now() if record is None else datetime.fromtimestamp(record.created)  # noqa: DTZ005, DTZ006 - lines show local time
+    event["timestamp"] = written.strftime("%H:%M:%S.%f")
+    return event
+
+
 def configure_logging(level: str = "info") -> None:
     """Sends Stilltide's log events from `level` up, and warnings of libraries, to stderr.
 
@@ -103,10 +121,20 @@ def configure_logging(level: str = "info") -> None:
 
     steps: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
+        _stamped,
     ]
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(LibraryFilter())
+    seldom = LibraryFilter()
+
+    def release(record: logging.LogRecord) -> None:
+        if seldom.filter(record):
+            with handler.lock or nullcontext():
+                handler.emit(record)
+
+    fold = LineFold(release)
+    handler.addFilter(fold)
+    handler.addFilter(seldom)
+    atexit.register(fold.flush)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=steps,

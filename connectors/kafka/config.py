@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import FatalError
+from stilltide.connectors.kafka.logs import LineLimit
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.connectors.ports.fetching import Fetching
 
@@ -76,6 +77,7 @@ class KafkaConfig:
         fetch_timeout_s: time without any broker's answer after which a reader makes a new client.
         writer_records_max: number of queued records at which a writer refuses an append.
         reader_records_max: number of records that a reader fetches ahead, plus one batch at most.
+        lines: limits the log lines of the cluster's clients, which share it.
 
     Raises:
         FatalError: a value is out of bounds, or an extra option is one that the connector sets.
@@ -89,6 +91,7 @@ class KafkaConfig:
     fetch_timeout_s: float = 15.0
     writer_records_max: int = 100_000
     reader_records_max: int = 2_000
+    lines: LineLimit = field(default_factory=LineLimit, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():

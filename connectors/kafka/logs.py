@@ -1,50 +1,76 @@
 """Passes librdkafka's log lines on to the standard `logging`, at a limited rate.
 
-While a broker is down, each client logs an error every 50 ms.
+While a broker is down, each client logs an error every 50 ms, and a process has many clients.
 
 *Invariants*: the first line of a kind is logged at once; lines held back are counted, and the next
 line of that kind carries the count.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
 LOGGER = logging.getLogger("stilltide.kafka")
 
 PERIOD_S = 10.0
-"""Period in which at most one line of a kind is logged for each client."""
+"""Period in which at most one line of a kind is logged for all clients of a cluster."""
 
 _FACILITY = 0
 
 
-class ClientLog:
-    """The `logger=` of one client; called on that client's threads.
+class LineLimit:
+    """The limit that the clients of one cluster share; called on the clients' threads.
 
     Lines are of one kind when librdkafka gives them the same facility, such as `FAIL`.
+
+    Args:
+        target: the logger of the lines.
+        now_s: a monotonic clock.
     """
 
     def __init__(
         self,
-        client_id: str,
         *,
         target: logging.Logger = LOGGER,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client_id = client_id
         self._target = target
         self._now_s = now_s
+        self._lock = threading.Lock()
         self._next_s: dict[str, float] = {}
         self._held: dict[str, int] = {}
+
+    def __reduce__(self) -> tuple[type["LineLimit"], tuple[()]]:
+        """Another process has another limit: configs travel to the executors of Spark."""
+        return LineLimit, ()
+
+    def log(self, level: int, facility: str, text: str) -> None:
+        """Logs a line, or counts it."""
+        with self._lock:
+            now_s = self._now_s()
+            if now_s < self._next_s.get(facility, now_s):
+                self._held[facility] = self._held.get(facility, 0) + 1
+                return
+            self._next_s[facility] = now_s + PERIOD_S
+            held = self._held.pop(facility, 0)
+        more = f" ({held} more like it since)" if held else ""
+        self._target.log(level, "%s%s", text, more)
+
+
+class ClientLog:
+    """The `logger=` of one client.
+
+    Args:
+        client_id: the client's name in its lines.
+        limit: the limit of the client's cluster.
+    """
+
+    def __init__(self, client_id: str, limit: LineLimit) -> None:
+        self._client_id = client_id
+        self._limit = limit
 
     def log(self, level: int, _template: str, *args: object) -> None:
         """Logs one line of librdkafka: facility, instance and text."""
         facility, text = str(args[_FACILITY]), str(args[-1])
-        now_s = self._now_s()
-        if now_s < self._next_s.get(facility, now_s):
-            self._held[facility] = self._held.get(facility, 0) + 1
-            return
-        self._next_s[facility] = now_s + PERIOD_S
-        held = self._held.pop(facility, 0)
-        more = f" ({held} more like it since)" if held else ""
-        self._target.log(level, "%s: %s: %s%s", self._client_id, facility, text, more)
+        self._limit.log(level, facility, f"{self._client_id}: {facility}: {text}")

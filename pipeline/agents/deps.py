@@ -106,7 +106,6 @@ def owner_deps(worker: WorkerDeps) -> OwnerDeps:
         submit=worker.buffered_writer.submit,
         foreign=PassedOver("log_entry_passed_over", worker.metrics.foreign_entries),
         clock=SystemClock(),
-        broker_away_s_max=worker.settings.broker_away_s_max,
     )
 
 
@@ -126,7 +125,6 @@ def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
         ),
         coordinator_count=settings.coordinators,
         partition_count=settings.partitions,
-        broker_away_s_max=settings.broker_away_s_max,
     )
 
 
@@ -170,5 +168,4 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDe
         partition_count=settings.partitions,
         mode=SyncMode(settings.sync),
         snapshot_taken=metrics.snapshot_taken,
-        broker_away_s_max=settings.broker_away_s_max,
     )

@@ -4,7 +4,8 @@
 transactional id keeps two workers from writing at once.
 """
 
-from collections.abc import Callable
+import math
+from contextlib import AbstractAsyncContextManager
 
 import faust
 from prometheus_client import CollectorRegistry
@@ -20,6 +21,7 @@ from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.values import ClusterName
 
@@ -29,28 +31,35 @@ def links_agent(
     settings: Settings,
     target: LinkConnector,
     registry: CollectorRegistry,
-    failed: Callable[[BaseException], None],
+    watches: ClusterWatches,
 ) -> PartitionOwners[LinksDriver]:
     """Runs the links that the settings name, see `placement.LINKS`.
 
-    The links' metrics are added to `registry`.
+    The links' metrics are added to `registry`, and their source clusters to `watches`.
     """
     options = ReplicationOptions(
         TopicChoice(settings.replicate_topics.split()),
         partition_count=settings.partitions,
         replicas=settings.replicas,
-        patience_s=settings.broker_away_s_max,
+        patience_s=math.inf,  # the watches tell of a cluster that is away
     )
 
-    def link(source: str) -> Replication:
+    def connector(source: str) -> KafkaConnector:
         address = settings.address_of(source)
         config = KafkaConfig(
             address.bootstrap_servers,
             extra=address.options,
             request_timeout_s=settings.request_timeout_s,
         )
+        return KafkaConnector(config)
+
+    def watching(source: str) -> AbstractAsyncContextManager[ClusterWatch]:
+        address = settings.address_of(source).bootstrap_servers
+        return watches.watching(source, address, connector(source))
+
+    def link(source: str) -> Replication:
         return Replication(
-            (ClusterName(source), KafkaConnector(config)),
+            (ClusterName(source), connector(source)),
             (ClusterName(settings.cluster), target),
             SystemClock(),
             options,
@@ -59,9 +68,9 @@ def links_agent(
     sources = settings.replicate_from.split()
 
     def make(partition: int) -> LinksDriver:
-        return LinksDriver(sources if partition == LINKS_PARTITION else [], link)
+        return LinksDriver(sources if partition == LINKS_PARTITION else [], link, watching)
 
-    owners = PartitionOwners(app, LINKS, make, failed)
+    owners = PartitionOwners(app, LINKS, make, lambda: None, within=lambda it: it.ends)
 
     def progress() -> dict[str, LinkProgress]:
         running = (driver.links for driver in owners.drivers.values())

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import faust
@@ -25,6 +25,7 @@ from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
 from stilltide.pipeline.drivers.groups.owner import ReplicationDriver
 from stilltide.pipeline.drivers.native.owner import IndexOwner
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.metrics.groups import ControllerStats, GroupMetrics
@@ -37,24 +38,33 @@ class Owners:
     Args:
         app: the App on the cluster.
         deps: the dependencies of the drivers.
-        failed: called with the error of an owner that failed; the worker has to stop.
+        failed: called with an error when no owner is left that could serve; the worker has to stop.
     """
 
     def __init__(
         self, app: faust.App, deps: WorkerDeps, failed: Callable[[BaseException], None]
     ) -> None:
         self._deps = deps
+        self._failed = failed
         self._owner_deps = owner_deps(deps)
         self._snapshot_deps = snapshot_deps(deps)
         undecodable = PassedOver("requests_passed_over", deps.metrics.undecodable_requests)
         self.coordinators = PartitionOwnerAgent(
-            app, placement.COORDINATORS, self._coordinator, failed, undecodable=undecodable
+            app, placement.COORDINATORS, self._coordinator, self._ended, undecodable=undecodable
         )
         self.pending_acks = PartitionOwnerAgent(
-            app, placement.PENDING_ACK_STORES, self._pending_ack, failed, undecodable=undecodable
+            app,
+            placement.PENDING_ACK_STORES,
+            self._pending_ack,
+            self._ended,
+            undecodable=undecodable,
         )
         self.snapshots = PartitionOwnerAgent(
-            app, placement.SNAPSHOT_WRITERS, self._snapshot_writer, failed, undecodable=undecodable
+            app,
+            placement.SNAPSHOT_WRITERS,
+            self._snapshot_writer,
+            self._ended,
+            undecodable=undecodable,
         )
         deps.acks.neighbours = self.pending_acks.drivers
         deps.barriers.neighbours = self.coordinators.drivers
@@ -64,7 +74,7 @@ class Owners:
             self.snapshots,
         ]
         if deps.settings.clusters:
-            self._own_replication(app, failed)
+            self._own_replication(app)
         coordinators, stores, writers = self.coordinators, self.pending_acks, self.snapshots
         deps.metrics.watch_coordinators(
             lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
@@ -76,17 +86,35 @@ class Owners:
             lambda: {it: one.stats() for it, one in writers.drivers.items() if one.serving}
         )
         if deps.settings.indexed_topics:
-            self._own_index(app, failed)
+            self._own_index(app)
 
     @property
     def serving(self) -> bool:
         """Whether coordinators are assigned, and they and all pending-ack stores serve."""
         owners = [*self.coordinators.drivers.values(), *self.pending_acks.drivers.values()]
-        return bool(self.coordinators.drivers) and all(owner.serving for owner in owners)
+        ended = [*self.coordinators.ends, *self.pending_acks.ends]
+        serving = sum(owner.serving for owner in owners)
+        return bool(self.coordinators.drivers) and serving + len(ended) == len(owners)
+
+    @property
+    def ends(self) -> Mapping[str, Mapping[str, OwnerEnd]]:
+        """The owners that have ended by an error, by kind, and by number or name."""
+        return {it.placement.name: it.ends for it in self._owners}
 
     def finding(self) -> ProbeResult:
-        """Whether the group has assigned partitions, or none, and all of them are recovered."""
+        """Whether the group has assigned partitions, or none, and all of them are recovered.
+
+        An owner that has ended by an error is named with its cause (B8).
+        """
         said: list[str] = []
+        now_s = asyncio.get_running_loop().time()
+        ended = [
+            f"{it.placement.name} {number} has ended: {end.text(now_s)}"
+            for it in self._owners
+            for number, end in it.ends.items()
+        ]
+        if ended:
+            return ProbeResult(passed=False, text="; ".join(ended))
         for agent in self._owners:
             name = agent.placement.title
             if not agent.joined:
@@ -108,6 +136,12 @@ class Owners:
             coordinator.limits_changed(txn_log_limits(deps.settings, deps.dynamic))
         for store in self.pending_acks.drivers.values():
             store.limits_changed(pending_ack_limits(deps.settings, deps.dynamic))
+
+    def _ended(self) -> None:
+        """An owner has ended; the worker ends only if nothing is left to be asked (B8)."""
+        asked = [it for it in (self.coordinators, self.pending_acks, self.snapshots) if it.drivers]
+        if asked and all(it.all_ended for it in asked):
+            self._failed(next(iter(asked[0].ends.values())).error)
 
     def _coordinator(self, coordinator: int) -> CoordinatorDriver:
         deps = self._deps
@@ -136,7 +170,7 @@ class Owners:
         metrics = self._deps.metrics.snapshots(partition)
         return SnapshotDriver(partition, self._snapshot_deps, metrics=metrics)
 
-    def _own_replication(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
+    def _own_replication(self, app: faust.App) -> None:
         """Runs replication controllers, see `placement.CONTROLLERS`."""
 
         def stats() -> dict[TopicPartition, ControllerStats]:
@@ -149,18 +183,20 @@ class Owners:
         def controller(partition: int) -> ReplicationDriver:
             return ReplicationDriver(partition, deps)
 
-        controllers = PartitionOwners(app, placement.CONTROLLERS, controller, failed)
+        controllers = PartitionOwners(app, placement.CONTROLLERS, controller, self._ended)
         self._owners.append(controllers)
         self._deps.metrics.registry.register(metrics)
 
-    def _own_index(self, app: faust.App, failed: Callable[[BaseException], None]) -> None:
+    def _own_index(self, app: faust.App) -> None:
         """Runs indexers of native transactions, see `placement.INDEXERS`."""
         metrics, deps = self._deps.metrics, index_deps(self._deps)
 
         def indexer(partition: int) -> IndexOwner:
             return IndexOwner(partition, deps, metrics=metrics.aborted_index(partition))
 
-        indexers = PartitionOwners(app, placement.INDEXERS, indexer, failed)
+        indexers = PartitionOwners(
+            app, placement.INDEXERS, indexer, self._ended, within=lambda it: it.ends
+        )
         self._owners.append(indexers)
         metrics.watch_indexers(
             lambda: {it: one.stats() for it, one in indexers.drivers.items() if one.serving}

@@ -3,8 +3,8 @@
 *Source*: the probes of Kubernetes: 200 or 503, and a line for each check. A process whose loop
 hangs does not answer, which fails the probe.
 
-*Invariants*: `/readyz` asks the broker once in `FRESH_S` at most, however often the site is asked;
-slow, many or foreign visitors keep nobody else from an answer (`web_guard`).
+*Invariants*: a probe asks no broker: it shows what the watches of the clusters have found. Slow,
+many or foreign visitors keep nobody else from an answer (`web_guard`).
 """
 
 import asyncio
@@ -15,8 +15,6 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from stilltide.connectors.errors import ConnectorError
-from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.agents.web_guard import (
     Connections,
     WebAccess,
@@ -24,11 +22,8 @@ from stilltide.pipeline.agents.web_guard import (
     guarded,
     refusal_of_token,
 )
+from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch
 from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.topics import TXN_LOG
-
-BROKER_TIMEOUT_S = 2.0
-FRESH_S = 1.0
 
 _SHUTDOWN_S = 1.0
 _BACKLOG = 128
@@ -140,28 +135,10 @@ async def _loop_turns() -> ProbeResult:
     return ProbeResult(passed=True, text=f"turned in {(loop.time() - began_s) * 1000:.1f} ms")
 
 
-def broker_check(admin: LogAdmin) -> Check:
-    """A check that the broker answers; concurrent calls share one request to the broker."""
-    lock = asyncio.Lock()
-    last: tuple[float, ProbeResult] | None = None
+def watch_check(watch: ClusterWatch) -> Check:
+    """A check that the cluster answers; a cluster that is away is named, and since when."""
 
     async def check() -> ProbeResult:
-        nonlocal last
-        async with lock:
-            now_s = asyncio.get_running_loop().time()
-            if last is None or now_s - last[0] > FRESH_S:
-                last = now_s, await _ask(admin)
-            return last[1]
+        return ProbeResult(*await watch.finding())
 
     return check
-
-
-async def _ask(admin: LogAdmin) -> ProbeResult:
-    try:
-        async with asyncio.timeout(BROKER_TIMEOUT_S):
-            await admin.describe_topics([TXN_LOG])
-    except TimeoutError:
-        return ProbeResult(passed=False, text=f"did not answer within {BROKER_TIMEOUT_S:g} s")
-    except ConnectorError as error:
-        return ProbeResult(passed=False, text=error.primary)
-    return ProbeResult(passed=True, text="answers")

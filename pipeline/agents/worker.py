@@ -6,7 +6,8 @@
 import asyncio
 import signal
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,11 +24,14 @@ from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.links import links_agent
 from stilltide.pipeline.agents.owners import Owners
-from stilltide.pipeline.agents.probes import ProbeResult, Probes, broker_check
+from stilltide.pipeline.agents.partition_owner import PartitionOwners
+from stilltide.pipeline.agents.probes import Check, ProbeResult, Probes, watch_check
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.links.owner import LinksDriver
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_SERVICE,
@@ -35,10 +39,14 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
     Service,
 )
-from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
+from stilltide.pipeline.drivers.shared.dynamic_settings import OUTAGE_RETRY_S, DynamicSettings
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
 from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
+from stilltide.pipeline.metrics.clusters import ClusterMetrics
+from stilltide.pipeline.metrics.owners import EndedMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import system_topics
 
@@ -72,7 +80,9 @@ class Worker:
         self._settings = settings
         self._serving = serving
         self._metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
+        self._watches = ClusterWatches()
         self._owners: Owners | None = None
+        self._links: PartitionOwners[LinksDriver] | None = None
         self._web = ""
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
@@ -81,12 +91,11 @@ class Worker:
         """Serves until SIGTERM or SIGINT.
 
         Raises:
-            RetriableError, UnavailableError: the cluster cannot be reached, or was away for too
-                long; the error names the address.
+            RetriableError, UnavailableError: the cluster could not be reached for
+                `broker_away_s_max` at the start; the error names the address.
             FatalError: a system topic has wrong configs or a wrong partition count.
-            DecodeError: an effective log entry (B6) or a dynamic setting cannot be decoded; the
-                error names topic, partition and offset.
-            SnapshotError: the evidence of aborted transactions has a gap (E4).
+            DecodeError: a dynamic setting cannot be decoded; names topic, partition and offset.
+            StilltideError: every owner that is assigned to this worker has ended by an error (B8).
             ConfigError: the port of the web site is taken, or system topics would have fewer
                 replicas than must be in sync.
         """
@@ -95,30 +104,89 @@ class Worker:
         settings = self._settings
         connector = KafkaConnector(settings.kafka)
         admin = connector.admin()
-        specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        ready = {"broker": broker_check(admin), "partitions": self._ready}
-        probes = Probes(self._metrics.registry, ready, access=WebAccess.of(settings))
         dynamic = DynamicSettings(
             connector, changed=self._settings_changed, patience_s=settings.broker_away_s_max
         )
         batches = connector.batch_reader("worker")
-        try:
+        own = settings.cluster, settings.bootstrap_servers, connector
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(admin.close)
+            stack.push_async_callback(dynamic.close)
+            stack.push_async_callback(batches.close)
+            watch = await stack.enter_async_context(self._watches.watching(*own))
+            probes = self._probes(watch)
+            stack.push_async_callback(probes.close)
             self._web = await probes.start(settings.web_host, settings.web_port)
             log.info("web_listening", address=self._web)
-            await ensure_replicated(admin, specs, settings.replicas)
-            await dynamic.open()
-            with tempfile.TemporaryDirectory(prefix="stilltide-worker-") as data_dir:
+            if await self._unless_stopped(self._first_contact(admin, dynamic)):
+                prefix = "stilltide-worker-"
+                data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
                 await self._serve(connector, batches, admin, dynamic, Path(data_dir))
-        finally:
-            await batches.close()
-            await dynamic.close()
-            await probes.close()
-            await admin.close()
         if self._failure is not None:
             raise self._failure
+
+    async def _first_contact(self, admin: LogAdmin, dynamic: DynamicSettings) -> None:
+        """Makes the system topics and reads the dynamic settings.
+
+        A cluster that has answered here is waited for without a limit later, since its address is
+        right (B9).
+        """
+        settings = self._settings
+        specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
+        outages = OutageGuard(
+            admin, timeout_s=settings.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
+        )
+        await outages.call(lambda: ensure_replicated(admin, specs, settings.replicas))
+        await dynamic.open()
+
+    async def _unless_stopped(self, step: Coroutine[Any, Any, None]) -> bool:
+        """Runs a step that may wait for the cluster; False: the worker was stopped meanwhile."""
+        running = asyncio.create_task(step)
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([running, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                return False
+            await running
+        finally:
+            for task in (running, stopped):
+                task.cancel()
+            await asyncio.gather(running, stopped, return_exceptions=True)
+        return True
+
+    def _probes(self, watch: ClusterWatch) -> Probes:
+        """The web site, with the check of the own cluster and those of everything that is run."""
+        registry = self._metrics.registry
+        registry.register(ClusterMetrics(lambda: self._watches.watches))
+        registry.register(EndedMetrics(self._settings.cluster, self._ends))
+        ready: dict[str, Check] = {"broker": watch_check(watch), "partitions": self._ready}
+        if self._settings.replicate_from:
+            ready["links"] = self._links_ready
+        return Probes(registry, ready, access=WebAccess.of(self._settings))
+
+    def _ends(self) -> Mapping[str, Mapping[str, OwnerEnd]]:
+        """The owners and links that have ended by an error, by kind and name."""
+        owners, links = self._owners, self._links
+        found = {} if owners is None else dict(owners.ends)
+        return found if links is None else {**found, links.placement.name: links.ends}
+
+    async def _links_ready(self) -> ProbeResult:
+        """Whether the sources of the links answer, and no link has ended by an error."""
+        said: list[str] = []
+        watches = self._watches.watches
+        for name in sorted(watches.keys() - {self._settings.cluster}):
+            finding = await watches[name].finding()
+            if not finding.passed:
+                return ProbeResult(*finding)
+            said.append(name)
+        now_s = asyncio.get_running_loop().time()
+        for source, end in ({} if self._links is None else self._links.ends).items():
+            text = f"the link from {source} has ended: {end.text(now_s)}"
+            return ProbeResult(passed=False, text=text)
+        return ProbeResult(passed=True, text=f"copies from {', '.join(said) or 'none here'}")
 
     def fail(self, error: BaseException) -> None:
         """Stops the worker, and has `run` raise `error`."""
@@ -143,13 +211,8 @@ class Worker:
         marker_writer = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
         acks = self._asking(PENDING_ACK_SERVICE, connector, writer)
         barriers = self._asking(COORDINATOR_SERVICE, connector, writer)
-        await acks.open(
-            partition_count=settings.partitions, response_partition_count=settings.partitions
-        )
-        await barriers.open(
-            partition_count=settings.coordinators, response_partition_count=settings.partitions
-        )
-
+        await self._unless_stopped(self._open(acks, settings.partitions, admin))
+        await self._unless_stopped(self._open(barriers, settings.coordinators, admin))
         deps = WorkerDeps(
             connector=connector,
             batches=batches,
@@ -166,7 +229,9 @@ class Worker:
             metrics=self._metrics,
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
-        links = links_agent(cluster, settings, connector, self._metrics.registry, self.fail)
+        links = self._links = links_agent(
+            cluster, settings, connector, self._metrics.registry, self._watches
+        )
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
@@ -186,6 +251,14 @@ class Worker:
             await asyncio.gather(acks.close(), barriers.close())
             await asyncio.gather(_stop(cluster), _stop(writers))
             await asyncio.gather(writer.close(), marker_writer.close())
+
+    async def _open(self, asking: Requests[B, R, A], owners: int, admin: LogAdmin) -> None:
+        """Opens a client of owners; waits for a cluster that is away."""
+        outages = OutageGuard(admin, retry_delay_s=OUTAGE_RETRY_S)
+        partitions = self._settings.partitions
+        await outages.call(
+            lambda: asking.open(partition_count=owners, response_partition_count=partitions)
+        )
 
     @staticmethod
     def _asking(

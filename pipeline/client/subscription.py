@@ -7,6 +7,7 @@ the partitions, `commit` stores the application's positions, delivery is at leas
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -112,12 +113,13 @@ class Subscription:
                     connect_ack_store(
                         self._connector,
                         self._options.client_id,
-                        timeout_s=self._options.unavailable_timeout_s,
+                        timeout_s=self._options.start_timeout_s,
                     )
                 )
                 ack_options = AckOptions(
                     unacknowledged_records_max=self._limits.unacknowledged_records_max,
                     redelivery_delay_s=self._limits.redelivery_delay_s,
+                    patient=self._limits.unavailable_timeout_s == math.inf,
                 )
                 source = AcknowledgingDriver(driver, store, self._options.group, ack_options)
                 stack.push_async_callback(source.close)

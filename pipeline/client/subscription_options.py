@@ -1,5 +1,6 @@
 """Limits and time-outs of a `Subscription`, each with its default and its bound."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import TypedDict, Unpack
@@ -28,7 +29,9 @@ class SubscriptionLimits:
             were held behind an undecided record and become visible together may exceed the limit.
         undecided_records_max: records of a partition held behind an undecided record at which
             fetching of the partition pauses, >= 1.
-        unavailable_timeout_s: how long an outage may last before the subscription fails.
+        unavailable_timeout_s: how long the cluster may be away, or a pending-ack store unanswered,
+            before the subscription fails; without a limit by default, so that reading goes on when
+            the cluster is back. On entry the limit is a minute at most.
         undecided_timeout_s: how long `read_to` waits at one undecided record. The time begins when
             the markers written before the wait were read.
         assignment_timeout_s: how long `read_to` waits for the group to assign a partition.
@@ -42,7 +45,7 @@ class SubscriptionLimits:
 
     buffer_records_max: int = 10_000
     undecided_records_max: int = 10_000
-    unavailable_timeout_s: float = 60.0
+    unavailable_timeout_s: float = math.inf
     undecided_timeout_s: float = 30.0
     assignment_timeout_s: float = 30.0
     unacknowledged_records_max: int = 10_000

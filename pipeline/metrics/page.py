@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from stilltide.pipeline.metrics import groups, links, native, snapshots, worker
+from stilltide.pipeline.metrics import clusters, groups, links, native, owners, snapshots, worker
 from stilltide.pipeline.metrics.families import Family, Section
 
 PAGE = Path("docs/metrics.md")
 """Below the folder that the program is started in: the top of a clone."""
 
 SECTIONS: tuple[Section, ...] = (
+    clusters.SECTION,
+    owners.SECTION,
     *worker.SECTIONS,
     snapshots.SECTION,
     native.SECTION,

@@ -165,6 +165,6 @@ def make_client(config: KafkaConfig, note_error: Any) -> AdminClient:
     """A client for admins; `note_error` is called with each error of a connection."""
     options = {**admin_options(config), "error_cb": note_error}
     try:
-        return AdminClient(options, logger=ClientLog(str(options["client.id"])))
+        return AdminClient(options, logger=ClientLog(str(options["client.id"]), config.lines))
     except KafkaException as error:
         raise translate(error, config.bootstrap_servers, "cannot make an admin") from error

@@ -94,6 +94,7 @@ class ConsumerThread:
         self.address = config.bootstrap_servers
         self._client_id = str(options["client.id"])
         self._options = options
+        self._lines = config.lines
         self._membership = membership
         self._orders = Orders(self.address, self._client_id)
         self._lease = PollLease(self._orders.ordered)
@@ -195,7 +196,7 @@ class ConsumerThread:
             {**self._options, "statistics.interval.ms": milliseconds(self._health.look_s)},
             error_cb=self._health.note_error,
             stats_cb=self._health.note_statistics,
-            logger=ClientLog(self._client_id),
+            logger=ClientLog(self._client_id, self._lines),
         )
 
     def _run(self) -> None:

@@ -31,6 +31,7 @@ class NativeProducer:
         self._options = options
         self._address = config.bootstrap_servers
         self._request_timeout_s = config.request_timeout_s
+        self._lines = config.lines
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._producer: Producer | None = None
         self._failed: KafkaError | None = None
@@ -61,7 +62,9 @@ class NativeProducer:
         try:
             yield
         except KafkaException as error:
-            raise translate(error, self._address, action, detail=self._last_error) from error
+            # Without the traceback, whose frames keep the producer, which then goes on by itself.
+            cause = error.with_traceback(None)
+            raise translate(cause, self._address, action, detail=self._last_error) from cause
 
     def _fenced(self) -> Producer:
         """The producer; raises `FatalError` if there is none."""
@@ -74,9 +77,13 @@ class NativeProducer:
     def _fence(self) -> None:
         self._drop()
         options = {**self._options, "error_cb": self._note_error}
-        producer = Producer(options, logger=ClientLog(self._id))
-        producer.init_transactions(self._request_timeout_s)
-        self._producer = producer
+        self._producer = Producer(options, logger=ClientLog(self._id, self._lines))
+        try:
+            self._producer.init_transactions(self._request_timeout_s)
+        except KafkaException:
+            # Else the client takes the id over later, and fences the producer of the next try.
+            self._producer = None
+            raise
 
     def _drop(self) -> None:
         """Drops the producer; queued records of an unfinished transaction are not sent any more."""

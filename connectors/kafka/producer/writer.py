@@ -54,7 +54,8 @@ class KafkaWriter:
         self._last_error = ""
         options = {**producer_options(config, client_id, linger_ms), "error_cb": self._note_error}
         try:
-            self._producer: Producer | None = Producer(options, logger=ClientLog(client_id))
+            logger = ClientLog(client_id, config.lines)
+            self._producer: Producer | None = Producer(options, logger=logger)
         except KafkaException as error:
             raise translate(error, self._address, "cannot make a producer") from error
         self._produce: Callable[..., None] = self._start

@@ -34,9 +34,9 @@ async def run_until_stopped(
     metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
     metrics.watch_indexers(indexing.stats)
     # `/readyz` names the broker, so that a container that is not ready says which end is away.
-    clusters = {"broker": KafkaConnector(settings.kafka)}
+    own = settings.cluster, settings.bootstrap_servers, KafkaConnector(settings.kafka)
     async with serving_site(
-        settings, web_port, metrics.registry, clusters, {"index": ready}
+        settings, web_port, metrics.registry, {"broker": own}, {"index": ready}
     ) as web:
         running = asyncio.ensure_future(indexing.run())
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -147,9 +147,11 @@ class _Link:
         shown = {source: self._replication.progress}
         registry.register(LinkMetrics(target, lambda: shown, SystemClock()))
         # `/readyz` names both clusters, so that a container that is not ready says which is away.
-        site = serving_site(
-            self._settings, web_port, registry, self._connectors, {"link": self._ready}
-        )
+        clusters = {
+            name: (name, self._settings.address_of(name).bootstrap_servers, connector)
+            for name, connector in self._connectors.items()
+        }
+        site = serving_site(self._settings, web_port, registry, clusters, {"link": self._ready})
         async with site as self._web:
             telling = asyncio.create_task(_tell(self._replication, progress_s))
             try:

@@ -126,7 +126,6 @@ class OwnedLog:
         serving: called once, at the end of the replay.
         wrote: called with each entry given to the producer, and the size of its value in bytes.
         foreign: called with each foreign entry (B6), again in each replay.
-        patience_s: longest absence of the broker before `run` raises.
     """
 
     def __init__(
@@ -143,7 +142,6 @@ class OwnedLog:
         serving: Callable[[], None],
         wrote: Callable[[WriteEntry, int], None] = lambda _entry, _size_bytes: None,
         foreign: Callable[[Record], None] = lambda _record: None,
-        patience_s: float = 60.0,
     ) -> None:
         self.partition = partition
         self._connector = connector
@@ -155,7 +153,6 @@ class OwnedLog:
         self._serving = serving
         self._wrote = wrote
         self._foreign = foreign
-        self._patience_s = patience_s
         self._batcher = Batcher(limits, self._entry_made)
         self._owner: LogOwner | None = None
         self._open: list[Appended | None] = []  # of records that no entry holds yet
@@ -184,13 +181,12 @@ class OwnedLog:
 
         Raises:
             FencedError: another owner took over, or trimmed the log past this one (B3, B4).
-            UnavailableError: the broker was away for longer than `patience_s`.
             FatalError: the log cannot be read.
             DecodeError: an effective entry cannot be decoded; names topic, partition and offset.
         """
         reader = self._connector.reader(f"log-{self.partition.partition}", committed=False)
         admin = self._connector.admin()
-        outages = OutageGuard(admin, timeout_s=self._patience_s, retry_delay_s=OUTAGE_RETRY_S)
+        outages = OutageGuard(admin, retry_delay_s=OUTAGE_RETRY_S)
         try:
             await self._replay_and_follow(reader, admin, outages)
         except (LogGapError, OffsetOutOfRangeError) as error:
@@ -240,7 +236,9 @@ class OwnedLog:
             if self._ended is not None:
                 return
             if error is not None:
-                log.warning("entry_unknown", log=str(self.partition), serial=entry.number)
+                log.warning(
+                    "entry_unknown", log=str(self.partition), serial=entry.number, why=str(error)
+                )
                 self._run_effects(owner.write_failed(entry.number))
             self._batcher.write_ended()
 

@@ -114,6 +114,10 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         for data, request in received:
             self._request_received(data, request)
 
+    def _refuse(self, request: Request, reason: str) -> None:
+        if isinstance(request.body, DescribeCoordinator):
+            self._reply(request, Refused(reason))
+
     def _request_received(self, data: bytes, request: Request) -> None:
         body = request.body
         if isinstance(body, Describe | ListTransactions):

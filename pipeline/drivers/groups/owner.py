@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.errors import ConnectorError, FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.readers import LogReader
@@ -37,7 +37,7 @@ from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
-from stilltide.pipeline.errors import PipelineError, UnavailableError
+from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import ControllerStats
 from stilltide.schemas.errors import StilltideError, placed_each
@@ -98,7 +98,6 @@ class ReplicationDeps:
         snapshot_limits: times and sizes of position snapshots.
         controller_limits: times between looks at groups.
         snapshot_taken: called with the duration of each position snapshot, in s.
-        broker_away_s_max: longest absence of the broker before `run` raises.
     """
 
     connector: GroupConnector
@@ -114,7 +113,6 @@ class ReplicationDeps:
     snapshot_limits: PositionSnapshotLimits = field(default_factory=PositionSnapshotLimits)
     controller_limits: ControllerLimits = field(default_factory=ControllerLimits)
     snapshot_taken: Callable[[float], None] = lambda _s: None
-    broker_away_s_max: float = 60.0
 
 
 class OwnedReplication:
@@ -152,9 +150,7 @@ class OwnedReplication:
             DecodeError: a record that no link or controller writes; names its place.
         """
         deps = self._deps
-        outages = OutageGuard(
-            deps.admin, timeout_s=deps.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
-        )
+        outages = OutageGuard(deps.admin, retry_delay_s=OUTAGE_RETRY_S)
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
         found = await outages.call(lambda: deps.admin.describe_topics(names))
         require_topics(names, found)
@@ -328,8 +324,8 @@ class ReplicationDriver:
         """Serves until cancelled, or until a failure while the partition is not assigned.
 
         Raises:
-            UnavailableError: the broker stayed away.
             DecodeError: a record of a system topic is foreign; names its place.
+            FatalError: a topic cannot be read or written.
         """
         await hold(self, self._own, self._failed)
 
@@ -339,7 +335,7 @@ class ReplicationDriver:
 
     def _failed(self, error: StilltideError) -> Retry | None:
         match error:
-            case UnavailableError():
+            case FatalError() if not isinstance(error, OffsetOutOfRangeError):
                 return None
             case ConnectorError() | PipelineError():
                 log.warning("replication_begins_again", partition=self._partition, why=str(error))

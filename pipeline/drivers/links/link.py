@@ -7,13 +7,19 @@ temporary ends the link. Topics are looked at every few seconds, also those copi
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.errors import (
+    FatalError,
+    FencedError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
 from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
@@ -34,6 +40,9 @@ T = TypeVar("T")
 
 _log = get_logger(__name__)
 
+_SOUND_S = 30.0
+"""After a life of this length, a driver's failure is not counted with those before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicationOptions:
@@ -44,9 +53,12 @@ class ReplicationOptions:
         throttle_bytes_per_s: most bytes of keys and values per second; None for no limit.
         partition_count: number of partitions of system topics that the link creates.
         replicas: replicas of topics that the link creates.
-        patience_s: longest absence of a cluster before the link fails.
+        patience_s: longest absence of a cluster before the link serves; may be infinite. A link
+            that has served waits without a limit.
         look_interval_s: time between two looks at the topics and the source's ends.
-        retry_delay_s: time from the failure of a driver to the next driver.
+        retry_delay_s: time from the failure of a driver to the next driver; it doubles with each
+            failure, up to `retry_delay_s_max`.
+        retry_delay_s_max: longest such time.
         refuse_after_s: time that topics must be wrong at the start before the link refuses them,
             since the link back may just have created a topic whose buckets are not visible yet.
         stop_timeout_s: longest wait at the end for open transactions to commit.
@@ -60,6 +72,7 @@ class ReplicationOptions:
     patience_s: float = 60.0
     look_interval_s: float = 5.0
     retry_delay_s: float = 0.5
+    retry_delay_s_max: float = 5.0
     refuse_after_s: float = 5.0
     stop_timeout_s: float = 5.0
     limits: LinkLimits = field(default_factory=LinkLimits)
@@ -89,6 +102,7 @@ class Replication:
         self._ends = source, target
         self._clock = clock
         self._options = options or ReplicationOptions()
+        self._patience_s = self._options.patience_s
         self._admins = source[1].admin(), target[1].admin()
         self._views: list[PositionsView] = []
         self._seen: dict[TopicPartition, Topics] = {}
@@ -112,13 +126,14 @@ class Replication:
 
         Raises:
             LinkError: the clusters, or their topics, cannot be linked; nothing was copied.
-            UnavailableError: a cluster was away for longer than `patience_s`.
+            UnavailableError: a cluster was away for longer than `patience_s` at the start.
             FencedError: another link has taken over.
             StilltideError: any other error that is not temporary.
         """
         try:
             deps, topics = await self._opened()
             self._seen = await self._first_look(topics)
+            self._patience_s = math.inf
             serving(sorted({data.topic for data in self._seen}))
             await self._serve(deps, topics)
         except UnavailableError:
@@ -153,7 +168,6 @@ class Replication:
             progress=self.progress,
             throttle=Throttle(options.throttle_bytes_per_s),
             limits=options.limits,
-            patience_s=options.patience_s,
         )
         topics = LinkedTopics(
             source, target, options.choice, on_source, on_target, replicas=options.replicas
@@ -223,13 +237,17 @@ class Replication:
         """Runs one driver after the other until `stop`, or until one fails for good."""
         now = asyncio.get_running_loop().time
         count = deps.target.counts[REPLICATION_POSITIONS]
-        failing_since: float | None = None
+        options, delay_s = self._options, self._options.retry_delay_s
         while not self._stopping.is_set():
             began, topics = now(), self._of(partition, count)
             driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
             try:
                 return await driver.run()
             except (RetriableError, StartOverError, OffsetOutOfRangeError) as error:
+                problem = error
+            except FencedError as error:
+                if not driver.has_timed_out:
+                    raise
                 problem = error
             except FatalError as error:
                 await asyncio.sleep(self._options.look_interval_s)
@@ -239,14 +257,8 @@ class Replication:
             finally:
                 del self._drivers[partition]
                 await driver.close()
-            if failing_since is None or now() - began > self._options.patience_s:
-                failing_since = now()
-            if now() - failing_since > self._options.patience_s:
-                raise UnavailableError(
-                    f"a link from {deps.source.name} to {deps.target.name} kept failing",
-                    detail=str(problem),
-                    hint="check that the brokers of both run and are reachable",
-                ) from problem
+            if now() - began > _SOUND_S:
+                delay_s = options.retry_delay_s
             _log.warning(
                 "a link begins again",
                 source=deps.source.name,
@@ -254,20 +266,21 @@ class Replication:
                 partition=partition,
                 reason=str(problem),
             )
-            await self._rest(self._options.retry_delay_s)
+            await self._rest(delay_s)
+            delay_s = min(2 * delay_s, options.retry_delay_s_max)
         return None
 
     async def _patient(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of a call, which is repeated while a cluster is away."""
         now = asyncio.get_running_loop().time
-        deadline = now() + self._options.patience_s
+        deadline = now() + self._patience_s
         while True:
             try:
                 return await attempt()
             except RetriableError as error:
                 if now() >= deadline or self._stopping.is_set():
                     raise UnavailableError(
-                        f"a cluster was away for {self._options.patience_s:g} s",
+                        f"a cluster was away for {self._patience_s:g} s",
                         detail=str(error),
                         hint="check that its brokers run and are reachable at that address",
                     ) from error

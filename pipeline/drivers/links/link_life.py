@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stilltide.connectors.clock import Clock
+from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.effects import (
@@ -79,7 +80,6 @@ class LinkDeps:
         progress: figures of the link.
         throttle: limit of the whole link's bytes per second.
         limits: limits of transactions.
-        patience_s: longest outage while markers and snapshots are read.
     """
 
     source: Side
@@ -89,7 +89,6 @@ class LinkDeps:
     progress: LinkProgress
     throttle: Throttle
     limits: LinkLimits = field(default_factory=LinkLimits)
-    patience_s: float = 60.0
 
 
 class LinkDriver:
@@ -112,7 +111,7 @@ class LinkDriver:
         self._source = DecidedSource(
             deps.source,
             self._client_id,
-            OutageGuard(deps.source.admin, timeout_s=deps.patience_s, retry_delay_s=0.2),
+            OutageGuard(deps.source.admin, retry_delay_s=0.2),
             self._wake,
         )
         self._to_take = dict(topics)  # data partitions that the machine does not know yet
@@ -124,8 +123,9 @@ class LinkDriver:
         self._tasks = Tasks(self._fail)
         self._failure: BaseException | None = None
         self._stopping = False
+        self._began_s: float | None = None  # loop time at which the open transaction began
         self._handlers: dict[type, Any] = {
-            Begin: lambda _: self._writer.begin(),
+            Begin: self._begin,
             Copy: self._copy,
             Finish: self._finish,
             Commit: self._commit,
@@ -184,6 +184,15 @@ class LinkDriver:
                 await self._assign()
             elif not self._next_input():
                 await self._wait(alarm)
+
+    @property
+    def has_timed_out(self) -> bool:
+        """Whether the broker may have aborted the open transaction at its time-out.
+
+        The broker then refuses the writer as it refuses one that another link has replaced.
+        """
+        began_s = self._began_s
+        return began_s is not None and asyncio.get_running_loop().time() - began_s > COPY_TIMEOUT_S
 
     async def close(self) -> None:
         """Aborts the open transaction and releases the connections; safe to call twice."""
@@ -282,6 +291,10 @@ class LinkDriver:
             case _:
                 await self._handlers[type(effect)](effect)
 
+    async def _begin(self, _effect: Begin) -> None:
+        self._began_s = asyncio.get_running_loop().time()
+        await self._writer.begin()
+
     async def _copy(self, effect: Copy[Payload]) -> None:
         topics = self._machine.partitions[effect.data].topics
         assert topics is not None
@@ -313,6 +326,7 @@ class LinkDriver:
 
     async def _commit(self, effect: Commit) -> None:
         await self._writer.commit(effect)
+        self._began_s = None
         self._todo += self._machine.committed(effect.transaction, self._deps.clock.now_ms())
         for data in effect.buckets:
             self._deps.progress.committed(data, self._machine.partitions[data].position)

@@ -3,27 +3,29 @@
 *Source*: docs/protocols B4, H2.
 
 *Invariants*: a fenced link starts again only while the partition is assigned, after a random delay;
-any other error of a link is logged, and the link starts again, so that the error does not end the
-worker's other services.
-
-Refuses: to go on after a record of a system topic that cannot be decoded.
+any other error of a link is logged, and the link starts again at growing distances, so that the
+error ends neither the links from other sources nor the worker's other services (B8).
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
-from stilltide.connectors.errors import ConnectorError, FencedError
+from stilltide.connectors.errors import FencedError
 from stilltide.pipeline.drivers.links.link import Replication
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.tenure import Retry, hold
-from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 
 _log = get_logger(__name__)
 
 AGAIN_S = 2.0
+
+AGAIN_S_MAX = 300.0
+"""Longest time to the next start of a link that has failed again and again."""
 
 
 class LinksDriver:
@@ -32,23 +34,28 @@ class LinksDriver:
     Args:
         sources: names of the clusters to copy from.
         link: makes the link from a source.
+        watching: watches a source during a block.
         again_s: shortest time from the end of a link to its next start; the longest is double.
 
     Attributes:
         links: running links, by source.
+        ends: links that have ended by an error and have not copied since, by source.
     """
 
     def __init__(
         self,
         sources: Sequence[str],
         link: Callable[[str], Replication],
+        watching: Callable[[str], AbstractAsyncContextManager[object]] = nullcontext,
         *,
         again_s: float = AGAIN_S,
     ) -> None:
         self.assigned = True
         self.links: dict[str, Replication] = {}
+        self.ends: dict[str, OwnerEnd] = {}
         self._sources = sources
         self._link = link
+        self._watching = watching
         self._again_s = again_s
 
     @property
@@ -73,24 +80,34 @@ class LinksDriver:
         raise AssertionError(value)
 
     async def _keep(self, source: str) -> None:
-        await hold(self, partial(self._copy, source), partial(self._failed, source))
+        async with self._watching(source):
+            await hold(self, partial(self._copy, source), partial(self._failed, source))
 
     async def _copy(self, source: str) -> None:
         link = self.links[source] = self._link(source)
         try:
-            await link.run()
+            await link.run(lambda _: self._serves(source))
         finally:
             del self.links[source]
 
+    def _serves(self, source: str) -> None:
+        self.ends.pop(source, None)
+
     def _failed(self, source: str, error: StilltideError) -> Retry | None:
-        delay_s = random.uniform(1, 2) * self._again_s  # noqa: S311 - no secret
-        match error:
-            case FencedError():
-                _log.warning("another link has taken over", source=source, reason=str(error))
-                return Retry(delay_s)
-            case ConnectorError() | PipelineError():
-                _log.error("a link ended; it begins again", source=source, reason=str(error))
-                # Else nothing would start this link again while links from other sources run.
-                return Retry(delay_s, needs_assignment=False)
-            case _:
-                return None
+        again_s = random.uniform(1, 2) * self._again_s  # noqa: S311 - no secret
+        if isinstance(error, FencedError):
+            _log.warning("another link has taken over", source=source, reason=str(error))
+            return Retry(again_s)
+        now_s = asyncio.get_running_loop().time()
+        before = self.ends.get(source)
+        since_s = now_s if before is None else before.ended_s
+        again_s = min(again_s + now_s - since_s, AGAIN_S_MAX)  # about double each time
+        self.ends[source] = OwnerEnd(error, since_s, now_s + again_s)
+        _log.error(
+            "a link ended; it begins again",
+            source=source,
+            reason=str(error),
+            again_in_s=round(again_s, 1),
+        )
+        # Else nothing would start this link again while links from other sources run.
+        return Retry(again_s, needs_assignment=False)

@@ -56,7 +56,7 @@ class AbortedIndexing:
         topics: names of the topics.
         partition_count: number of partitions of aborted-index, if the topic must be created.
         replicas: replicas of aborted-index, if the topic must be created.
-        patience_s: longest absence of the cluster before `run` raises.
+        patience_s: longest absence of the cluster before `run` has begun; later, `run` waits.
         limits: sizes and times of writes.
     """
 
@@ -80,7 +80,8 @@ class AbortedIndexing:
         self._replicas = replicas
         self._limits = limits or IndexLimits()
         self._admin = connector.admin()
-        self._outages = OutageGuard(self._admin, timeout_s=patience_s, retry_delay_s=_RETRY_S)
+        self._outages = OutageGuard(self._admin, retry_delay_s=_RETRY_S)
+        self._at_start = OutageGuard(self._admin, timeout_s=patience_s, retry_delay_s=_RETRY_S)
         self._indexers: dict[int, AbortedIndexer] = {}
 
     async def once(self) -> dict[TopicPartition, EndOffset]:
@@ -103,8 +104,10 @@ class AbortedIndexing:
         """Follows the topics until cancelled; raises as `once`, but repeats calls in an outage.
 
         Raises:
-            UnavailableError: the cluster was away for longer than `patience_s`.
+            UnavailableError: the cluster was away for longer than `patience_s` before the first
+                look at the topics.
         """
+        await self._at_start.call(self._round)
         while True:
             if not await self._outages.call(self._round):
                 await asyncio.sleep(IDLE_S)

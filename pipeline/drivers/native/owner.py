@@ -19,6 +19,7 @@ from stilltide.connectors.ports.readers import BatchReader
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.drivers.native.indexer import AbortedIndexer
 from stilltide.pipeline.drivers.native.indexing import IDLE_S, placed_partitions
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.logging import get_logger
@@ -65,6 +66,9 @@ class IndexOwner:
         partition: number of the partition of aborted-index.
         deps: dependencies shared with other indexers.
         metrics: metrics of this indexer.
+
+    Attributes:
+        ends: the error of this indexer, under its number, until it serves again.
     """
 
     def __init__(self, partition: int, deps: IndexDeps, *, metrics: IndexMetrics) -> None:
@@ -76,6 +80,7 @@ class IndexOwner:
         self._resting: dict[TopicPartition, StilltideError] = {}
         self._missing: set[str] = set()
         self._idle = False
+        self.ends: dict[str, OwnerEnd] = {}
 
     @property
     def serving(self) -> bool:
@@ -113,6 +118,7 @@ class IndexOwner:
         try:
             await indexer.open(data, {name: one.topic_id for name, one in topics.items()})
             self._indexer = indexer
+            self.ends.clear()
             log.info("aborted_indexer_serving", partition=self.partition, data=len(data))
             await self._follow(indexer, topics)
         finally:
@@ -131,6 +137,8 @@ class IndexOwner:
                 return retry_soon()
             case AbortedIndexError() | DecodeError() | FatalError():
                 self._metrics.failed.inc()
+                now_s = asyncio.get_running_loop().time()
+                self.ends[str(self.partition)] = OwnerEnd(error, now_s, now_s + REST_S)
                 log.error(
                     "aborted_indexing_stopped",
                     partition=self.partition,

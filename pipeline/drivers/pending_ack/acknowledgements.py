@@ -44,11 +44,14 @@ class AckOptions:
             partitions.
         redelivery_delay_s: time from a negative acknowledgement to the next delivery.
         commit_interval_s: time between two commits of cursors that move.
+        patient: whether a store that does not answer is asked again without a limit; if not, its
+            silence ends the subscription.
     """
 
     unacknowledged_records_max: int = 10_000
     redelivery_delay_s: float = 1.0
     commit_interval_s: float = 1.0
+    patient: bool = False
 
 
 class AcknowledgingDriver:
@@ -200,6 +203,7 @@ class AcknowledgingDriver:
                 cursor,
                 metadata,
                 redelivery_delay_ms=self._options.redelivery_delay_s * 1000,
+                patient=self._options.patient,
             )
             self._partitions[data] = partition
             self._delivery.open(data)

@@ -21,7 +21,9 @@ from stilltide.pipeline.errors import (
     NotDeliveredError,
     PendingAcknowledgementError,
     RefusedError,
+    RequestTimeoutError,
 )
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.pending_ack.acknowledgements import (
     MEMBER_BYTES,
@@ -36,6 +38,8 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     DescribeAcks,
 )
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+
+_log = get_logger(__name__)
 
 ATTACH_AGAIN_S = 0.5
 
@@ -75,6 +79,7 @@ class AssignedPartition:
         metadata: str,
         *,
         redelivery_delay_ms: float,
+        patient: bool = False,
     ) -> None:
         self.subscription = subscription
         self.committed = committed
@@ -85,6 +90,7 @@ class AssignedPartition:
         self.revoked = False
         self._store = store
         self._redelivery_delay_ms = redelivery_delay_ms
+        self._patient = patient
         self._member = b""
         self._stored_to = 0  # end of what the store still holds as acknowledged, if known
         self._telling = False
@@ -98,12 +104,15 @@ class AssignedPartition:
         """Becomes the store's member; repeats with a new member id if another was attached since.
 
         Raises:
-            RefusedError: the store has no room; RequestTimeoutError: the store has no owner.
+            RefusedError: the store has no room.
+            RequestTimeoutError: the store did not answer, and this member is not patient.
         """
         while not self.revoked:
             member = secrets.token_bytes(MEMBER_BYTES)
             offset, acknowledged, _ = self.committed
-            answer = await self._ask(Attach(member, EndOffset(offset), acknowledged))
+            answer = await self._answer(Attach(member, EndOffset(offset), acknowledged))
+            if answer is None:
+                continue
             if isinstance(answer, Acks):
                 self._member, self.attached = member, True
                 self._take_over(answer)
@@ -135,9 +144,11 @@ class AssignedPartition:
         self._telling = True
         while self._stored_to and not self.revoked:
             told = self.committed
-            answer = await self._ask(
+            answer = await self._answer(
                 CursorMoved(self._member, EndOffset(told.offset), told.acknowledged)
             )
+            if answer is None:
+                continue
             if told.offset >= self._stored_to:
                 self._stored_to = 0
             if told == self.committed or isinstance(answer, AckRefused):
@@ -146,7 +157,7 @@ class AssignedPartition:
 
     async def describe(self, ask: Ask, now_ms: Callable[[], float]) -> None:
         """Asks the store for the outcomes of messages in transactions."""
-        answer = await self._ask(DescribeAcks())
+        answer = await self._answer(DescribeAcks())
         if self.tracker is not None:
             acks = answer if isinstance(answer, Acks) else None
             self.tracker.described(ask.number, acks, now_ms())
@@ -191,6 +202,20 @@ class AssignedPartition:
             self.tracker = Tracker(self.data, self.committed, acks, redelivery_delay_ms=delay_ms)
         else:
             self.tracker.attached_again(acks)
+
+    async def _answer(self, body: AckBody) -> AckAnswer | None:
+        """The answer to a request of this member itself, or None after a time-out.
+
+        Raises:
+            RequestTimeoutError: no answer in time, and this member is not patient.
+        """
+        try:
+            return await self._ask(body)
+        except RequestTimeoutError as error:
+            if not self._patient:
+                raise
+            _log.warning("store_did_not_answer", data=str(self.data), why=error.primary)
+            return None
 
     async def _ask(self, body: AckBody) -> AckAnswer:
         answer = await self._store.ask(self.subscription, body)

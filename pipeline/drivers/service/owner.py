@@ -52,7 +52,6 @@ class OwnerDeps:
         submit: hands log entries to the buffered-writer agent.
         foreign: counts and logs the foreign entries of the logs (B6).
         clock: wall clock.
-        broker_away_s_max: longest absence of the broker before `run` raises.
     """
 
     connector: Connector
@@ -62,7 +61,6 @@ class OwnerDeps:
     submit: Callable[[OwnedLog, WriteEntry], None]
     foreign: PassedOver
     clock: Clock
-    broker_away_s_max: float = 60.0
 
 
 class OwnerMachine(Machine[int, Any], Protocol):
@@ -168,7 +166,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         """Owns the log until cancelled, or fenced and not assigned any more (B4).
 
         Raises:
-            UnavailableError, FatalError, DecodeError: see `OwnedLog.run`.
+            FatalError, DecodeError: see `OwnedLog.run`.
         """
         await hold(self, self._own_once, self._failed)
 
@@ -185,6 +183,18 @@ class OwnerDriver(ABC, Generic[M, R]):
         else:
             self._held.append(received)
 
+    def refuse(self, value: bytes | None, reason: str) -> None:
+        """Refuses requests that only look, while this owner has ended (B8).
+
+        Raises:
+            DecodeError: the value holds no requests.
+        """
+        for request in [self._decode_request(data) for data in decode_value(value)]:
+            self._refuse(request, reason)
+
+    def _refuse(self, request: R, reason: str) -> None:
+        """Refuses one request if it only looks; others get no answer."""
+
     async def _own_once(self) -> None:
         self._ownership = Ownership(asyncio.get_running_loop().time())
         foreign = self._deps.foreign
@@ -200,7 +210,6 @@ class OwnerDriver(ABC, Generic[M, R]):
             serving=self._serve,
             wrote=self._metrics.log.entry_written,
             foreign=lambda it: foreign.add(it.data, it.offset, it.value, NOBODYS),
-            patience_s=self._deps.broker_away_s_max,
         )
         self._bases = LogBases(
             self._log,

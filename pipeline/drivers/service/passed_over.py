@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from prometheus_client import Counter
 
-from stilltide.pipeline.drivers.service.requests import Neighbour
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.values import Offset, TopicPartition
@@ -59,18 +58,18 @@ class PassedOver:
 
 
 def hand_over(
-    owner: Neighbour,
+    take: Callable[[bytes | None], None],
     data: TopicPartition,
     offset: Offset,
     value: bytes | None,
     *,
     undecodable: PassedOver,
 ) -> None:
-    """Gives an owner a record of its requests; passes over one that cannot be decoded (C10).
+    """Gives a record of requests to `take` of an owner; passes over an undecodable one (C10).
 
     The sender of such a record is unknown and gets no answer; the owner goes on serving others.
     """
     try:
-        owner.requests_received(value)
+        take(value)
     except DecodeError as error:
         undecodable.add(data, offset, value, error.primary)

@@ -7,6 +7,7 @@ may have written it; a value that cannot be decoded is an error.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from stilltide.connectors.errors import ConnectorError
@@ -34,7 +35,7 @@ class DynamicSettings:
     Args:
         connector: the cluster.
         changed: called with this object after every change that `run` finds.
-        patience_s: longest absence of the broker before `open` or `run` raises.
+        patience_s: longest absence of the broker before `open` raises; `run` waits.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class DynamicSettings:
         self._changed = changed
         self._admin = connector.admin()
         self._reader = connector.reader("settings", committed=False)
-        self._outages = OutageGuard(self._admin, timeout_s=patience_s, retry_delay_s=OUTAGE_RETRY_S)
+        self._patience_s = patience_s
         self._values: dict[str, settings.SettingValue] = {}
         self._unread: dict[bytes | None, Record] = {}
 
@@ -70,18 +71,20 @@ class DynamicSettings:
             UnavailableError: the broker was away for longer than `patience_s`.
             DecodeError: the last value of a setting cannot be decoded; names its place.
         """
-        starts = await self._outages.call(lambda: self._admin.start_offsets([PARTITION]))
+        outages = self._guard(self._patience_s)
+        starts = await outages.call(lambda: self._admin.start_offsets([PARTITION]))
         if PARTITION not in starts:
             raise missing_topic(SETTINGS)
         await self._reader.assign({PARTITION: Offset(starts[PARTITION])})
-        while not await self._read():
+        while not await self._read(outages):
             pass
         self._apply()
 
     async def run(self) -> None:
-        """Follows the topic until cancelled; raises as `open` does."""
+        """Follows the topic until cancelled; raises as `open` does, but waits for the broker."""
+        outages = self._guard(math.inf)
         while True:
-            await self._read()
+            await self._read(outages)
             if self._apply():
                 self._changed(self)
 
@@ -90,10 +93,13 @@ class DynamicSettings:
         await self._reader.close()
         await self._admin.close()
 
-    async def _read(self) -> bool:
+    def _guard(self, timeout_s: float) -> OutageGuard:
+        return OutageGuard(self._admin, timeout_s=timeout_s, retry_delay_s=OUTAGE_RETRY_S)
+
+    async def _read(self, outages: OutageGuard) -> bool:
         """Takes the next records; whether the end of the topic was reached."""
         ended = False
-        for item in await self._outages.call(self._reader.read, may_rest=True):
+        for item in await outages.call(self._reader.read, may_rest=True):
             if isinstance(item, EndReached):
                 ended = True
             else:

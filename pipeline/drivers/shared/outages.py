@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -18,11 +19,14 @@ T = TypeVar("T")
 class OutageGuard:
     """Repeats calls while the cluster is away, at most `timeout_s` for each outage.
 
+    Without `timeout_s` there is no limit: a process that has served waits for its cluster (B9).
     The admin client checks whether the cluster is back, because a read of a topic without new
     records does not show that.
     """
 
-    def __init__(self, admin: LogAdmin, *, timeout_s: float, retry_delay_s: float) -> None:
+    def __init__(
+        self, admin: LogAdmin, *, timeout_s: float = math.inf, retry_delay_s: float
+    ) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
         self._retry_delay_s = retry_delay_s
@@ -54,7 +58,7 @@ class OutageGuard:
         while now() < deadline:
             await asyncio.sleep(self._retry_delay_s)
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(None if deadline == math.inf else deadline):
                     await self._admin.describe_topics([TXN_MARKERS])
             except RetriableError as again:
                 error = again

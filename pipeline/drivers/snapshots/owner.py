@@ -59,7 +59,6 @@ class SnapshotDriver:
         """Writes snapshots until cancelled, or fenced and not assigned any more.
 
         Raises:
-            UnavailableError: the broker stayed away.
             MarkersTrimmedError, SnapshotPartError: the known outcomes have a gap; nothing is
                 written.
             MarkerConflictError, DecodeError: a record that no coordinator or snapshot writer
@@ -78,6 +77,15 @@ class SnapshotDriver:
         self._metrics.requests.inc(len(received))
         for request in received:
             self._request_received(request)
+
+    def refuse(self, value: bytes | None, reason: str) -> None:
+        """Refuses requests while this writer has ended (B8); none of them changes anything.
+
+        Raises:
+            DecodeError: the value holds no requests.
+        """
+        for request in [snapshot_requests.decode_request(data) for data in decode_value(value)]:
+            self._answer(request, Refused(reason))
 
     def stats(self) -> SnapshotStats:
         """The writer's figures, only while it serves; takes 1 us for each data partition."""

@@ -74,7 +74,6 @@ class SnapshotDeps:
         limits: times of snapshots and sizes of parts.
         coordinator_count: number of coordinators.
         partition_count: number of partitions of txn-markers and of txn-snapshots.
-        broker_away_s_max: longest absence of the broker before `run` raises.
     """
 
     connector: Connector
@@ -85,7 +84,6 @@ class SnapshotDeps:
     limits: SnapshotLimits
     coordinator_count: int
     partition_count: int
-    broker_away_s_max: float = 60.0
 
 
 class OwnedSnapshots:
@@ -134,16 +132,13 @@ class OwnedSnapshots:
         Raises:
             FencedError: another writer has taken over.
             RetriableError: a write failed, or its result is unknown.
-            UnavailableError: the broker was away for longer than `broker_away_s_max`.
             MarkersTrimmedError, SnapshotPartError: the known outcomes have a gap (E4).
             MarkerConflictError: two outcomes of one transaction; names the later marker's place.
             DecodeError: a record cannot be decoded; names its place.
             FatalError: a topic cannot be read or written.
         """
         deps = self._deps
-        outages = OutageGuard(
-            deps.admin, timeout_s=deps.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
-        )
+        outages = OutageGuard(deps.admin, retry_delay_s=OUTAGE_RETRY_S)
         try:
             await self._run(self._writer, outages)
         except BaseExceptionGroup as group:

@@ -47,7 +47,6 @@ async def recovered_writer(
         FencedError: another writer has written meanwhile.
         SnapshotError: a part is missing, or markers are missing that no snapshot has absorbed.
         DecodeError: a record cannot be decoded; names its place.
-        UnavailableError: the broker stayed away.
     """
     snapshots = TopicPartition(TXN_SNAPSHOTS, partition)
     markers = TopicPartition(TXN_MARKERS, partition)

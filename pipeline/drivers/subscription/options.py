@@ -1,11 +1,15 @@
 """Options of a subscription, and the listener of its partitions."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
+
+START_TIMEOUT_S_MAX = 60.0
+"""Longest absence of the cluster at the start, also of a subscription without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class SubscriptionOptions:
         buffer_records_max: visible records not yet taken before all fetching pauses, >= 1.
         undecided_records_max: records of a partition held behind an undecided one before its
             fetching pauses, >= 1.
-        unavailable_timeout_s: longest outage before the subscription fails.
+        unavailable_timeout_s: longest outage before the subscription fails; may be infinite.
         retry_delay_s: time between two checks whether the cluster is back.
         ask_after_s: time that a record is undecided before a snapshot is requested (D2).
     """
@@ -32,9 +36,14 @@ class SubscriptionOptions:
     from_start: bool = True
     buffer_records_max: int = 10_000
     undecided_records_max: int = 10_000
-    unavailable_timeout_s: float = 60.0
+    unavailable_timeout_s: float = math.inf
     retry_delay_s: float = 0.2
     ask_after_s: float = 5.0
+
+    @property
+    def start_timeout_s(self) -> float:
+        """Longest absence of the cluster while the subscription starts; a wrong address is told."""
+        return min(self.unavailable_timeout_s, START_TIMEOUT_S_MAX)
 
 
 class AssignmentListener(Protocol):

@@ -60,10 +60,12 @@ class SubscriptionDriver:
         self._connector = connector
         self._options = options
         self._admin = connector.admin()
+        delay_s = options.retry_delay_s
         self._outages = OutageGuard(
-            self._admin,
-            timeout_s=options.unavailable_timeout_s,
-            retry_delay_s=options.retry_delay_s,
+            self._admin, timeout_s=options.unavailable_timeout_s, retry_delay_s=delay_s
+        )
+        self._at_start = OutageGuard(
+            self._admin, timeout_s=options.start_timeout_s, retry_delay_s=delay_s
         )
         self.changes = Changes()
         self._tasks = Tasks(self.changes.fail)
@@ -83,7 +85,7 @@ class SubscriptionDriver:
         """
         options = self._options
         asked = [*options.topics, *_SYSTEM_TOPICS, REPLICATION_MARKERS]
-        found = await self._outages.call(lambda: self._admin.describe_topics(asked))
+        found = await self._at_start.call(lambda: self._admin.describe_topics(asked))
         _require(options.topics, found)
         if REPLICATION_MARKERS in found:
             topic_ids = {name: found[name].topic_id for name in options.topics}
@@ -92,7 +94,7 @@ class SubscriptionDriver:
             )
         intake = self._join(found)
         self.rebalanced_at = asyncio.get_running_loop().time()
-        await self._outages.call(
+        await self._at_start.call(
             lambda: intake.reader.subscribe(
                 options.topics, assigned=self._on_assigned, revoked=self._on_revoked
             )

@@ -93,14 +93,12 @@ class MemoryWorker:
         limits: BatchLimits | None = None,
         snapshots: SnapshotLimits | None = None,
         txn_timeout_ms_max: int = 120_000,
-        broker_away_s_max: float = 60.0,
     ) -> None:
         self._connector = connector
         self._coordinators, self._partitions = coordinators, partitions
         self._limits = limits or BatchLimits()
         self._snapshot_limits = snapshots
         self._txn_timeout_ms_max = txn_timeout_ms_max
-        self._broker_away_s_max = broker_away_s_max
         self._stack = AsyncExitStack()
         self.metrics = WorkerMetrics("test", CollectorRegistry())
         self._undecodable = PassedOver("requests_passed_over", self.metrics.undecodable_requests)
@@ -131,7 +129,6 @@ class MemoryWorker:
             submit=queue.submit,
             foreign=PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
             clock=SystemClock(),
-            broker_away_s_max=self._broker_away_s_max,
         )
         self._make_owners(deps, ends, acks)
         acks.neighbours = dict(enumerate(self.pending_acks))
@@ -176,7 +173,6 @@ class MemoryWorker:
             limits=limits,
             coordinator_count=self._coordinators,
             partition_count=self._partitions,
-            broker_away_s_max=self._broker_away_s_max,
         )
         for partition in range(self._partitions):
             metrics = self.metrics.snapshots(partition)
@@ -220,7 +216,7 @@ class MemoryWorker:
                 continue
             for item in items:
                 if isinstance(item, Record):
-                    owner = owners[item.data]
+                    take = owners[item.data].requests_received
                     hand_over(
-                        owner, item.data, item.offset, item.value, undecodable=self._undecodable
+                        take, item.data, item.offset, item.value, undecodable=self._undecodable
                     )

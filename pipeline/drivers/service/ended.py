@@ -1,0 +1,96 @@
+"""Runs the driver of one partition again and again, at growing distances after it has ended.
+
+*Source*: docs/protocols B8.
+
+*Invariants*: an error ends one owner, never its neighbours; the owner is tried again after
+`AGAIN_S`, later after twice as long and so on up to `AGAIN_S_MAX`, and at once when its partition
+is assigned again, so that it serves after a repair without a restart.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from stilltide.schemas.errors import StilltideError
+
+AGAIN_S = 60.0
+"""From the first end of an owner to its next try."""
+
+AGAIN_S_MAX = 600.0
+"""Longest time between two tries."""
+
+SOUND_S = 600.0
+"""An owner that has run for this long ends for the first time, not once more."""
+
+
+class OwnerEnd(NamedTuple):
+    """Why an owner does not run.
+
+    Attributes:
+        error: what has ended the owner.
+        ended_s: loop time of the first end since the owner last ran for `SOUND_S`.
+        again_s: loop time of the next try.
+    """
+
+    error: Exception
+    ended_s: float
+    again_s: float
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Topic, partition and offset, each empty if the error does not name it."""
+        error = self.error
+        if not isinstance(error, StilltideError):
+            return "", "", ""
+        found = error.topic, error.partition, error.offset
+        topic, partition, offset = ("" if it is None else str(it) for it in found)
+        return topic, partition, offset
+
+    def text(self, now_s: float) -> str:
+        """One line: place and cause, and when the owner is tried again."""
+        error = self.error
+        if isinstance(error, StilltideError):
+            cause = f"{error.place}: {error.primary}" if error.place else error.primary
+        else:
+            cause = f"{type(error).__name__}: {error}"
+        return f"{cause} (tried again in {max(0.0, self.again_s - now_s):.0f} s)"
+
+
+class Tries:
+    """The tries of one owner.
+
+    Args:
+        ended: called with each end.
+        again_s: time from the first end to the next try.
+    """
+
+    def __init__(self, ended: Callable[[OwnerEnd], None], *, again_s: float = AGAIN_S) -> None:
+        self.end: OwnerEnd | None = None
+        self._ended = ended
+        self._first_s = self._delay_s = again_s
+        self._now = asyncio.Event()
+
+    def at_once(self) -> None:
+        """Ends the wait for the next try; does nothing while the owner runs."""
+        self._now.set()
+
+    async def run(self, own: Callable[[], Awaitable[None]]) -> None:
+        """Calls `own` until it returns; `end` is set from an error to the next call."""
+        loop = asyncio.get_running_loop()
+        first_s: float | None = None
+        while True:
+            began_s, self.end = loop.time(), None
+            try:
+                return await own()
+            except Exception as error:  # noqa: BLE001 - whatever ends one owner must not end others
+                now_s = loop.time()
+                if first_s is None or now_s - began_s > SOUND_S:
+                    first_s, self._delay_s = now_s, self._first_s
+                self.end = OwnerEnd(error, first_s, now_s + self._delay_s)
+            self._ended(self.end)
+            self._now.clear()
+            try:
+                async with asyncio.timeout(self._delay_s):
+                    await self._now.wait()
+            except TimeoutError:
+                self._delay_s = min(2 * self._delay_s, AGAIN_S_MAX)

@@ -154,12 +154,12 @@ class ConsumerThread:
         The client drops messages that it fetched ahead from a paused partition.
         """
         wanted = frozenset(partitions)
-        self.submit(lambda it: self.assignments.pause(it, slot, wanted))
+        self._submit_for(slot, lambda it: self.assignments.pause(it, slot, wanted))
 
     def resume(self, slot: ReaderSlot, partitions: Iterable[TopicPartition]) -> None:
         """Resumes those of the partitions that are assigned, from their positions."""
         wanted = frozenset(partitions)
-        self.submit(lambda it: self.assignments.resume(it, slot, wanted))
+        self._submit_for(slot, lambda it: self.assignments.resume(it, slot, wanted))
 
     async def close(self) -> None:
         """Ends thread and consumer; every later `take` of the only reader raises `FatalError`.
@@ -177,6 +177,16 @@ class ConsumerThread:
     def closed_error(self) -> FatalError:
         """The error that calls of a closed reader raise."""
         return self._orders.closed_error()
+
+    def _submit_for(self, slot: ReaderSlot, action: Action) -> None:
+        """Submits an order that no caller waits for; if it fails, the slot's reader fails."""
+
+        def done(order: "asyncio.Future[None]") -> None:
+            error = None if order.cancelled() else order.exception()
+            if isinstance(error, FatalError):
+                slot.inbox.fail(slot.inbox.generation, error)
+
+        self.submit(action).add_done_callback(done)
 
     def _start(self) -> None:
         if self._orders.ended:

@@ -1,7 +1,7 @@
 """Orders of the loop to a consumer's thread, and calls of the thread to the loop.
 
-*Invariants*: orders run on the thread, in the order of submission; calls run on the loop, in the
-order in which the thread posted them.
+*Invariants*: orders run on the thread, in the order of submission, and each is answered, whatever
+it raises; calls run on the loop, in the order in which the thread posted them.
 """
 
 import asyncio
@@ -56,9 +56,18 @@ class Orders:
                 action(consumer)
             except KafkaException as error:
                 self.post(_resolve, done, translate(error, self._address, "cannot read"))
+            except Exception as error:  # noqa: BLE001 - one reader's order must not end the others
+                self.post(_resolve, done, self._unexpected(error))
             else:
                 self.post(_resolve, done, None)
         return obeyed
+
+    def _unexpected(self, error: Exception) -> FatalError:
+        failure = FatalError(
+            f"reader {self._client_id} could not carry out an order", detail=repr(error)
+        )
+        failure.__cause__ = error
+        return failure
 
     def post(self, call: Callable[..., None], *args: object) -> None:
         """Runs `call` on the loop, after all calls posted before."""

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -21,10 +21,9 @@ from stilltide.pipeline.cli.logs.columns import bounds_columns, writing_columns
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service.operator import LogBounds
 from stilltide.schemas.coordinator.transactions import (
-    Answer,
     CoordinatorStats,
-    DescribeCoordinator,
     LogLiveness,
+    Refused,
 )
 
 
@@ -46,11 +45,17 @@ Examples:
 @output_option
 @click.pass_context
 def stats(ctx: click.Context, output: str, **cluster: Any) -> None:
-    """Show every coordinator's open transactions and the length of its log."""
-    answers, bounds = ask(target(**cluster), _stats)
-    rows = stats_rows(cast(dict[int, CoordinatorStats], answered(answers)), bounds)
+    """Show every coordinator's open transactions and the length of its log.
+
+    `problem` names place and cause of the error that has ended a coordinator; its worker tries the
+    coordinator again.
+    """
+    found, bounds = ask(target(**cluster), _stats)
+    rows = stats_rows(found, bounds)
+    if output == "table" and not any(row["problem"] for row in rows):
+        rows = [{name: value for name, value in row.items() if name != "problem"} for row in rows]
     print_rows(rows, output)
-    ctx.exit(exit_code(answers))
+    ctx.exit(_exit_code(found))
 
 
 @coordinator.command(
@@ -72,39 +77,58 @@ def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
     Written entries and records are those of the present owner. A live record belongs to a
     transaction that has not ended; `live_entries` has the batch index of each.
     """
-    answers, bounds = ask(target(**cluster), _stats)
-    found = cast(dict[int, CoordinatorStats], answered(answers))
+    found, bounds = ask(target(**cluster), _stats)
     print_columns(internal_rows(found, bounds), output)
-    ctx.exit(exit_code(answers))
+    ctx.exit(_exit_code(found))
 
 
-async def _stats(coordinators: Coordinators) -> tuple[dict[int, Answer | None], LogBounds]:
-    answers = await coordinators.ask_each(DescribeCoordinator())
+_Found = Mapping[int, CoordinatorStats | Refused | None]
+
+
+async def _stats(coordinators: Coordinators) -> tuple[_Found, LogBounds]:
+    answers = await coordinators.stats()
+    answered({number: answer for number, answer in answers.items() if answer is None})
     return answers, await coordinators.log_bounds()
 
 
-def stats_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list[Row]:
-    """A row for each coordinator: its open transactions and the length of its log."""
+def _exit_code(found: _Found) -> int:
+    served = {n: one if isinstance(one, CoordinatorStats) else None for n, one in found.items()}
+    return exit_code(served)
+
+
+def stats_rows(found: _Found, bounds: LogBounds) -> list[Row]:
+    """A row for each coordinator that has answered: its open transactions, the length of its log.
+
+    A coordinator that has ended by an error has no figures, and the error under `problem`.
+    """
     return [
-        {
-            "coordinator": number,
-            "epoch": one.log.epoch,
-            "next_sequence": one.next_sequence,
-            "low_watermark": one.low_watermark,
-            "open": one.open_count,
-            "committing": one.committing_count,
-            "aborting": one.aborting_count,
-            **bounds_columns(bounds[number]),
-        }
+        {"coordinator": number, **_figures(one), **bounds_columns(bounds[number])}
+        | {"problem": one.reason if isinstance(one, Refused) else None}
         for number, one in found.items()
+        if one is not None
     ]
 
 
-def internal_rows(found: Mapping[int, CoordinatorStats], bounds: LogBounds) -> list[Row]:
-    """The rows of `stats_rows`, with batching, written entries and live records."""
+def _figures(one: CoordinatorStats | Refused) -> Row:
+    if isinstance(one, Refused):
+        columns = "epoch", "next_sequence", "low_watermark", "open", "committing", "aborting"
+        return dict.fromkeys(columns)
+    return {
+        "epoch": one.log.epoch,
+        "next_sequence": one.next_sequence,
+        "low_watermark": one.low_watermark,
+        "open": one.open_count,
+        "committing": one.committing_count,
+        "aborting": one.aborting_count,
+    }
+
+
+def internal_rows(found: _Found, bounds: LogBounds) -> list[Row]:
+    """The rows of `stats_rows` of coordinators that serve, with batching and live records."""
+    serving = {n: one for n, one in found.items() if isinstance(one, CoordinatorStats)}
     return [
         {**row, **_internals(one)}
-        for row, one in zip(stats_rows(found, bounds), found.values(), strict=True)
+        for row, one in zip(stats_rows(serving, bounds), serving.values(), strict=True)
     ]
 
 

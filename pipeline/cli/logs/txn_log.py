@@ -1,21 +1,21 @@
 """`stilltide txn-log`: the log of the transaction coordinators."""
 
-from typing import cast
-
 import click
 
 from stilltide.pipeline.cli.common.asking import COORDINATORS, Target, ask
 from stilltide.pipeline.cli.logs.batching import Batched, States, batching_group
 from stilltide.pipeline.cli.logs.downgrade import downgrade_command
-from stilltide.schemas.coordinator.transactions import CoordinatorStats, DescribeCoordinator
+from stilltide.schemas.coordinator.transactions import CoordinatorStats
 from stilltide.schemas.settings import TXN_LOG_BATCHING_ENABLED
 from stilltide.schemas.topics import TXN_LOG
 
 
 def _states(asked: Target) -> States:
-    answers = ask(asked, lambda coordinators: coordinators.ask_each(DescribeCoordinator()))
-    found = cast(dict[int, CoordinatorStats | None], answers)
-    return {number: one and _state(number, one) for number, one in found.items()}
+    answers = ask(asked, lambda coordinators: coordinators.stats())
+    return {
+        number: _state(number, one) if isinstance(one, CoordinatorStats) else None
+        for number, one in answers.items()
+    }
 
 
 def _state(coordinator: int, stats: CoordinatorStats) -> list[tuple[str, bool]]:

@@ -10,6 +10,8 @@ from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE
 from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError
 from stilltide.schemas.coordinator.transactions import (
     Answer,
+    CoordinatorStats,
+    DescribeCoordinator,
     Refused,
     Request,
     RequestBody,
@@ -57,3 +59,20 @@ class Coordinators(OwnerLine[RequestBody, Request, Answer]):
     async def ask_each(self, body: RequestBody) -> dict[int, Answer | None]:
         """Every coordinator's answer, by number; None: no answer in time."""
         return await self.each(lambda coordinator: self.ask(coordinator, body))
+
+    async def stats(self) -> dict[int, CoordinatorStats | Refused | None]:
+        """Every coordinator's figures, by number.
+
+        A coordinator that has ended by an error refuses, with the place and the cause (B8); None:
+        no answer in time.
+        """
+
+        async def one(coordinator: int) -> CoordinatorStats | Refused:
+            try:
+                answer = await self.ask(coordinator, DescribeCoordinator())
+            except RefusedError as error:
+                return Refused(error.detail)
+            assert isinstance(answer, CoordinatorStats)
+            return answer
+
+        return await self.each(one)

@@ -75,6 +75,11 @@ class ClusterWatch:
         """Seconds since the cluster went away; 0 while it is there."""
         return self._silent_s if self._away else 0.0
 
+    @property
+    def answers(self) -> bool:
+        """Whether the last question was answered, and not by a refusal."""
+        return not self._problem
+
     async def run(self) -> None:
         """Asks every `LOOK_S`, until cancelled."""
         if self._fold is not None:

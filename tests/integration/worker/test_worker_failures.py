@@ -1,20 +1,25 @@
-"""What a worker cannot go on with: it ends with exit code 1, and says what, where and what next."""
+"""What a worker or one of its owners cannot go on with: it says what, where and what next."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
 from stilltide.schemas.headers import EntryStamp
-from stilltide.schemas.topics import TXN_LOG, system_topics
-from stilltide.schemas.values import Offset
+from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_LOG, TXN_MARKERS, system_topics
+from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.coordinator.repair import FENCE, entries_behind
 from tests.support.processes.local import delete_topics
+from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import COORDINATORS, Load, WorkerProcess, create_topics
 
 END_S = 30.0
@@ -27,6 +32,8 @@ LINES_MAX = 50
 """More than this on stderr is an explosion."""
 
 STAMP = EntryStamp(Offset(0), 1).to_headers()
+
+DAMAGE = b"\x0e\x01\x00\x01\xff\xff"
 
 
 @pytest.fixture(scope="module")
@@ -87,44 +94,98 @@ def worker(bootstrap: str, log_path: Path, *options: str, **settings: object) ->
     return WorkerProcess(bootstrap, log_path, *session, *options, **settings)
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (b"\x0e\x01\x00\x01\xff\xff", "not a batch behind magic and version"),
-        (b"\x0e\x01\x00\x02\x0a\x00", "batch version 0002 is unknown"),
-    ],
-    ids=["corrupt", "later version"],
-)
-async def test_an_effective_log_entry_that_cannot_be_understood(
-    bootstrap: str, log_path: Path, value: bytes, said: str
+async def test_damage_ends_one_coordinator_and_a_repair_brings_it_back(
+    cluster: LocalCluster, bootstrap: str, log_path: Path, tmp_path: Path
 ):
-    """B6: the worker stops with topic, partition and offset, and again when it is restarted."""
-    async with worker(bootstrap, log_path) as process:
+    """B6, B8: the others commit; probe, metric and `coordinator stats` name the place.
+
+    After a repair of the log, the coordinator serves again without a restart.
+    """
+    operator = Operator(bootstrap, tmp_path)
+    await create_topics(bootstrap, "orders")
+    async with (
+        worker(bootstrap, log_path, coordinators=2) as process,
+        AsyncExitStack() as stack,
+    ):
         await process.serving()
-        place = await asyncio.to_thread(write, bootstrap, TXN_LOG, 2, value, STAMP)
-        assert (await failed(process)).startswith(f"{place}: {said}")
-    async with worker(bootstrap, log_path) as process:
-        assert (await failed(process)).startswith(f"{place}: {said}")
+        client = await stack.enter_async_context(TransactionClient(bootstrap))
+        assert client._cluster is not None
+        whole = client._cluster.coordinator
+        damaged = 1 - whole
+        place = await asyncio.to_thread(write, bootstrap, TXN_LOG, damaged, DAMAGE, STAMP)
+        offset = place.rpartition("@")[2]
+        status, _ = await until(process, "/readyz", f"coordinator {damaged} has ended: {place}")
+        assert status == 503
+        _, metrics = await get(process, "/metrics")
+        ended = [it for it in metrics.splitlines() if it.startswith("stilltide_owner_ended_")]
+        assert len(ended) == 1
+        for label in (f'topic="{TXN_LOG}"', f'partition="{damaged}"', f'offset="{offset}"'):
+            assert label in ended[0]
+        rows = await operator.ask("coordinator stats", code=4)
+        problems = {row["coordinator"]: row["problem"] for row in rows}
+        assert problems[whole] is None
+        assert problems[damaged].startswith(f"{place}: not a batch behind magic and version")
+        async with client.transaction() as txn:
+            await txn.send("orders", b"1")
+
+        await repair(bootstrap, damaged)
+        async with worker(bootstrap, tmp_path / "second.log", coordinators=2):  # a rebalance
+            await until(process, "/readyz", "serving coordinators")
+        await until_serving(operator)
+        assert process.running
+        assert len(process.said.splitlines()) <= LINES_MAX
+
+
+async def until(process: WorkerProcess, path: str, text: str) -> tuple[int, str]:
+    """Waits until a page of the worker has a text; status and page."""
+    async with asyncio.timeout(END_S):
+        while True:
+            found = await get(process, path)
+            if text in found[1]:
+                return found
+
+
+async def until_serving(operator: Operator) -> None:
+    """Waits until no coordinator has a problem."""
+    async with asyncio.timeout(END_S):
+        while True:
+            done = await operator.try_ask("coordinator stats")
+            if len(done) == 2 and not any(row["problem"] for row in done):
+                return
+
+
+async def repair(bootstrap: str, coordinator: int) -> None:
+    """Writes a base behind the damage, and deletes everything before it."""
+    place = await asyncio.to_thread(write, bootstrap, TXN_LOG, coordinator, *FENCE)
+    fence = int(place.rpartition("@")[2])
+    for entry in entries_behind(coordinator, fence):
+        await asyncio.to_thread(write, bootstrap, TXN_LOG, coordinator, *entry)
+    admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
+    await admin.delete_records({TopicPartition(TXN_LOG, coordinator): Offset(fence + 1)})
+    await admin.close()
+
+
+async def test_damage_in_every_log_ends_the_worker(bootstrap: str, log_path: Path):
+    """B8: nothing is left to serve, as after a downgrade; the error names a place."""
+    later = b"\x0e\x01\x00\x02\x0a\x00"
+    async with worker(bootstrap, log_path, coordinators=1, partitions=1) as process:
+        await process.serving()
+        for topic in (TXN_LOG, PENDING_ACK_LOG):
+            place = await asyncio.to_thread(write, bootstrap, topic, 0, later, STAMP)
+            assert place
+        await asyncio.to_thread(write, bootstrap, TXN_MARKERS, 0, b"\xff", None)
+        assert "batch version 0002 is unknown" in await failed(process)
 
 
 async def test_a_broker_that_is_unreachable_at_start(log_path: Path):
-    """The worker gives up in time and names the address."""
+    """B9: the worker gives up after `broker_away_s_max` and names the address."""
     began = time.monotonic()
-    async with worker("127.0.0.1:9", log_path, request_timeout_s=3) as process:
+    settings = {"request_timeout_s": 1, "broker_away_s_max": 3}
+    async with worker("127.0.0.1:9", log_path, **settings) as process:
         text = await failed(process)
     assert time.monotonic() - began < GIVE_UP_S_MAX
-    assert "127.0.0.1:9" in text.splitlines()[0]
-    assert "hint: check that the broker runs" in text
-
-
-async def test_a_broker_that_stays_away(cluster: LocalCluster, bootstrap: str, log_path: Path):
-    """The worker waits for so long and no longer, says little meanwhile, and names the address."""
-    async with worker(bootstrap, log_path, broker_away_s_max=3) as process:
-        await process.serving()
-        await asyncio.to_thread(cluster.kill)
-        text = await failed(process)
     assert text.startswith("the cluster was away for 3 s")
-    assert bootstrap in text
+    assert "127.0.0.1:9" in text
     assert "hint: check that its brokers run" in text
 
 

@@ -40,6 +40,12 @@ class Applications:
         self._readers: list[asyncio.Task[None]] = []
         self._broken: BaseException | None = None
 
+    @property
+    def writing(self) -> "asyncio.Task[None]":
+        """The writing application, which ends by `stop` only."""
+        assert self._writer is not None
+        return self._writer
+
     async def __aenter__(self) -> Self:
         self._writer = self._task(self._write())
         self._readers = [

@@ -88,7 +88,7 @@ class Scene:
         self.indexer = Child(
             [*command, "index", "run", NATIVE_ALONE.topic, *site, *server],
             directory / "indexer.log",
-            variables,
+            {**variables, "STILLTIDE_CLUSTER": "b"},
         )
         self.webs: dict[str, str] = {}
         self.connectors: list[Connector] = [

@@ -35,6 +35,12 @@ class Operator:
         """The JSON that a command prints, decoded."""
         return json.loads((await self.run(f"{command} -o json", code=code)).stdout)
 
+    async def try_ask(self, command: str) -> Any:
+        """The JSON that a command prints, decoded, whatever its exit code."""
+        words = [*f"{command} -o json".split(), *self._options]
+        done = await asyncio.to_thread(run_stilltide, *words, cwd=self._directory)
+        return json.loads(done.stdout)
+
 
 async def get(worker: WorkerProcess | ModuleWorker, path: str) -> tuple[int, str]:
     """Status and body of the worker's web site."""

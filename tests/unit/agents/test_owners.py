@@ -29,15 +29,20 @@ from stilltide.pipeline.drivers.service.requests import (
 )
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.metrics.groups import GroupMetrics
+from stilltide.pipeline.metrics.owners import EndedMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,
     SNAPSHOT_REQUESTS,
+    TXN_LOG,
     TXN_REQUESTS,
     system_topics,
 )
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.coordinator.repair import FENCE, entries_behind
 from tests.support.coordinator.worker_memory import WAIT_S, until
 
 SETTINGS = Settings(coordinators=1, partitions=2)
@@ -87,8 +92,10 @@ class Site:
         )
         self._app = cluster_app(settings, data_dir)
         self.owners = Owners(self._app, self.shared, self._failed)
+        self.metrics.registry.register(EndedMetrics("a", lambda: self.owners.ends))
         self._probes = Probes(self.metrics.registry, {"partitions": self._ready})
         self._address = ""
+        self.failures: list[BaseException] = []
 
     async def open(self) -> None:
         """Makes the topics and listens."""
@@ -114,7 +121,7 @@ class Site:
         return self.owners.finding()
 
     def _failed(self, error: BaseException) -> None:
-        raise error
+        self.failures.append(error)
 
 
 @pytest.fixture
@@ -209,3 +216,53 @@ async def test_indexers_are_waited_for_where_topics_are_indexed(
             'stilltide_aborted_index_data_partitions{cluster="a",partition="1",state="indexed"}'
         )
         assert f"{indexed} 0.0" in metrics
+
+
+async def test_the_end_of_one_owner_is_told_and_ends_no_other(site: Site, broker: MemoryBroker):
+    """B8: damage in the log of a store; probe and metric name its place, and the others serve."""
+    await site.assign(ASSIGNED)
+    await until(lambda: site.owners.serving)
+    damaged = TopicPartition(PENDING_ACK_LOG, 1)
+    offset = broker.append(
+        damaged, None, b"\x0e\x01no batch", EntryStamp(Offset(0), 1).to_headers()
+    )
+    await until(lambda: site.owners.ends["pending-ack"])
+    status, text = await site.get("/readyz")
+    assert status == 503
+    assert text.startswith(f"[-]partitions pending-ack 1 has ended: {damaged}@{offset}: ")
+    _, metrics = await site.get("/metrics")
+    labels = f'number="1",offset="{offset}",owner="pending-ack",partition="1"'
+    ended = [it for it in metrics.splitlines() if it.startswith("stilltide_owner_ended_seconds{")]
+    assert len(ended) == 1
+    assert set(labels.split(",")) < set(ended[0].partition("{")[2].partition("}")[0].split(","))
+    assert site.owners.coordinators.drivers[0].serving
+    assert site.owners.pending_acks.drivers[0].serving
+    assert site.failures == []
+    assert site.owners.serving, "a worker is announced without the owners that have ended"
+
+
+async def test_an_owner_serves_again_after_a_repair(site: Site, broker: MemoryBroker):
+    """B8: at the next assignment, without a restart."""
+    await site.assign(ASSIGNED)
+    await until(lambda: site.owners.serving)
+    damaged = TopicPartition(TXN_LOG, 0)
+    broker.append(damaged, None, b"\x0e\x01no batch", EntryStamp(Offset(0), 1).to_headers())
+    await until(lambda: site.owners.ends["coordinator"])
+    fence = broker.append(damaged, None, *FENCE)
+    for entry in entries_behind(0, fence):
+        broker.append(damaged, None, *entry)
+    await site.shared.admin.delete_records({damaged: Offset(fence + 1)})
+    await site.assign(ASSIGNED)
+    await until(lambda: not site.owners.ends["coordinator"])
+    await until(lambda: site.owners.serving)
+    assert (await site.get("/readyz"))[0] == 200
+
+
+async def test_a_worker_without_an_owner_left_ends(site: Site, broker: MemoryBroker):
+    """B8: it has nothing to serve, as after a downgrade."""
+    await site.assign({TopicPartition(TXN_REQUESTS, 0)})
+    await until(lambda: site.owners.serving)
+    stamp = EntryStamp(Offset(0), 1).to_headers()
+    broker.append(TopicPartition(TXN_LOG, 0), None, b"\x0e\x01no batch", stamp)
+    await until(lambda: site.failures)
+    assert isinstance(site.failures[0], DecodeError)

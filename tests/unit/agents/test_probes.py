@@ -1,8 +1,10 @@
 """The worker's web site on a loopback port, with a memory broker behind it."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import ClientSession
@@ -10,12 +12,15 @@ from prometheus_client import CollectorRegistry, Counter
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.agents import probes as module
-from stilltide.pipeline.agents.probes import ProbeResult, Probes, broker_check
+from stilltide.pipeline.agents.probes import ProbeResult, Probes, watch_check
 from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.drivers.shared import cluster_watch as module
+from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatches
 from stilltide.pipeline.errors import ConfigError
 
 HOST = "127.0.0.1"
+
+WAIT_S = 30
 
 
 class Site:
@@ -26,9 +31,20 @@ class Site:
         self.finding = ProbeResult(passed=True, text="serving: [0]")
         registry = CollectorRegistry()
         Counter("stilltide_example", "An example.", registry=registry).inc(3)
-        checks = {"broker": broker_check(MemoryConnector(self.broker).admin()), "own": self._own}
-        self.probes = Probes(registry, checks)
+        self.registry = registry
         self.address = ""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["Site"]:
+        """Watches the broker and listens on a free port during the block."""
+        watching = ClusterWatches().watching("a", "memory", MemoryConnector(self.broker))
+        async with watching as watch:
+            self.probes = Probes(self.registry, {"broker": watch_check(watch), "own": self._own})
+            try:
+                self.address = await self.probes.start(HOST, 0)
+                yield self
+            finally:
+                await self.probes.close()
 
     async def get(self, path: str) -> tuple[int, str, str]:
         """Status, content type and body."""
@@ -42,10 +58,8 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     """A site on a free port."""
-    made = Site()
-    made.address = await made.probes.start(HOST, 0)
-    yield made
-    await made.probes.close()
+    async with Site().open() as made:
+        yield made
 
 
 async def test_metrics_are_those_of_the_registry(site: Site):
@@ -77,18 +91,31 @@ async def test_one_check_that_fails_makes_it_unready(site: Site):
     assert (status, body) == (503, "[+]broker answers\n[-]own recovering: [0]\n")
 
 
-async def test_a_broker_that_is_away_makes_it_unready(site: Site, monkeypatch: pytest.MonkeyPatch):
-    """It is told soon after, and so is its return."""
-    monkeypatch.setattr(module, "FRESH_S", -1)
-    site.broker.down()
-    status, _, body = await site.get("/readyz")
-    assert (status, body.splitlines()[0]) == (503, "[-]broker no answer from memory")
-    site.broker.up()
-    assert (await site.get("/readyz"))[0] == 200
+async def test_a_broker_that_is_away_makes_it_unready(monkeypatch: pytest.MonkeyPatch):
+    """B9: the line names the cluster, its address and since when; its return is told, too."""
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    async with Site().open() as site:
+        assert (await site.get("/readyz"))[0] == 200
+        site.broker.down()
+        async with asyncio.timeout(WAIT_S):
+            while (await site.get("/readyz"))[0] == 200:
+                """Each look takes a round trip."""
+        status, _, body = await site.get("/readyz")
+        assert status == 503
+        line = body.splitlines()[0]
+        assert re.fullmatch(
+            r"\[-\]broker awaits cluster a at memory since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
+            r"\(\d+ s\): no answer from memory",
+            line,
+        ), line
+        site.broker.up()
+        async with asyncio.timeout(WAIT_S):
+            while (await site.get("/readyz"))[0] != 200:
+                """Each look takes a round trip."""
 
 
 async def test_the_broker_is_not_asked_for_every_probe(site: Site):
-    """Within a second the last answer stands: probing costs the broker nothing."""
+    """Between two looks of the watch the last answer stands: probing costs the broker nothing."""
     assert (await site.get("/readyz"))[0] == 200
     site.broker.down()
     assert (await site.get("/readyz"))[0] == 200
@@ -100,9 +127,8 @@ async def test_a_port_that_is_taken_names_the_setting():
         taken.bind((HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        site = Site()
         with pytest.raises(ConfigError, match=f"web_port {port} of {HOST}") as caught:
-            await site.probes.start(HOST, port)
+            await Probes(CollectorRegistry(), {}).start(HOST, port)
     assert "STILLTIDE_WEB_PORT" in caught.value.hint
 
 

@@ -9,7 +9,6 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.coordinator import machine
-from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas.coordinator import markers, txn_log
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.requests import decode_response, encode_request
@@ -432,14 +431,6 @@ async def test_an_effective_entry_that_it_did_not_write_ends_the_coordinator(
     error = worker.tasks[0].exception()
     assert isinstance(error, DecodeError)
     assert error.place == f"{LOG}@{offset}"
-
-
-async def test_a_long_outage_ends_the_coordinator(broker: MemoryBroker, connector: MemoryConnector):
-    """A coordinator cut off for longer than its setting says so, and stops."""
-    async with MemoryWorker(connector, broker_away_s_max=0.05) as worker:
-        broker.down()
-        await asyncio.wait(worker.tasks, timeout=10)
-        assert isinstance(worker.tasks[0].exception(), UnavailableError)
 
 
 async def test_a_full_queue_of_the_writer_delays_and_loses_nothing(

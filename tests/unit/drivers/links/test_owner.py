@@ -6,7 +6,6 @@ import pytest
 
 from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.links.owner import LinksDriver
-from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import TopicPartition
 from tests.support.links.memory_link import WAIT_S, MemoryCluster, link_of, until
@@ -51,8 +50,10 @@ async def test_a_link_that_cannot_be_is_tried_again():
     await until(lambda: len(begun) > 1)
     assert not running.done()
     assert b.values() == []
+    assert "a" in driver.ends
     b.broker.delete_topic("orders")
     await until(lambda: b.values() == [b"1"])
+    assert not driver.ends
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -78,11 +79,14 @@ async def test_a_fenced_link_goes_on_while_it_is_assigned(*, assigned: bool):
     assert len(begun) == 1 + assigned
 
 
-async def test_what_cannot_be_understood_ends_it():
-    """It names its place."""
+async def test_what_cannot_be_understood_ends_the_link_and_no_more():
+    """B8: the link is shown with the place and tried again; the driver goes on."""
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
     b.broker.append(TopicPartition(REPLICATION_POSITIONS, 0), b"no", b"bucket", None)
-    driver, _ = driver_of(a, target=b)
-    with pytest.raises(DecodeError):
-        async with asyncio.timeout(WAIT_S):
-            await driver.run()
+    driver, begun = driver_of(a, target=b)
+    running = asyncio.create_task(driver.run())
+    await until(lambda: len(begun) > 1)
+    assert not running.done()
+    assert driver.ends["a"].place == (REPLICATION_POSITIONS, "0", "0")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -133,12 +133,30 @@ async def test_garbage_while_it_runs_is_an_error(broker: MemoryBroker, dynamic: 
         await dynamic.run()
 
 
-async def test_a_long_outage_is_an_error(broker: MemoryBroker, dynamic: DynamicSettings):
+async def test_an_absent_broker_is_an_error_at_the_start(
+    broker: MemoryBroker, dynamic: DynamicSettings
+):
     """A broker away for longer than the patience is given up."""
-    await dynamic.open()
     broker.down()
     with pytest.raises(UnavailableError):
-        await dynamic.run()
+        await dynamic.open()
+
+
+async def test_a_broker_that_goes_away_later_is_waited_for(
+    broker: MemoryBroker, connector: MemoryConnector, dynamic: DynamicSettings
+):
+    """B9: however long; a value that is set afterwards is read."""
+    await put(connector, True)
+    await dynamic.open()
+    running = asyncio.create_task(dynamic.run())
+    broker.down()
+    done, _ = await asyncio.wait([running], timeout=0.3)
+    assert not done
+    broker.up()
+    await put(connector, False)
+    await until(lambda: dynamic.flag(TXN_LOG_BATCHING_ENABLED) is False)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_without_the_topic_nothing_is_guessed():

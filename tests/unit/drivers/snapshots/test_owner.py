@@ -14,7 +14,6 @@ from stilltide.pipeline.errors import (
     MarkersTrimmedError,
     RefusedError,
     SnapshotPartError,
-    UnavailableError,
 )
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import DecodeError, StilltideError
@@ -44,15 +43,12 @@ ON_REQUEST = SnapshotLimits(changes_max=1_000_000, interval_ms=600_000, part_byt
 """No snapshot comes by itself, and a part holds few ids."""
 
 
-def made_worker(
-    broker: MemoryBroker, limits: SnapshotLimits = ON_REQUEST, broker_away_s_max: float = 60.0
-) -> MemoryWorker:
+def made_worker(broker: MemoryBroker, limits: SnapshotLimits = ON_REQUEST) -> MemoryWorker:
     """A worker, not yet entered."""
     return MemoryWorker(
         MemoryConnector(broker),
         coordinators=COORDINATORS,
         snapshots=limits,
-        broker_away_s_max=broker_away_s_max,
     )
 
 
@@ -288,13 +284,6 @@ async def test_an_outage_is_ridden_out(
     broker.up()
     assert (await asking).aborted_count == 1
     assert await client.seen(aborted) == [False]
-
-
-async def test_a_broker_that_stays_away_ends_it(broker: MemoryBroker):
-    """After `broker_away_s_max`, with the address and the next step."""
-    async with made_worker(broker, broker_away_s_max=0.3) as worker:
-        broker.down()
-        assert isinstance(await failure(worker), UnavailableError)
 
 
 async def test_the_next_writer_goes_on_from_parts_and_end(

@@ -60,7 +60,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             1, 1800, "brokers refuse group members with session time-outs out of their own bounds"
         ),
         "broker_away_s_max": Bound(
-            1, 3600, "a broker restarts within seconds, and a worker without a cluster must end"
+            1, 3600, "a broker starts within minutes, and a wrong address must be told at the start"
         ),
         "request_timeout_s": Bound(1, 300, "a slow broker may answer; an absent one is noticed"),
         "web_port": Bound(0, PORT_MAX, "a TCP port, or 0 for a free one"),

@@ -93,7 +93,8 @@ class Settings(BaseSettings):
             commas; workers wait for topics that do not exist yet.
         txn_timeout_ms_max: longest time-out that a transaction may ask for (C2).
         session_timeout_s: time after which a silent worker loses its partitions.
-        broker_away_s_max: time without its cluster after which a worker ends.
+        broker_away_s_max: time after which a worker, link or indexer that cannot reach a cluster at
+            its start ends; a process that has served waits without a limit (B9).
         request_timeout_s: time after which a request to a broker has failed.
         security_protocol, sasl_mechanism, sasl_username, sasl_password, ssl_ca_location,
             ssl_certificate_location, ssl_key_location, ssl_key_password,

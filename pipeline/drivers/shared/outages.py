@@ -16,6 +16,12 @@ from stilltide.schemas.topics import TXN_MARKERS
 T = TypeVar("T")
 
 
+STUCK_S = 300.0
+"""Time for which a call may keep failing while the cluster answers other questions. A client that
+has lost its brokers for good fails like that (docs/internals/kafka-clients.md); another process
+finds them."""
+
+
 class OutageGuard:
     """Repeats calls while the cluster is away, at most `timeout_s` for each outage.
 
@@ -40,10 +46,12 @@ class OutageGuard:
                 the time until its failure does not count as an outage.
 
         Raises:
-            UnavailableError: the cluster stayed away, or the call kept failing, for too long.
+            UnavailableError: the cluster stayed away for too long, or the call kept failing
+                while the cluster answered.
         """
         now = asyncio.get_running_loop().time
         failing_since: float | None = None
+        stuck_since: float | None = None
         while True:
             began = now()
             try:
@@ -51,21 +59,31 @@ class OutageGuard:
             except RetriableError as error:
                 if failing_since is None or now() - began > self._timeout_s:
                     failing_since = now() if may_rest else began
-                await self._until_available(failing_since + self._timeout_s, error)
+                if await self._until_available(failing_since + self._timeout_s, error):
+                    stuck_since = None
+                stuck_since = now() if stuck_since is None else stuck_since
+                if now() - stuck_since > STUCK_S and not may_rest:
+                    raise UnavailableError(
+                        f"the cluster answers, but a call has failed for {STUCK_S:g} s",
+                        detail=str(error),
+                        hint="restart this process; its clients may have lost their brokers",
+                    ) from error
 
-    async def _until_available(self, deadline: float, error: RetriableError) -> None:
+    async def _until_available(self, deadline: float, error: RetriableError) -> bool:
+        """Waits until the cluster answers; whether it was away meanwhile."""
         now = asyncio.get_running_loop().time
+        away = False
         while now() < deadline:
             await asyncio.sleep(self._retry_delay_s)
             try:
                 async with asyncio.timeout_at(None if deadline == math.inf else deadline):
                     await self._admin.describe_topics([TXN_MARKERS])
             except RetriableError as again:
-                error = again
+                away, error = True, again
             except TimeoutError:
                 break
             else:
-                return
+                return away
         raise UnavailableError(
             f"the cluster was away for {self._timeout_s:g} s",
             detail=str(error),

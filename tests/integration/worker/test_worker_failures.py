@@ -15,12 +15,15 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
 from stilltide.schemas.headers import EntryStamp
-from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_LOG, TXN_MARKERS, system_topics
+from stilltide.schemas.topics import TXN_LOG, system_topics
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.coordinator.repair import FENCE, entries_behind
 from tests.support.processes.local import delete_topics
 from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import COORDINATORS, Load, WorkerProcess, create_topics
+
+WAIT_S = 90.0
+"""For a rebalance and a replay on a busy machine."""
 
 END_S = 30.0
 """From the cause to the end of the process."""
@@ -129,8 +132,9 @@ async def test_damage_ends_one_coordinator_and_a_repair_brings_it_back(
             await txn.send("orders", b"1")
 
         await repair(bootstrap, damaged)
-        async with worker(bootstrap, tmp_path / "second.log", coordinators=2):  # a rebalance
-            await until(process, "/readyz", "serving coordinators")
+        second = worker(bootstrap, tmp_path / "second.log", coordinators=2)
+        async with second:  # a rebalance
+            await second.serving()
         await until_serving(operator)
         assert process.running
         assert len(process.said.splitlines()) <= LINES_MAX
@@ -138,7 +142,7 @@ async def test_damage_ends_one_coordinator_and_a_repair_brings_it_back(
 
 async def until(process: WorkerProcess, path: str, text: str) -> tuple[int, str]:
     """Waits until a page of the worker has a text; status and page."""
-    async with asyncio.timeout(END_S):
+    async with asyncio.timeout(WAIT_S):
         while True:
             found = await get(process, path)
             if text in found[1]:
@@ -147,7 +151,7 @@ async def until(process: WorkerProcess, path: str, text: str) -> tuple[int, str]
 
 async def until_serving(operator: Operator) -> None:
     """Waits until no coordinator has a problem."""
-    async with asyncio.timeout(END_S):
+    async with asyncio.timeout(WAIT_S):
         while True:
             done = await operator.try_ask("coordinator stats")
             if len(done) == 2 and not any(row["problem"] for row in done):
@@ -163,18 +167,6 @@ async def repair(bootstrap: str, coordinator: int) -> None:
     admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
     await admin.delete_records({TopicPartition(TXN_LOG, coordinator): Offset(fence + 1)})
     await admin.close()
-
-
-async def test_damage_in_every_log_ends_the_worker(bootstrap: str, log_path: Path):
-    """B8: nothing is left to serve, as after a downgrade; the error names a place."""
-    later = b"\x0e\x01\x00\x02\x0a\x00"
-    async with worker(bootstrap, log_path, coordinators=1, partitions=1) as process:
-        await process.serving()
-        for topic in (TXN_LOG, PENDING_ACK_LOG):
-            place = await asyncio.to_thread(write, bootstrap, topic, 0, later, STAMP)
-            assert place
-        await asyncio.to_thread(write, bootstrap, TXN_MARKERS, 0, b"\xff", None)
-        assert "batch version 0002 is unknown" in await failed(process)
 
 
 async def test_a_broker_that_is_unreachable_at_start(log_path: Path):

@@ -15,16 +15,23 @@ from prometheus_client.metrics_core import Metric
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
+from stilltide.pipeline.metrics.clusters import ClusterMetrics
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.pipeline.metrics.native import IndexStats
+from stilltide.pipeline.metrics.owners import EndedMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.groups.clusters import Site, replicated
 from tests.support.schemas.wire import STATS
 from tests.support.schemas.wire_acks import STORE_STATS
 
 GOLDEN = Path(__file__).parent / "golden"
-OF_THE_CLUSTER = {"cluster", "coordinator", "partition", "topic", "group", "source", "target"}
+OF_THE_CLUSTER = {
+    *("cluster", "coordinator", "partition", "topic", "group", "source", "target"),
+    *("number", "offset"),
+}
 SNAPSHOTS = SnapshotStats(2, 3, 4, 5, Offset(7), Offset(6), 8)
 
 
@@ -34,6 +41,19 @@ def add_link(registry: CollectorRegistry) -> CollectorRegistry:
     progress.copied(TopicPartition("orders", 0), 3, 300, newest_ms=1)
     progress.ends_seen({TopicPartition("orders", 0): EndOffset(9)})
     registry.register(LinkMetrics("b", lambda: {"a": progress}, MemoryClock(2)))
+    return registry
+
+
+class Watched:
+    """The watch of a cluster that has gone away once."""
+
+    outages = 1
+    away_s = 2.0
+
+
+def add_clusters(registry: CollectorRegistry) -> CollectorRegistry:
+    """The figures of a watched cluster."""
+    registry.register(ClusterMetrics(lambda: {"a": Watched()}))
     return registry
 
 
@@ -49,14 +69,16 @@ def worker(groups: Site) -> CollectorRegistry:
     made.watch_snapshots(lambda: {0: SNAPSHOTS})
     made.watch_indexers(lambda: {0: IndexStats(3, 1, 7, 5)})
     made.registry.register(groups.metrics)
-    return add_link(made.registry)
+    end = OwnerEnd(DecodeError("no batch", topic="stilltide.txn-log", partition=2, offset=7), 1, 2)
+    made.registry.register(EndedMetrics("a", lambda: {"coordinator": {"2": end}}, lambda: 3.0))
+    return add_clusters(add_link(made.registry))
 
 
 def index() -> CollectorRegistry:
     """Of `stilltide index run`."""
     made = WorkerMetrics("a", CollectorRegistry())
     made.watch_indexers(lambda: {0: IndexStats(3, 1, 7, 5)})
-    return made.registry
+    return add_clusters(made.registry)
 
 
 def lines(family: Metric) -> Iterator[str]:
@@ -93,7 +115,8 @@ async def test_a_worker_exposes_what_it_always_did():
 
 
 @pytest.mark.parametrize(
-    ("process", "make"), [("link", lambda: add_link(CollectorRegistry())), ("index", index)]
+    ("process", "make"),
+    [("link", lambda: add_clusters(add_link(CollectorRegistry()))), ("index", index)],
 )
 def test_a_process_of_its_own_exposes_what_it_always_did(
     process: str, make: Callable[[], CollectorRegistry]

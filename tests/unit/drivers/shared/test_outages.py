@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.drivers.shared import outages
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas.topics import TXN_MARKERS
@@ -43,3 +45,20 @@ async def test_a_limit_ends_the_wait_and_names_the_cause():
     with pytest.raises(UnavailableError, match=r"away for 0\.05 s") as caught:
         await guard.call(lambda: admin.describe_topics([TXN_MARKERS]))
     assert "no answer from memory" in caught.value.detail
+
+
+async def test_a_call_that_fails_while_the_cluster_answers_ends(monkeypatch: pytest.MonkeyPatch):
+    """A client that has lost its brokers for good is not waited for; a read may rest."""
+    monkeypatch.setattr(outages, "STUCK_S", 0.05)
+    guard = OutageGuard(MemoryConnector(MemoryBroker()).admin(), retry_delay_s=RETRY_S)
+
+    async def lost() -> None:
+        raise RetriableError("no brokers")
+
+    with pytest.raises(UnavailableError, match="the cluster answers"):
+        await guard.call(lost)
+    reading = asyncio.create_task(guard.call(lost, may_rest=True))
+    done, _ = await asyncio.wait([reading], timeout=0.2)
+    assert not done
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)

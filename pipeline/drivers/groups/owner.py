@@ -9,7 +9,7 @@ Refuses: records that are no signals or buckets.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -61,6 +61,9 @@ MEASURE_S = 0.5
 """Seconds between the counts of two groups' re-reads; one takes 10 ms if the group lags far."""
 
 OUTAGE_RETRY_S = 0.25
+
+SLICE_RECORDS = 500
+"""Records of the history that are decoded in one turn of the event loop."""
 
 
 class Replicated:
@@ -204,17 +207,46 @@ class OwnedReplication:
         ends = await outages.call(lambda: admin.end_offsets(logs))
         await reader.assign(starts)
         read_to: dict[TopicPartition, int] = dict(starts)
+        history = await self._history(reader, outages, ends, read_to)
+        for begin in range(0, len(history), SLICE_RECORDS):
+            with placed_each(history[begin : begin + SLICE_RECORDS]) as each:
+                for item in each:
+                    self._item_read(item)
+            await asyncio.sleep(0)  # the worker's other tasks run during a long replay
+        self._positions_read(read_to)
+        self.serving = True
+        tasks.create_task(self._look(tasks, decided))
+        tasks.create_task(self._measure())
         while True:
             with placed_each(await outages.call(reader.read, may_rest=True)) as each:
                 for item in each:
                     read_to[item.data] = self._item_read(item)
-            for one in self.partitions.values():
-                one.positions_read(EndOffset(read_to[self._positions]))
-            if not self.serving and all(read_to[one] >= ends[one] for one in logs):
-                self.serving = True
-                tasks.create_task(self._look(tasks, decided))
-                tasks.create_task(self._measure())
+            self._positions_read(read_to)
+            await asyncio.sleep(0)  # as above
+
+    async def _history(
+        self,
+        reader: LogReader,
+        outages: OutageGuard,
+        ends: Mapping[TopicPartition, EndOffset],
+        read_to: dict[TopicPartition, int],
+    ) -> list[Record]:
+        """The last record of each key up to `ends`, in order, and perhaps some after (E10)."""
+        last: dict[tuple[str, bytes | None], Record] = {}
+        while any(read_to[data] < end for data, end in ends.items()):
+            for item in await outages.call(reader.read, may_rest=True):
+                if isinstance(item, Record):
+                    last.pop((item.topic, item.key), None)
+                    last[item.topic, item.key] = item
+                    read_to[item.data] = item.offset + 1
+                else:
+                    read_to[item.data] = item.end_offset
             await asyncio.sleep(0)  # the worker's other tasks run during a long replay
+        return list(last.values())
+
+    def _positions_read(self, read_to: Mapping[TopicPartition, int]) -> None:
+        for one in self.partitions.values():
+            one.positions_read(EndOffset(read_to[self._positions]))
 
     def _item_read(self, item: Record | EndReached) -> int:
         """Feeds one record to its machine; returns the offset after the record."""

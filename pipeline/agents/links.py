@@ -44,22 +44,13 @@ def links_agent(
         patience_s=math.inf,  # the watches tell of a cluster that is away
     )
 
-    def connector(source: str) -> KafkaConnector:
-        address = settings.address_of(source)
-        config = KafkaConfig(
-            address.bootstrap_servers,
-            extra=address.options,
-            request_timeout_s=settings.request_timeout_s,
-        )
-        return KafkaConnector(config)
-
     def watching(source: str) -> AbstractAsyncContextManager[ClusterWatch]:
         address = settings.address_of(source).bootstrap_servers
-        return watches.watching(source, address, connector(source))
+        return watches.watching(source, address, _connector(settings, source))
 
     def link(source: str) -> Replication:
         return Replication(
-            (ClusterName(source), connector(source)),
+            (ClusterName(source), _connector(settings, source)),
             (ClusterName(settings.cluster), target),
             SystemClock(),
             options,
@@ -78,3 +69,13 @@ def links_agent(
 
     registry.register(LinkMetrics(settings.cluster, progress, SystemClock()))
     return owners
+
+
+def _connector(settings: Settings, cluster: str) -> KafkaConnector:
+    address = settings.address_of(cluster)
+    config = KafkaConfig(
+        address.bootstrap_servers,
+        extra=address.options,
+        request_timeout_s=settings.request_timeout_s,
+    )
+    return KafkaConnector(config)

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from stilltide.pipeline.metrics.families import Family, Kind, Section, collected
 
 
-class Ended(Protocol):
+class EndedOwner(Protocol):
     """An owner that has ended by an error."""
 
     @property
@@ -64,7 +64,7 @@ class EndedMetrics(Collector):
     def __init__(
         self,
         cluster: str,
-        ends: Callable[[], Mapping[str, Mapping[str, Ended]]],
+        ends: Callable[[], Mapping[str, Mapping[str, EndedOwner]]],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster

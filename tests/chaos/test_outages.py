@@ -25,7 +25,7 @@ async def test_everything_goes_on_after_a_long_absence(tmp_path: Path):
         async with Scene(source, own, tmp_path, broker_away_s_max=5, wait_s=WAIT_S) as scene:
             await scene.use(50)
             await scene.go_away()
-            await asyncio.sleep(OUTAGE_S)
+            await asyncio.wait([scene.applications.writing], timeout=OUTAGE_S)
             await scene.come_back()
             await scene.use(50)
             await scene.check()

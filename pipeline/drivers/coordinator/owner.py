@@ -45,7 +45,7 @@ from stilltide.schemas.coordinator.transactions import (
     WriteBarrier,
 )
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.framing import encode_request_record
+from stilltide.schemas.framing import decode_value, encode_request_record
 from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion, Settle
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import BatchPosition, Offset, SubscriptionId, TopicPartition, TxnId
@@ -100,6 +100,16 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         liveness = log_liveness(self._machine.bases.liveness, entries=live_entries)
         return figures._replace(liveness=liveness)
 
+    def refuse(self, value: bytes | None, reason: str) -> None:
+        """Refuses requests for figures while this coordinator has ended; others get no answer (B8).
+
+        Raises:
+            DecodeError: the value holds no requests.
+        """
+        for request in [self._decode_request(data) for data in decode_value(value)]:
+            if isinstance(request.body, DescribeCoordinator):
+                self._reply(request, Refused(reason))
+
     def _new_machine(self, log_start: Offset) -> Coordinator:
         return Coordinator(self.coordinator, log_start)
 
@@ -113,10 +123,6 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         self._run(self._machine.appending())
         for data, request in received:
             self._request_received(data, request)
-
-    def _refuse(self, request: Request, reason: str) -> None:
-        if isinstance(request.body, DescribeCoordinator):
-            self._reply(request, Refused(reason))
 
     def _request_received(self, data: bytes, request: Request) -> None:
         body = request.body

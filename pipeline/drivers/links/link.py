@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import (
-    FatalError,
-    FencedError,
-    OffsetOutOfRangeError,
-    RetriableError,
-)
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
@@ -247,10 +242,6 @@ class Replication:
             try:
                 return await driver.run()
             except _BEGIN_AGAIN as error:
-                problem = error
-            except FencedError as error:
-                if not driver.has_timed_out:
-                    raise
                 problem = error
             except FatalError as error:
                 await asyncio.sleep(self._options.look_interval_s)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.effects import (
@@ -123,9 +122,8 @@ class LinkDriver:
         self._tasks = Tasks(self._fail)
         self._failure: BaseException | None = None
         self._stopping = False
-        self._began_s: float | None = None  # loop time at which the open transaction began
         self._handlers: dict[type, Any] = {
-            Begin: self._begin,
+            Begin: lambda _: self._writer.begin(),
             Copy: self._copy,
             Finish: self._finish,
             Commit: self._commit,
@@ -160,7 +158,7 @@ class LinkDriver:
             RetriableError: a cluster is away, or a result is unknown; another driver must begin.
             OffsetOutOfRangeError: the position has left the source's log (H5); another driver must
                 begin.
-            FencedError: another link has taken over, or a transaction of this link timed out.
+            FencedError: another link has taken over.
             StilltideError: any other error, which is not temporary.
         """
         await self._start()
@@ -184,15 +182,6 @@ class LinkDriver:
                 await self._assign()
             elif not self._next_input():
                 await self._wait(alarm)
-
-    @property
-    def has_timed_out(self) -> bool:
-        """Whether the broker may have aborted the open transaction at its time-out.
-
-        The broker then refuses the writer as it refuses one that another link has replaced.
-        """
-        began_s = self._began_s
-        return began_s is not None and asyncio.get_running_loop().time() - began_s > COPY_TIMEOUT_S
 
     async def close(self) -> None:
         """Aborts the open transaction and releases the connections; safe to call twice."""
@@ -291,10 +280,6 @@ class LinkDriver:
             case _:
                 await self._handlers[type(effect)](effect)
 
-    async def _begin(self, _effect: Begin) -> None:
-        self._began_s = asyncio.get_running_loop().time()
-        await self._writer.begin()
-
     async def _copy(self, effect: Copy[Payload]) -> None:
         topics = self._machine.partitions[effect.data].topics
         assert topics is not None
@@ -326,7 +311,6 @@ class LinkDriver:
 
     async def _commit(self, effect: Commit) -> None:
         await self._writer.commit(effect)
-        self._began_s = None
         self._todo += self._machine.committed(effect.transaction, self._deps.clock.now_ms())
         for data in effect.buckets:
             self._deps.progress.committed(data, self._machine.partitions[data].position)

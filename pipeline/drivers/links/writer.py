@@ -3,12 +3,17 @@
 *Source*: docs/protocols H1-H4.
 
 *Invariants*: every copy has its `origin` header; buckets and signals are the last records of a
-transaction.
+transaction. A writer that is refused after the time-out of its open transaction has not been
+replaced, as far as known: the broker refuses the writer of a transaction that it has aborted in the
+same way (B9).
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from stilltide.connectors.ports.copying import NewCopy, Span
+from stilltide.connectors.errors import FencedError, RetriableError
+from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, NewCopy, Span
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord
 from stilltide.pipeline.core.links.effects import Commit, Copy, Finish
@@ -35,6 +40,7 @@ class LinkWriter:
         self._source = source
         self._target = target
         self._writer = target.connector.copy_writer(f"link-{source}-{target.name}-{partition}")
+        self._began_s: float | None = None  # loop time at which the open transaction began
         self._spans: dict[tuple[TopicPartition, int], Span] = {}
         self._stamps: dict[Incarnation, OriginStamp] = {}
 
@@ -45,7 +51,9 @@ class LinkWriter:
     async def begin(self) -> None:
         """Begins a transaction."""
         self._spans.clear()
-        await self._writer.begin()
+        self._began_s = asyncio.get_running_loop().time()
+        with self._own_time_out():
+            await self._writer.begin()
 
     async def copy(self, effect: Copy[Payload], source_topic: bytes) -> int:
         """Queues copies of records of this source incarnation; returns their size in bytes."""
@@ -53,12 +61,14 @@ class LinkWriter:
         stamp = self._stamps.setdefault(incarnation, OriginStamp(incarnation))
         copies, size_bytes = _copies(effect.records, stamp)
         span = self._spans.setdefault((effect.data, effect.chunk), Span())
-        await self._writer.copy(effect.data, copies, span)
+        with self._own_time_out():
+            await self._writer.copy(effect.data, copies, span)
         return size_bytes
 
     async def finish(self, effect: Finish) -> dict[TopicPartition, list[Interval | None]]:
         """Waits for every copy; returns the range of offsets of each chunk's copies."""
-        await self._writer.flush()
+        with self._own_time_out():
+            await self._writer.flush()
         return {
             data: [_interval(self._spans.get((data, chunk))) for chunk in range(chunk_count)]
             for data, chunk_count in effect.partitions.items()
@@ -71,11 +81,27 @@ class LinkWriter:
         them now and then (`Replication`), since it would not learn otherwise that a topic was
         created again (H6).
         """
-        await self._writer.commit([*self._buckets(effect.buckets), *self._markers(effect.markers)])
+        records = [*self._buckets(effect.buckets), *self._markers(effect.markers)]
+        with self._own_time_out():
+            await self._writer.commit(records)
+        self._began_s = None
 
     async def close(self) -> None:
         """Aborts the open transaction and releases the connection."""
         await self._writer.close()
+
+    @contextmanager
+    def _own_time_out(self) -> Iterator[None]:
+        """Raises `RetriableError` instead of `FencedError` after the transaction's time-out."""
+        try:
+            yield
+        except FencedError as error:
+            began_s, now_s = self._began_s, asyncio.get_running_loop().time()
+            if began_s is None or now_s - began_s <= COPY_TIMEOUT_S:
+                raise
+            raise RetriableError(
+                "the transaction of a link was refused after its time-out", detail=str(error)
+            ) from error
 
     def _buckets(self, buckets: Mapping[TopicPartition, Sequence[BucketChange]]) -> list[NewRecord]:
         return [

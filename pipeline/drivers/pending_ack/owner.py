@@ -56,6 +56,9 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         assert self._log is not None
         return store_stats(self._machine, self._log, self._limits, self._ownership)
 
+    def refuse(self, value: bytes | None, reason: str) -> None:
+        """Answers nobody while this store has ended (B8): its answers have no general refusal."""
+
     def _new_machine(self, log_start: Offset) -> PendingAckStore:
         return PendingAckStore(self.partition, log_start)
 

@@ -183,18 +183,6 @@ class OwnerDriver(ABC, Generic[M, R]):
         else:
             self._held.append(received)
 
-    def refuse(self, value: bytes | None, reason: str) -> None:
-        """Refuses requests that only look, while this owner has ended (B8).
-
-        Raises:
-            DecodeError: the value holds no requests.
-        """
-        for request in [self._decode_request(data) for data in decode_value(value)]:
-            self._refuse(request, reason)
-
-    def _refuse(self, request: R, reason: str) -> None:
-        """Refuses one request if it only looks; others get no answer."""
-
     async def _own_once(self) -> None:
         self._ownership = Ownership(asyncio.get_running_loop().time())
         foreign = self._deps.foreign

@@ -37,7 +37,7 @@ KINDS_SHOWN = 5
 """Kinds of held lines that the line about them names."""
 
 
-class Finding(NamedTuple):
+class WatchFinding(NamedTuple):
     """Whether a cluster answers, and a text for people."""
 
     passed: bool
@@ -95,18 +95,18 @@ class ClusterWatch:
             if self._fold is not None:
                 self._fold.unwatch(self._address)
 
-    async def finding(self) -> Finding:
+    async def finding(self) -> WatchFinding:
         """What `/readyz` says; waits for the first question."""
         await self._asked.wait()
         if not self._problem:
-            return Finding(passed=True, text="answers")
+            return WatchFinding(passed=True, text="answers")
         text = self._problem
         if self._lost_s is not None:
             text = (
                 f"awaits cluster {self.name} at {self._address} since {self._lost_at} "
                 f"({self._silent_s:.0f} s): {self._problem}"
             )
-        return Finding(passed=False, text=text)
+        return WatchFinding(passed=False, text=text)
 
     @property
     def _silent_s(self) -> float:

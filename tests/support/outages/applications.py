@@ -11,9 +11,6 @@ from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.errors import OutcomeUnknownError, PipelineError
 from stilltide.schemas.errors import StilltideError
 
-AFTER_FAILURE_S = 0.2
-"""Pause of the writing application after a transaction that has failed."""
-
 
 class Applications:
     """Writes numbers to `orders` in transactions, and reads them, from entry to exit.
@@ -109,14 +106,13 @@ class Applications:
                 except OutcomeUnknownError:
                     self.unknown.add(number)
                 except (PipelineError, ConnectorError) as error:
-                    await self._failed(error)
+                    self._failed(error)
                 else:
                     self.committed.add(number)
                 await self._notify()
 
-    async def _failed(self, error: StilltideError) -> None:
+    def _failed(self, error: StilltideError) -> None:
         self.failures[error.primary] += 1
-        await asyncio.sleep(AFTER_FAILURE_S)
 
     async def _seen(self, name: str, number: int) -> None:
         self.seen[name].append(number)
@@ -152,7 +148,7 @@ class Applications:
                         await txn.acknowledge(subscription, message)
                         await txn.send("bills", message.value)
                 except (PipelineError, ConnectorError) as error:
-                    await self._failed(error)
+                    self._failed(error)
                 await self._seen("acknowledging", number)
 
     def _subscription(self, group: str, *, acknowledgements: bool = False) -> Subscription:

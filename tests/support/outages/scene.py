@@ -32,7 +32,7 @@ NATIVE_ALONE = TopicPartition("native-alone", 0)
 FAR = TopicPartition("far", 0)
 """Written on `a`, and copied to `b` by the worker."""
 
-START_S = 180.0
+START_S = 600.0
 """For a broker that recovers its log on a busy machine."""
 
 COUNT = 4

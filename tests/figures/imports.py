@@ -28,6 +28,7 @@ LAYERS = (
             "pipeline/config",
             "pipeline/errors",
             "pipeline/interpreter",
+            "pipeline/log_folding",
             "pipeline/logging",
         ),
     ),

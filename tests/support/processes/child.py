@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 ROOT = Path(__file__).parents[3]
 
-START_S = 60.0
+START_S = 120.0
 END_S = 90.0
 
 

@@ -108,7 +108,7 @@ class FaustTokens(AbstractTokenProvider):
     def __init__(self, source: TokenSource) -> None:
         self._source = source
 
-    async def token(self) -> str:
+    async def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - no type there
         """The token; does not block the loop."""
         try:
             return await self._source.fresh()

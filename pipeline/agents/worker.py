@@ -131,7 +131,7 @@ class Worker:
             raise self._failure
 
     async def _first_contact(self, admin: LogAdmin, dynamic: DynamicSettings) -> None:
-        """Makes the system topics, or adds coordinators to them (C14), and reads the dynamic settings.
+        """Makes the system topics or adds coordinators (C14), and reads the dynamic settings.
 
         A cluster that has answered here is waited for without a limit later, since its address is
         right (B9).

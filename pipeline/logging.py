@@ -13,7 +13,7 @@ import atexit
 import logging
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
@@ -111,6 +111,23 @@ def _stamped(_logger: Any, _method: str, event: Any) -> Any:
     return event
 
 
+def _formatter(steps: Sequence[Any]) -> logging.Formatter:
+    import structlog  # noqa: PLC0415 - see the module's docstring
+
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=steps,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            escape_fields,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                exception_formatter=structlog.dev.plain_traceback,
+            ),
+        ],
+    )
+
+
 def configure_logging(level: str = "info") -> None:
     """Sends Stilltide's log events from `level` up, and warnings of libraries, to stderr.
 
@@ -135,20 +152,7 @@ def configure_logging(level: str = "info") -> None:
     handler.addFilter(fold)
     handler.addFilter(seldom)
     atexit.register(fold.flush)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=steps,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                escape_fields,
-                structlog.dev.ConsoleRenderer(
-                    colors=sys.stderr.isatty(),
-                    exception_formatter=structlog.dev.plain_traceback,
-                ),
-            ],
-        )
-    )
+    handler.setFormatter(_formatter(steps))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO if level == "debug" else logging.WARNING)

@@ -49,6 +49,8 @@ class _KafkalessApp(faust.App):
 
 
 class _ClusterApp(faust.App):
+    logger = logging.getLogger("faust.app")  # as above
+
     def _new_transport(self) -> PromptTransport:
         return PromptTransport(self.conf.broker_consumer, self)
 

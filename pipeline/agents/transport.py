@@ -10,6 +10,7 @@ wait until that fetch ends, after the whole waiting time, which Faust has fixed 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,14 @@ from mode.utils.futures import maybe_async
 FETCH_WAIT_MS = 50
 
 
+_LOGGER = logging.getLogger("faust.transport")
+"""Else Faust logs under the name of this module, as if the lines were ours."""
+
+
 class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
     """A service thread without a thread: runs the calls for that thread on the worker's loop."""
+
+    logger = _LOGGER
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, thread_loop=asyncio.get_running_loop(), **options)
@@ -44,6 +51,8 @@ class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
 
 class _Consumer(aiokafka.Consumer):
+    logger = _LOGGER
+
     def _new_consumer_thread(self) -> _ConsumerThread:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 

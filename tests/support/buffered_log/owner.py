@@ -23,9 +23,7 @@ BATCHED = BatchLimits()
 class Owner:
     """An owner of the log, with the entries and events that the log reported."""
 
-    def __init__(
-        self, connector: Connector, limits: BatchLimits = BATCHED, patience_s: float = 60.0
-    ) -> None:
+    def __init__(self, connector: Connector, limits: BatchLimits = BATCHED) -> None:
         self.applied: list[tuple[list[Any], bool]] = []
         self.began: list[int] = []
         self.foreign: list[int] = []
@@ -44,7 +42,6 @@ class Owner:
             replaying=self.began.append,
             serving=self._serving.set,
             foreign=lambda entry: self.foreign.append(entry.offset),
-            patience_s=patience_s,
         )
 
     def run(self) -> "asyncio.Task[None]":

@@ -10,7 +10,6 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.coordinator.owner import CODEC
-from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas.coordinator import txn_log
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value, encode_batch
@@ -338,33 +337,6 @@ async def test_a_short_outage_is_ridden_out(broker: MemoryBroker, owner: Owner):
     await asyncio.gather(waiting, return_exceptions=True)
     assert (await append_and_wait(owner.log, b"after")).offset == len(broker.records(LOG)) - 1
     assert not task.done()
-
-
-async def test_a_long_outage_ends_the_ownership(broker: MemoryBroker, connector: MemoryConnector):
-    """An outage beyond the owner's patience ends it with what the broker said, and fails all."""
-    owner = Owner(connector, patience_s=0.05)
-    task = await owner.serving()
-    broker.down()
-    waiting = asyncio.create_task(append_and_wait(owner.log, b"unknown"))
-    assert isinstance(await raised(task), UnavailableError)
-    with pytest.raises(ConnectorError):
-        await waiting
-    await owner.close()
-
-
-async def test_two_short_outages_are_not_a_long_one(
-    broker: MemoryBroker, connector: MemoryConnector
-):
-    """The patience counts from the beginning of each outage, on a silent log too."""
-    owner = Owner(connector, patience_s=0.3)
-    task = await owner.serving()
-    for silent_s in (0.6, 0.3):  # the time itself is what is tested
-        broker.down()
-        await asyncio.sleep(0.01)
-        broker.up()
-        await asyncio.sleep(silent_s)
-    assert not task.done()
-    await owner.close()
 
 
 async def test_a_stopped_owner_fails_what_is_in_flight(broker: MemoryBroker, owner: Owner):

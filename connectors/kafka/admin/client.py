@@ -89,25 +89,28 @@ class AdminClients:
         """
         total_s = self._config.request_timeout_s
         deadline_s = time.monotonic() + total_s
-        yield min(_FIRST_ATTEMPT_S, total_s)
-        await asyncio.sleep(_LOOK_AGAIN_S)
-        await self.refresh()
-        while (left_s := deadline_s - time.monotonic()) > total_s * _LAST_ATTEMPT:
-            yield min(_NEXT_ATTEMPT_S, left_s)
+        timeout_s = min(_FIRST_ATTEMPT_S, total_s)
+        while True:
+            yield timeout_s
             await asyncio.sleep(_LOOK_AGAIN_S)
-            await self.refresh()
-        if left_s > 0:
-            yield left_s
+            await self._refresh(deadline_s)
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                break
+            is_last = left_s <= total_s * _LAST_ATTEMPT
+            timeout_s = left_s if is_last else min(_NEXT_ATTEMPT_S, left_s)
         self.give_up()
 
-    async def refresh(self) -> None:
+    async def _refresh(self, deadline_s: float) -> None:
         """Requests all metadata: brokers, controller and leaders; ignores that none answers.
 
         The request is for all topics, because a request about one topic may create it.
         """
-        with contextlib.suppress(KafkaException):
-            async with self.calling() as client:
-                await asyncio.to_thread(client.list_topics, timeout=_FIRST_ATTEMPT_S)
+        timeout_s = min(_FIRST_ATTEMPT_S, deadline_s - time.monotonic())
+        if timeout_s > 0:
+            with contextlib.suppress(KafkaException):
+                async with self.calling() as client:
+                    await asyncio.to_thread(client.list_topics, timeout=timeout_s)
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[AdminClient]:

@@ -9,7 +9,7 @@ controllers of groups do, and loading kafka-python takes longer than loading the
 from typing import TYPE_CHECKING
 
 from stilltide.connectors.kafka.admin.admin import KafkaAdmin
-from stilltide.connectors.kafka.config import KafkaConfig, reader_options
+from stilltide.connectors.kafka.config import KafkaConfig, own_id, reader_options
 from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
@@ -31,6 +31,10 @@ class KafkaConnector:
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
         self._shared = SharedConsumers(config)
+
+    def own_id(self, name: str) -> str:
+        """The name of a group, or a transactional id, of Stilltide's own."""
+        return own_id(self._config, name)
 
     def writer(self, client_id: str, *, linger_ms: float = 0) -> KafkaWriter:
         """A writer: idempotent, acknowledged by all in-sync replicas."""

@@ -10,14 +10,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from stilltide.connectors.local import watchdog
-from stilltide.connectors.local.broker import FAST_START, BrokerDir, Launch, Listener
+from stilltide.connectors.local.broker import FAST_START, NO_PROPERTIES, BrokerDir, Launch, Listener
 from stilltide.connectors.local.errors import BrokerDownError
 from stilltide.connectors.local.readiness import START_TIMEOUT_S, STOP_TIMEOUT_S, await_ready
 
@@ -41,6 +41,7 @@ class LocalCluster:
         heap: str = "256m",
         fast_start: bool = False,
         listeners: Sequence[Listener] = (),
+        properties: Mapping[str, str] = NO_PROPERTIES,
     ) -> None:
         """Makes a cluster that is not started; creates no file.
 
@@ -51,6 +52,7 @@ class LocalCluster:
             heap: the JVM's heap.
             fast_start: whether to start faster, at the cost of requests per second.
             listeners: listeners with TLS or SASL, in addition to the plain one.
+            properties: further properties of the broker, such as an authorizer.
         """
         self.name = name
         self._dir = BrokerDir(data_dir)
@@ -58,6 +60,7 @@ class LocalCluster:
         self._port = port
         self._heap = heap
         self._listeners = listeners
+        self._properties = properties
         self._jvm_flags = FAST_START if fast_start else ()
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
@@ -103,6 +106,7 @@ class LocalCluster:
                 heap=self._heap,
                 jvm_flags=self._jvm_flags,
                 listeners=self._listeners,
+                properties=self._properties,
             )
             log_begin = self._dir.log_size
             self._process = _spawn(launch, held)

@@ -42,7 +42,7 @@ class _ClusterApp(faust.App):
 def writer_app(settings: Settings, data_dir: Path) -> faust.App:
     """The App of the buffered writers."""
     return _KafkalessApp(
-        f"stilltide-{settings.cluster}-writers",
+        f"{settings.own_prefix}writers-{settings.cluster}",
         autodiscover=False,
         datadir=data_dir / "writers",
         store="memory://",
@@ -57,7 +57,7 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
     servers = [f"kafka://{server.strip()}" for server in settings.bootstrap_servers.split(",")]
     session_s = settings.session_timeout_s
     return _ClusterApp(
-        f"stilltide-{settings.cluster}",
+        worker_group(settings),
         broker=servers,
         broker_credentials=_credentials(settings),
         autodiscover=False,
@@ -81,6 +81,11 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=settings.worker_instance_id,
     )
+
+
+def worker_group(settings: Settings) -> str:
+    """The group whose members are the workers of the cluster."""
+    return f"{settings.own_prefix}workers-{settings.cluster}"
 
 
 def _credentials(settings: Settings) -> faust.SSLCredentials | faust.SASLCredentials | None:

@@ -48,6 +48,7 @@ def links_agent(
             address.bootstrap_servers,
             extra=address.options,
             request_timeout_s=settings.request_timeout_s,
+            own_prefix=settings.own_prefix,
         )
         return Replication(
             (ClusterName(source), KafkaConnector(config)),

@@ -142,9 +142,8 @@ class PartitionOwnerAgent(PartitionOwners[R]):
         *,
         undecodable: PassedOver,
     ) -> None:
-        source = app.topic(
-            placement.topic, key_type=bytes, value_type=bytes, value_serializer="raw"
-        )
+        names = [it for it in (placement.topic, placement.operator_topic) if it is not None]
+        source = app.topic(*names, key_type=bytes, value_type=bytes, value_serializer="raw")
         app.agent(source, name=placement.name, concurrency=1)(self._receive)
         super().__init__(app, placement, make_driver, failed)
         self._undecodable = undecodable
@@ -156,5 +155,11 @@ class PartitionOwnerAgent(PartitionOwners[R]):
             driver = self._drivers.get(message.partition)
             if driver is not None:  # else revoked: clients ask the new owner again
                 place = TopicPartition(message.topic, message.partition), message.offset
-                hand_over(driver, *place, event.value, undecodable=self._undecodable)
+                hand_over(
+                    driver,
+                    *place,
+                    event.value,
+                    undecodable=self._undecodable,
+                    operator=message.topic == self.placement.operator_topic,
+                )
             await stream.ack(event)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import faust
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
@@ -29,13 +30,14 @@ from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_SERVICE,
-    PENDING_ACK_SERVICE,
+    COORDINATOR_OPERATOR_SERVICE,
+    PENDING_ACK_OPERATOR_SERVICE,
     Requests,
     Service,
 )
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import WorkerMetrics
@@ -86,8 +88,8 @@ class Worker:
             DecodeError: an effective log entry (B6) or a dynamic setting cannot be decoded; the
                 error names topic, partition and offset.
             SnapshotError: the evidence of aborted transactions has a gap (E4).
-            ConfigError: the port of the web site is taken, or system topics would have fewer
-                replicas than must be in sync.
+            ConfigError: workers of an older version run, the port of the web site is taken, or
+                system topics would have fewer replicas than must be in sync.
         """
         tune()
         disable_created_metrics()  # their time stamps would double the samples
@@ -107,6 +109,7 @@ class Worker:
         try:
             self._web = await probes.start(settings.web_host, settings.web_port)
             log.info("web_listening", address=self._web)
+            await self._refuse_older_workers(connector)
             await ensure_replicated(admin, specs, settings.replicas)
             await dynamic.open()
             with tempfile.TemporaryDirectory(prefix="stilltide-worker-") as data_dir:
@@ -118,6 +121,24 @@ class Worker:
             await admin.close()
         if self._failure is not None:
             raise self._failure
+
+    async def _refuse_older_workers(self, connector: KafkaConnector) -> None:
+        """Refuses to run beside workers from before C15, whose snapshot writers it cannot fence."""
+        older = f"stilltide-{self._settings.cluster}"
+        groups = connector.group_admin()
+        try:
+            active = await groups.active([older])
+        except FatalError as error:  # no right on that group, which such workers had
+            log.info("older_workers_not_looked_for", group=older, why=error.primary)
+            return
+        finally:
+            await groups.close()
+        if active:
+            raise ConfigError(
+                f"workers of an older version run: group {older} has members",
+                detail="their snapshot writers have other transactional ids and are not fenced",
+                hint="stop all workers and links of the older version, then start this one",
+            )
 
     def fail(self, error: BaseException) -> None:
         """Stops the worker, and has `run` raise `error`."""
@@ -140,8 +161,8 @@ class Worker:
         buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
         marker_writer = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
-        acks = self._asking(PENDING_ACK_SERVICE, connector, writer)
-        barriers = self._asking(COORDINATOR_SERVICE, connector, writer)
+        acks = self._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)
+        barriers = self._asking(COORDINATOR_OPERATOR_SERVICE, connector, writer)
         await acks.open(
             partition_count=settings.partitions, response_partition_count=settings.partitions
         )
@@ -169,6 +190,7 @@ class Worker:
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
+            self._task(owners.look_up_topics(), "topics"),
             self._task(acks.failed(), "settling"),
             self._task(barriers.failed(), "barriers"),
             self._task(buffered_writer.run(), "buffered-writer"),

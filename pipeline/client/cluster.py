@@ -29,7 +29,11 @@ class Writers(NamedTuple):
 
 
 class ClientCluster:
-    """One client's connections to one cluster; made by `connect`."""
+    """One client's connections to one cluster; made by `connect`.
+
+    Attributes:
+        cluster_id: Kafka's id of the cluster.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,9 @@ class ClientCluster:
         writers: Writers,
         requests: CoordinatorRequests,
         open_transactions_max: int,
+        cluster_id: str,
     ) -> None:
+        self.cluster_id = cluster_id
         self._writers = writers
         self.writer = writers.records
         self.gathering = Gathering(self.writer.hurry)
@@ -48,6 +54,16 @@ class ClientCluster:
         self._topics: dict[str, TopicDescription] = {}
         self._lock = asyncio.Lock()
         self.pool = PoolDriver(requests, self.registration)
+
+    @property
+    def client_id(self) -> bytes:
+        """The secret by which this client's transactions are its own (C11, C15)."""
+        return self._requests.client_id
+
+    @property
+    def client_name(self) -> str:
+        """The client's name in operators' lists."""
+        return self._requests.name
 
     @property
     def coordinator(self) -> int:
@@ -147,6 +163,7 @@ async def connect(
     try:
         found = await admin.describe_topics(needed)
         require_topics(needed, found)
+        cluster_id = await admin.cluster_id()
     except BaseException:
         await admin.close()
         raise
@@ -163,7 +180,7 @@ async def connect(
         request_timeout_s=request_timeout_s,
         resend_s=resend_s,
     )
-    cluster = ClientCluster(admin, writers, requests, open_transactions_max)
+    cluster = ClientCluster(admin, writers, requests, open_transactions_max, cluster_id)
     try:
         await requests.open(
             partition_count=found[topics.TXN_REQUESTS].partition_count,

@@ -41,7 +41,7 @@ class Transaction:
         self._turn = turn
         self._timeout_ms = timeout_ms
         self._records = TransactionRecords(cluster)
-        self._acks = TransactionAcks()
+        self._acks = TransactionAcks(cluster.cluster_id, cluster.client_id)
         self._registration = TransactionRegistration(cluster, timeout_ms, self._records, self._acks)
         # Kept here to save look-ups: `send` needs them for every record.
         self._writes = self._records.writes
@@ -124,7 +124,8 @@ class Transaction:
         Raises:
             TransactionStateError: the transaction has ended.
             AcknowledgementError: the message was not delivered to the subscription, or is
-                acknowledged already, possibly in another transaction. Nothing was changed.
+                acknowledged already, possibly in another transaction, or the subscription reads
+                another cluster. Nothing was changed.
         """
         await self._acknowledge(subscription, message, cumulative=False)
 

@@ -11,7 +11,6 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import SecretStr, ValidationError, field_validator, model_validator
@@ -23,6 +22,7 @@ from pydantic_settings import (
 )
 
 from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.pipeline.config.bounds import BOUNDS, KIB, MIB, MINUTE_MS, PORT_MAX, Bound
 from stilltide.pipeline.config.clusters import ClusterAddress, parse_clusters, unknown_cluster
 from stilltide.pipeline.config.sources import (
     CONFIG_VARIABLE,
@@ -31,75 +31,16 @@ from stilltide.pipeline.config.sources import (
     Layer,
     read_layers,
 )
+from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.framing import RECORDS_MAX
-from stilltide.schemas.topics import is_topic_name
+from stilltide.schemas.topics import PREFIX, is_topic_name
 
 _OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR", CONFIG_VARIABLE})
 """Variables with the prefix STILLTIDE_ that are no settings."""
 
 _DEFAULT = "default"
 _OPTION = "option"
-
-_KIB = 1024
-_MIB = 1024 * _KIB
-_MINUTE_MS = 60 * 1000
-_PORT_MAX = 65_535
-_INT16_MAX = 32_767
-
-
-class Bound(NamedTuple):
-    """The lowest and highest value of a setting, and the reason for both."""
-
-    least: float
-    most: float
-    reason: str
-
-
-_BATCH_RECORDS = Bound(10, RECORDS_MAX, "smaller batches gain nothing, and readers refuse larger")
-_BATCH_BYTES = Bound(
-    128 * _KIB, 4 * _MIB, "smaller batches gain nothing, and topics refuse larger entries"
-)
-_BATCH_DELAY_MS = Bound(
-    1, 1000, "timers are no finer, and in timer mode every caller waits for that long"
-)
-
-BOUNDS: Mapping[str, Bound] = MappingProxyType(
-    {
-        "coordinators": Bound(1, 256, "each coordinator is a partition that some worker must own"),
-        "partitions": Bound(1, 256, "each system topic has that many partitions"),
-        "replication_factor": Bound(1, _INT16_MAX, "Kafka counts replicas in 16 bits"),
-        "min_insync_replicas": Bound(1, _INT16_MAX, "Kafka counts replicas in 16 bits"),
-        "txn_log_batch_records_max": _BATCH_RECORDS,
-        "txn_log_batch_bytes_max": _BATCH_BYTES,
-        "txn_log_batch_delay_ms_max": _BATCH_DELAY_MS,
-        "pending_ack_batch_records_max": _BATCH_RECORDS,
-        "pending_ack_batch_bytes_max": _BATCH_BYTES,
-        "pending_ack_batch_delay_ms_max": _BATCH_DELAY_MS,
-        "snapshot_changes_max": Bound(
-            1, 1_000_000, "a new reader reads up to that many markers after the snapshot"
-        ),
-        "snapshot_interval_ms": Bound(
-            100, 10 * _MINUTE_MS, "each snapshot asks every coordinator; readers may wait for one"
-        ),
-        "snapshot_part_bytes_max": Bound(
-            _KIB, 512 * _KIB, "a snapshot's end holds that much and more, and a record holds 1 MiB"
-        ),
-        "txn_timeout_ms_max": Bound(
-            1000, 24 * 60 * _MINUTE_MS, "an open transaction holds back every reader behind it"
-        ),
-        "session_timeout_s": Bound(
-            1, 1800, "brokers refuse group members with session time-outs out of their own bounds"
-        ),
-        "broker_away_s_max": Bound(
-            1, 3600, "a broker restarts within seconds, and a worker without a cluster must end"
-        ),
-        "request_timeout_s": Bound(1, 300, "a slow broker may answer; an absent one is noticed"),
-        "web_port": Bound(0, _PORT_MAX, "a TCP port, or 0 for a free one"),
-    }
-)
-"""Bounds of numeric settings, both included."""
 
 
 class Settings(BaseSettings):
@@ -137,6 +78,15 @@ class Settings(BaseSettings):
         index_topics: topics whose aborted native transactions workers index (F3), separated by
             commas; workers wait for topics that do not exist yet.
         txn_timeout_ms_max: longest time-out that a transaction may ask for (C2).
+        client_transactions_max: most open transactions of one client at a coordinator (C16).
+        transaction_partitions_max: most partitions, and most subscriptions, of a transaction.
+        client_partitions_max: most registered partitions and subscriptions in the open transactions
+            of one client at a coordinator.
+        client_requests_max: most requests of one client that a coordinator has not logged yet.
+        coordinator_state_mib_max: most memory of the state of all coordinators of a worker, by
+            estimate; beyond, no transaction is opened and no partition registered.
+        own_prefix: beginning of the names of the workers' group and of all transactional ids (C15);
+            begins with `stilltide.`, and is the same for all workers and links of a cluster.
         session_timeout_s: time after which a silent worker loses its partitions.
         broker_away_s_max: time without its cluster after which a worker ends.
         request_timeout_s: time after which a request to a broker has failed.
@@ -166,19 +116,25 @@ class Settings(BaseSettings):
     min_insync_replicas: int | Automatic = AUTO
     txn_log_batching_enabled: bool = True
     txn_log_batch_records_max: int = 512
-    txn_log_batch_bytes_max: int = 4 * _MIB
+    txn_log_batch_bytes_max: int = 4 * MIB
     txn_log_batch_delay_ms_max: int = 1
     txn_log_flush_mode: Literal["eager", "timer"] = "eager"
     pending_ack_batching_enabled: bool = True
     pending_ack_batch_records_max: int = 512
-    pending_ack_batch_bytes_max: int = 4 * _MIB
+    pending_ack_batch_bytes_max: int = 4 * MIB
     pending_ack_batch_delay_ms_max: int = 1
     pending_ack_flush_mode: Literal["eager", "timer"] = "eager"
     snapshot_changes_max: int = 1000
     snapshot_interval_ms: int = 5000
-    snapshot_part_bytes_max: int = 256 * _KIB
+    snapshot_part_bytes_max: int = 256 * KIB
     index_topics: str = ""
-    txn_timeout_ms_max: int = 15 * _MINUTE_MS
+    txn_timeout_ms_max: int = 15 * MINUTE_MS
+    client_transactions_max: int = 10_000
+    transaction_partitions_max: int = 1000
+    client_partitions_max: int = 20_000
+    client_requests_max: int = 10_000
+    coordinator_state_mib_max: int = 256
+    own_prefix: str = PREFIX
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0
     request_timeout_s: float = 10.0
@@ -277,12 +233,25 @@ class Settings(BaseSettings):
         return WantedReplicas(self.replication_factor, self.min_insync_replicas)
 
     @property
+    def client_limits(self) -> ClientLimits:
+        """What one client may hold at a coordinator."""
+        return ClientLimits(
+            txn_timeout_ms_max=self.txn_timeout_ms_max,
+            client_transactions_max=self.client_transactions_max,
+            transaction_partitions_max=self.transaction_partitions_max,
+            client_partitions_max=self.client_partitions_max,
+            client_requests_max=self.client_requests_max,
+            state_bytes_max=self.coordinator_state_mib_max * MIB,
+        )
+
+    @property
     def kafka(self) -> KafkaConfig:
         """The config of the own cluster for the Kafka connector."""
         return KafkaConfig(
             bootstrap_servers=self.bootstrap_servers,
             extra=self.kafka_options,
             request_timeout_s=self.request_timeout_s,
+            own_prefix=self.own_prefix,
         )
 
     @model_validator(mode="after")
@@ -300,6 +269,7 @@ class Settings(BaseSettings):
                 _check_server("clusters", server.strip())
         self._check_addresses()
         _check_security(self)
+        _check_prefix(self.own_prefix)
         for topic in self.indexed_topics:
             _check_topic(topic)
         return self
@@ -418,7 +388,7 @@ def _check_replicas(wanted: WantedReplicas) -> None:
 
 def _check_server(name: str, server: str) -> None:
     host, _, port = server.rpartition(":")
-    is_port = port.isdecimal() and 1 <= int(port) <= _PORT_MAX
+    is_port = port.isdecimal() and 1 <= int(port) <= PORT_MAX
     if not host or not is_port or any(letter.isspace() for letter in server):
         raise _SettingError(
             name,
@@ -433,6 +403,16 @@ def _check_topic(topic: str) -> None:
             "index_topics",
             f"index_topics holds {topic!r}, which is not a topic name",
             hint="separate topics by commas, for example orders,payments",
+        )
+
+
+def _check_prefix(prefix: str) -> None:
+    if not prefix.startswith(PREFIX) or not is_topic_name(prefix):
+        raise _SettingError(
+            "own_prefix",
+            f"own_prefix is {prefix!r}; it begins with {PREFIX}",
+            detail="one prefixed right covers the groups and transactional ids of Stilltide",
+            hint=f"lengthen the default, for example {PREFIX}team-a.",
         )
 
 

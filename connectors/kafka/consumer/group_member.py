@@ -55,6 +55,7 @@ class GroupMember:
 
     Attributes:
         thread: thread of the consumer.
+        member_id: Kafka's id of this member as of the last assignment; "" before the first.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class GroupMember:
             slot,
             self,
         )
+        self.member_id = ""
         self._topics: list[str] = []
         self._granted: list[TopicPartition] | None = None
         self._withdrawn = False
@@ -140,6 +142,7 @@ class GroupMember:
             self.thread.post(self._slot.inbox.away, error)
             return
         self._granted = None
+        self.member_id = consumer.memberid() or ""
         self._given = tuple(positions)
         self._rebalances += 1
         self.thread.post(self._calls.assigned, self._rebalances, positions, found)

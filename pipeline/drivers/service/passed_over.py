@@ -65,12 +65,14 @@ def hand_over(
     value: bytes | None,
     *,
     undecodable: PassedOver,
+    operator: bool = False,
 ) -> None:
     """Gives an owner a record of its requests; passes over one that cannot be decoded (C10).
 
     The sender of such a record is unknown and gets no answer; the owner goes on serving others.
+    `operator`: the record is from a topic that only operators and workers may write (C15).
     """
     try:
-        owner.requests_received(value)
+        owner.requests_received(value, operator=operator)
     except DecodeError as error:
         undecodable.add(data, offset, value, error.primary)

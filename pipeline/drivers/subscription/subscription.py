@@ -69,6 +69,7 @@ class SubscriptionDriver:
         self._tasks = Tasks(self.changes.fail)
         self._deliveries = Deliveries(self.changes)
         self._joined: _Joined | None = None
+        self._cluster_id = ""
         self._tailing: asyncio.Task[None] | None = None
         self.listener: AssignmentListener | None = None
         self.rebalanced_at = 0.0
@@ -85,6 +86,7 @@ class SubscriptionDriver:
         asked = [*options.topics, *_SYSTEM_TOPICS, REPLICATION_MARKERS]
         found = await self._outages.call(lambda: self._admin.describe_topics(asked))
         _require(options.topics, found)
+        self._cluster_id = await self._outages.call(self._admin.cluster_id)
         if REPLICATION_MARKERS in found:
             topic_ids = {name: found[name].topic_id for name in options.topics}
             self._deliveries.elsewhere = ElsewhereFilter(
@@ -188,6 +190,22 @@ class SubscriptionDriver:
     def blocked(self) -> dict[TopicPartition, Blocked]:
         """The undecided record of each partition that has one."""
         return self._here.intake.decided.blocked()
+
+    @property
+    def group_member(self) -> str:
+        """Kafka's id of this member of the group, as of the last assignment."""
+        return self._here.intake.reader.member_id
+
+    @property
+    def client_name(self) -> str:
+        """The name of this client in operators' lists."""
+        return self._options.client_id
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster that the messages are from; known after `start`."""
+        assert self._cluster_id, "call it after `start`"
+        return self._cluster_id
 
     @property
     def _here(self) -> _Joined:

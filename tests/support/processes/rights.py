@@ -35,6 +35,9 @@ KINDS = {
     "cluster": ResourceType.BROKER,
 }
 CLUSTER = "kafka-cluster"
+START_S = 180.0
+"""Longest start of the broker, on a machine that is busy."""
+
 EVERY = "*"
 """Name of all resources of a kind."""
 
@@ -101,5 +104,8 @@ def guarded_cluster(directory: Path, *users: str) -> Iterator[GuardedCluster]:
     cluster = LocalCluster(
         "g", directory, fast_start=True, listeners=(listener,), properties=AUTHORIZER
     )
-    with cluster:
+    cluster.start(timeout_s=START_S)
+    try:
         yield GuardedCluster(cluster, listener)
+    finally:
+        cluster.stop()

@@ -33,7 +33,7 @@ NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 _LINES_SHOWN = 15
 _PORT_TRIES = 50
-_FORMAT_TIMEOUT_S = 60
+_FORMAT_TIMEOUT_S = 180
 
 _LOG4J = """\
 rootLogger.level = INFO

@@ -35,7 +35,7 @@ BYTES = (
 
 def test_a_client_of_an_older_base_is_known_by_its_hash():
     """C15: bases of earlier versions hold ids; the hash is what requests are compared with."""
-    (client,) = decode_state(bytes.fromhex("1a07 0a0163 10d00f 1803")).clients
+    (client,) = decode_state(bytes.fromhex("1a08 0a0163 10d00f 1803")).clients
     assert client == BaseClient(client_key(b"c"), 2000, 3, 0, ())
 
 

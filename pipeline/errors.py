@@ -88,6 +88,10 @@ class NotDeliveredError(AcknowledgementError):
     """The message was not delivered to this member, or the member has lost the partition since."""
 
 
+class OtherClusterError(AcknowledgementError):
+    """The message is from another cluster than the transaction that acknowledges it (C11)."""
+
+
 class AlreadyAcknowledgedError(AcknowledgementError):
     """The message is acknowledged already."""
 

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.errors import DecodeError, OversizeError, UnknownVersionError
 from stilltide.schemas.v1.framing_pb2 import Batch, RequestRecord
+from stilltide.schemas.wire_bounds import LEAF, check_elements
 
 MAGIC = b"\x0e\x01"
 VERSION = b"\x00\x01"
@@ -71,11 +72,15 @@ def is_framed(value: bytes) -> bool:
     return value[:1] == MAGIC[:1]
 
 
-def decode_value(value: bytes | None) -> list[bytes]:
+def decode_value(value: bytes | None, *, records_max: int = RECORDS_MAX) -> list[bytes]:
     """The records of a value in append order: those of a batch, or the bare record itself.
 
+    Args:
+        value: value of a Kafka record.
+        records_max: most records; a batch with more is not parsed.
+
     Raises:
-        OversizeError: the value is longer than any that Stilltide writes.
+        OversizeError: the value is longer, or holds more, than any that Stilltide writes.
         UnknownVersionError: a later version framed the value.
         DecodeError: the value is null, or has no batch after the prefix.
     """
@@ -95,12 +100,19 @@ def decode_value(value: bytes | None) -> list[bytes]:
             detail=f"this program reads version {VERSION.hex()}",
             hint="a newer Stilltide wrote it: upgrade this one",
         )
+    return _records_of(value[len(_PREFIX) :], records_max)
+
+
+def _records_of(body: bytes, records_max: int) -> list[bytes]:
+    """The records of a batch behind magic and version."""
+    if records_max < RECORDS_MAX:  # what strangers may send is counted before it is parsed (C16)
+        check_elements(body, records_max, LEAF, "a batch")
     try:
-        records = Batch.FromString(value[4:]).records
+        records = Batch.FromString(body).records
     except ProtobufDecodeError as error:
         raise DecodeError("not a batch behind magic and version", detail=str(error)) from error
     if not records:
         raise DecodeError("a batch without records")
-    if len(records) > RECORDS_MAX:
-        raise OversizeError(f"a batch of {len(records)} records; the most is {RECORDS_MAX}")
+    if len(records) > records_max:
+        raise OversizeError(f"a batch of {len(records)} records; the most is {records_max}")
     return list(records)

@@ -18,6 +18,8 @@ TXN_MARKERS = PREFIX + "txn-markers"
 TXN_SNAPSHOTS = PREFIX + "txn-snapshots"
 PENDING_ACK_LOG = PREFIX + "pending-ack-log"
 ACK_REQUESTS = PREFIX + "ack-requests"
+OPERATOR_REQUESTS = PREFIX + "operator-requests"
+OPERATOR_ACK_REQUESTS = PREFIX + "operator-ack-requests"
 SNAPSHOT_REQUESTS = PREFIX + "snapshot-requests"
 REPLICATION_MARKERS = PREFIX + "replication-markers"
 REPLICATION_POSITIONS = PREFIX + "replication-positions"
@@ -161,7 +163,8 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
     """Every system topic of a cluster.
 
     Args:
-        coordinators: number of partitions of txn-log and txn-requests, one per coordinator, >= 1.
+        coordinators: number of partitions of txn-log, txn-requests and operator-requests, one per
+            coordinator, >= 1.
         partitions: number of partitions of each other topic to which data is hashed, >= 1.
     """
     entry_bytes = {"max.message.bytes": str(ENTRY_BYTES_MAX)}
@@ -175,11 +178,13 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
     return [
         TopicSpec(TXN_LOG, coordinators, kept, wanted=unlimited),
         TopicSpec(TXN_REQUESTS, coordinators, passing, wanted=unlimited),
+        TopicSpec(OPERATOR_REQUESTS, coordinators, passing, wanted=unlimited),
         TopicSpec(TXN_RESPONSES, partitions, passing, wanted=unlimited),
         TopicSpec(TXN_MARKERS, partitions, markers, wanted={**often, **unlimited}),
         TopicSpec(TXN_SNAPSHOTS, partitions, compacted, wanted=often),
         TopicSpec(PENDING_ACK_LOG, partitions, kept, wanted=unlimited),
         TopicSpec(ACK_REQUESTS, partitions, passing, wanted=unlimited),
+        TopicSpec(OPERATOR_ACK_REQUESTS, partitions, passing, wanted=unlimited),
         TopicSpec(SNAPSHOT_REQUESTS, partitions, passing, wanted=unlimited),
         TopicSpec(REPLICATION_MARKERS, partitions, compacted, wanted=often),
         TopicSpec(REPLICATION_POSITIONS, partitions, compacted, wanted=often),

@@ -15,6 +15,7 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.logs import LineLimit
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.connectors.ports.fetching import Fetching
+from stilltide.schemas.topics import PREFIX
 
 Options = dict[str, str | int | float | bool]
 
@@ -73,6 +74,7 @@ class KafkaConfig:
 
     Attributes:
         bootstrap_servers: addresses `host:port` of brokers, separated by commas.
+        own_prefix: beginning of the names of groups and transactional ids of Stilltide's own (C15).
         extra: further librdkafka options for every client, such as those of TLS and SASL.
         request_timeout_s: time-out of one request to a broker, and of each call of an admin.
         delivery_timeout_s: time after which an unacknowledged record gets `RetriableError`.
@@ -95,6 +97,7 @@ class KafkaConfig:
     writer_records_max: int = 100_000
     reader_records_max: int = 2_000
     lines: LineLimit = field(default_factory=LineLimit, compare=False, repr=False)
+    own_prefix: str = PREFIX
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():
@@ -183,7 +186,12 @@ def reader_options(
 ) -> Options:
     """Options of a consumer with assigned partitions; its group id is required but never used."""
     options = _consumer_options(config, client_id, committed=committed)
-    return {**options, **_FETCHING[fetching], "group.id": client_id}
+    return {**options, **_FETCHING[fetching], "group.id": own_id(config, client_id)}
+
+
+def own_id(config: KafkaConfig, name: str) -> str:
+    """The name of a group, or a transactional id, of Stilltide's own; without a space."""
+    return config.own_prefix + "-".join(name.split())
 
 
 def group_options(

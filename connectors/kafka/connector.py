@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from stilltide.connectors.kafka.admin.admin import KafkaAdmin
 from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
-from stilltide.connectors.kafka.config import KafkaConfig, group_options, reader_options
+from stilltide.connectors.kafka.config import (
+    KafkaConfig,
+    group_options,
+    own_id,
+    reader_options,
+)
 from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
@@ -33,6 +38,10 @@ class KafkaConnector:
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
         self._shared = SharedConsumers(config)
+
+    def own_id(self, name: str) -> str:
+        """The name of a group, or a transactional id, of Stilltide's own."""
+        return own_id(self._config, name)
 
     def writer(self, client_id: str, *, linger_ms: float = 0) -> KafkaWriter:
         """A writer: idempotent, acknowledged by all in-sync replicas."""

@@ -17,7 +17,7 @@ from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.topic_check import check_specs, check_topic
-from stilltide.schemas.topics import Broker, BrokerFigures, PartitionReplicas, TopicSpec
+from stilltide.schemas.topics import PREFIX, Broker, BrokerFigures, PartitionReplicas, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
@@ -32,6 +32,10 @@ class MemoryConnector:
     def __init__(self, broker: MemoryBroker, *, writer_records_max: int = 100_000) -> None:
         self._broker = broker
         self._writer_records_max = writer_records_max
+
+    def own_id(self, name: str) -> str:
+        """The name of a group, or a transactional id, of Stilltide's own."""
+        return PREFIX + name
 
     def writer(self, client_id: str, *, linger_ms: float = 0) -> MemoryWriter:
         """A writer; it never lingers."""

@@ -17,6 +17,11 @@ class Member(Protocol):
     """The interface of a group's member."""
 
     @property
+    def member_id(self) -> str:
+        """The member's id, which no other member of any group has."""
+        ...
+
+    @property
     def topics(self) -> Sequence[str]:
         """The member's subscribed topics."""
         ...
@@ -47,6 +52,11 @@ class Group:
     def is_active(self) -> bool:
         """Whether the group has members."""
         return bool(self._members)
+
+    @property
+    def member_ids(self) -> set[str]:
+        """Ids of the members."""
+        return {member.member_id for member in self._members}
 
     def join(self, member: Member) -> None:
         """Adds a member; the caller rebalances."""

@@ -34,6 +34,11 @@ class MemoryGroupAdmin:
         self._broker.check_up()
         return {group for group in groups if self._broker.group(group).is_active}
 
+    async def members(self, group: str) -> set[str]:
+        """Ids of the group's members; see `GroupAdmin.members`."""
+        self._broker.check_up()
+        return self._broker.group(group).member_ids
+
     async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
         """Commits for a group without members; see `GroupAdmin.move`."""
         self._broker.check_up()

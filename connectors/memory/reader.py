@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import cast
+from uuid import uuid4
 
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import FatalError, FencedError
@@ -138,6 +139,7 @@ class MemoryGroupReader:
         self._group = broker.group(group)
         self._from_start = from_start
         self._reader = MemoryReader(broker, client_id)
+        self._member_id = f"{client_id}-{uuid4()}"
         self._held: frozenset[TopicPartition] = frozenset()
         self._found: dict[TopicPartition, Committed] = {}
         self._assigned: Callable[[Mapping[TopicPartition, Offset]], None]
@@ -186,6 +188,11 @@ class MemoryGroupReader:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from their positions."""
         self._reader.resume(partitions)
+
+    @property
+    def member_id(self) -> str:
+        """The id of this member; see `GroupReader.member_id`."""
+        return self._member_id
 
     def committed(self, data: TopicPartition) -> Committed | None:
         """The group's commit as of the assignment; see `GroupReader.committed`."""

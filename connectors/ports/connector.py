@@ -14,6 +14,13 @@ METADATA_MAX_AGE_S = 300.0
 class Connector(Protocol):
     """Makes writers, readers and admins of one cluster."""
 
+    def own_id(self, name: str) -> str:
+        """The name of a group, or a transactional id, of Stilltide's own processes (C15).
+
+        Begins with `stilltide.`, so that one prefixed right covers all of them.
+        """
+        ...
+
     def writer(self, client_id: str, *, linger_ms: float = 0) -> LogWriter:
         """A writer: idempotent, acknowledged by all in-sync replicas."""
         ...

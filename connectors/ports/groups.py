@@ -32,6 +32,10 @@ class GroupAdmin(Protocol):
         """The groups among these that have members; raises as `committed`."""
         ...
 
+    async def members(self, group: str) -> set[str]:
+        """Kafka's ids of the group's members; raises as `committed`."""
+        ...
+
     async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
         """Commits for a group without members; creates the group if it does not exist.
 

@@ -115,6 +115,14 @@ class GroupReader(Protocol):
         """As `LogReader.close`; leaves the group."""
         ...
 
+    @property
+    def member_id(self) -> str:
+        """Kafka's id of this member of the group, as of the last assignment; "" before the first.
+
+        The group's coordinator knows the id while the member is in the group.
+        """
+        ...
+
     def committed(self, data: TopicPartition) -> Committed | None:
         """The group's commit for a partition as of the assignment, without later commits.
 

@@ -58,7 +58,7 @@ class _ClusterApp(faust.App):
 def writer_app(settings: Settings, data_dir: Path) -> faust.App:
     """The App of the buffered writers."""
     return _KafkalessApp(
-        f"stilltide-{settings.cluster}-writers",
+        f"{settings.own_prefix}writers-{settings.cluster}",
         autodiscover=False,
         datadir=data_dir / "writers",
         store="memory://",
@@ -73,7 +73,7 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
     servers = [f"kafka://{server.strip()}" for server in settings.bootstrap_servers.split(",")]
     session_s = settings.session_timeout_s
     return _ClusterApp(
-        f"stilltide-{settings.cluster}",
+        worker_group(settings),
         broker=servers,
         broker_credentials=_credentials(settings),
         autodiscover=False,
@@ -121,6 +121,11 @@ class FaustTokens(AbstractTokenProvider):
     def extensions(self) -> dict[str, str]:
         """The extensions of the settings."""
         return dict(self._source.client.extensions)
+
+
+def worker_group(settings: Settings) -> str:
+    """The group whose members are the workers of the cluster."""
+    return f"{settings.own_prefix}workers-{settings.cluster}"
 
 
 def _credentials(settings: Settings) -> CredentialsT | None:

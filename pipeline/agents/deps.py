@@ -106,6 +106,7 @@ def owner_deps(worker: WorkerDeps) -> OwnerDeps:
         submit=worker.buffered_writer.submit,
         foreign=PassedOver("log_entry_passed_over", worker.metrics.foreign_entries),
         clock=SystemClock(),
+        reply_partitions=worker.settings.partitions,
     )
 
 

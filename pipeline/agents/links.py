@@ -77,5 +77,6 @@ def _connector(settings: Settings, cluster: str) -> KafkaConnector:
         address.bootstrap_servers,
         extra=address.options,
         request_timeout_s=settings.request_timeout_s,
+        own_prefix=settings.own_prefix,
     )
     return KafkaConnector(config)

@@ -21,6 +21,7 @@ from stilltide.pipeline.agents.deps import (
 )
 from stilltide.pipeline.agents.partition_owner import PartitionOwnerAgent, PartitionOwners
 from stilltide.pipeline.agents.probes import ProbeResult
+from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
 from stilltide.pipeline.drivers.groups.owner import ReplicationDriver
 from stilltide.pipeline.drivers.native.owner import IndexOwner
@@ -48,6 +49,8 @@ class Owners:
         self._failed = failed
         self._owner_deps = owner_deps(deps)
         self._snapshot_deps = snapshot_deps(deps)
+        self._known_topics = KnownTopics(deps.admin)
+        self._groups = deps.connector.group_admin()
         undecodable = PassedOver("requests_passed_over", deps.metrics.undecodable_requests)
         self.coordinators = PartitionOwnerAgent(
             app, placement.COORDINATORS, self._coordinator, self._ended, undecodable=undecodable
@@ -125,9 +128,14 @@ class Owners:
             said.append(f"{name}: {sorted(agent.drivers)}")
         return ProbeResult(passed=True, text=f"serving {', '.join(said)}")
 
+    async def look_up_topics(self) -> None:
+        """Looks up the topics of registrations until cancelled."""
+        await self._known_topics.run()
+
     async def stop(self) -> None:
         """Stops every owner; requests in flight are not answered."""
         await asyncio.gather(*(it.stop() for it in self._owners))
+        await self._groups.close()
 
     def settings_changed(self) -> None:
         """Passes changed dynamic settings on to the owners."""
@@ -154,14 +162,20 @@ class Owners:
             limits=txn_log_limits(deps.settings, deps.dynamic),
             partition_count=deps.settings.partitions,
             metrics=deps.metrics.coordinator(coordinator),
-            txn_timeout_ms_max=deps.settings.txn_timeout_ms_max,
+            client_limits=deps.settings.client_limits,
+            known_topics=self._known_topics,
+            state_bytes=self._state_bytes,
         )
+
+    def _state_bytes(self) -> int:
+        return sum(it.state_bytes for it in self.coordinators.drivers.values())
 
     def _pending_ack(self, partition: int) -> PendingAckDriver:
         deps = self._deps
         return PendingAckDriver(
             partition,
             self._owner_deps,
+            groups=self._groups,
             limits=pending_ack_limits(deps.settings, deps.dynamic),
             metrics=deps.metrics.pending_ack(partition),
         )

@@ -204,9 +204,8 @@ class PartitionOwnerAgent(PartitionOwners[R]):
         *,
         undecodable: PassedOver,
     ) -> None:
-        source = app.topic(
-            placement.topic, key_type=bytes, value_type=bytes, value_serializer="raw"
-        )
+        names = [it for it in (placement.topic, placement.operator_topic) if it is not None]
+        source = app.topic(*names, key_type=bytes, value_type=bytes, value_serializer="raw")
         app.agent(source, name=placement.name, concurrency=1)(self._receive)
         super().__init__(app, placement, make_driver, ended)
         self._undecodable = undecodable
@@ -218,8 +217,9 @@ class PartitionOwnerAgent(PartitionOwners[R]):
             driver = self._drivers.get(message.partition)
             if driver is not None:  # else revoked: clients ask the new owner again
                 place = TopicPartition(message.topic, message.partition), message.offset
+                operator = message.topic == self.placement.operator_topic
+                take = partial(driver.requests_received, operator=operator)
                 end = self._tries[message.partition].end
-                take = driver.requests_received
                 if end is not None:
                     now_s = asyncio.get_running_loop().time()
                     take = partial(driver.refuse, reason=end.text(now_s))

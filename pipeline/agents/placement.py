@@ -3,8 +3,10 @@
 *Source*: docs/protocols B. Faust's assignment decides which worker runs an owner; the fence (B1)
 keeps two owners from writing.
 
-Faust assigns the partitions of the topics that agents read: the three topics of requests. Owners
-that no client asks have no such topic, and follow the topic of snapshot writers. Data partitions
+Faust assigns the partitions of the topics that agents read, which are the topics of requests. Its
+assignor keeps equal numbers together among topics with equally many partitions: so coordinators and
+stores have a topic of operators' requests each, with as many partitions as the topic of clients'
+requests (C15). Owners that no client asks follow the topic of snapshot writers. Data partitions
 are hashed to the partitions of all these topics in the same way, so a worker that writes the
 snapshots of a data partition also indexes the partition and controls its groups.
 """
@@ -23,6 +25,8 @@ class Placement(NamedTuple):
         topic: the topic whose assignment counts: the worker that has partition n runs owner n.
         owns: system topics whose partition n belongs to owner n; they have as many partitions as
             `topic`.
+        operator_topic: the topic of operators' requests to these owners, which only operators and
+            workers may write (C15); it has as many partitions as `topic`. None: there is none.
         is_asked: whether `topic` holds requests to these owners; if not, they only follow its
             assignment.
     """
@@ -32,10 +36,16 @@ class Placement(NamedTuple):
     topic: str
     owns: tuple[str, ...]
     is_asked: bool
+    operator_topic: str | None = None
 
 
 COORDINATORS = Placement(
-    "coordinator", "coordinators", topics.TXN_REQUESTS, (topics.TXN_LOG,), is_asked=True
+    "coordinator",
+    "coordinators",
+    topics.TXN_REQUESTS,
+    (topics.TXN_LOG,),
+    is_asked=True,
+    operator_topic=topics.OPERATOR_REQUESTS,
 )
 
 PENDING_ACK_STORES = Placement(
@@ -44,6 +54,7 @@ PENDING_ACK_STORES = Placement(
     topics.ACK_REQUESTS,
     (topics.PENDING_ACK_LOG,),
     is_asked=True,
+    operator_topic=topics.OPERATOR_ACK_REQUESTS,
 )
 
 SNAPSHOT_WRITERS = Placement(

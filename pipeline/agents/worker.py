@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import faust
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
@@ -35,8 +36,8 @@ from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_SERVICE,
-    PENDING_ACK_SERVICE,
+    COORDINATOR_OPERATOR_SERVICE,
+    PENDING_ACK_OPERATOR_SERVICE,
     Requests,
     Service,
 )
@@ -44,6 +45,7 @@ from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, Cluste
 from stilltide.pipeline.drivers.shared.dynamic_settings import OUTAGE_RETRY_S, DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
@@ -98,8 +100,8 @@ class Worker:
             DecodeError: a dynamic setting cannot be decoded; names topic, partition and offset.
             StilltideError: every owner that is assigned to this worker has ended by an error (B8).
             CoordinatorCountError: the cluster has more coordinators than the settings say (C14).
-            ConfigError: the port of the web site is taken, or system topics would have fewer
-                replicas than must be in sync.
+            ConfigError: workers of an older version run, the port of the web site is taken, or
+                system topics would have fewer replicas than must be in sync.
         """
         tune()
         disable_created_metrics()  # their time stamps would double the samples
@@ -123,14 +125,16 @@ class Worker:
             stack.push_async_callback(probes.close)
             self._web = await probes.start(settings.web_host, settings.web_port)
             log.info("web_listening", address=self._web)
-            if await self._unless_stopped(self._first_contact(admin, dynamic)):
+            if await self._unless_stopped(self._first_contact(connector, admin, dynamic)):
                 prefix = "stilltide-worker-"
                 data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
                 await self._serve(connector, batches, admin, dynamic, Path(data_dir))
         if self._failure is not None:
             raise self._failure
 
-    async def _first_contact(self, admin: LogAdmin, dynamic: DynamicSettings) -> None:
+    async def _first_contact(
+        self, connector: KafkaConnector, admin: LogAdmin, dynamic: DynamicSettings
+    ) -> None:
         """Makes the system topics or adds coordinators (C14), and reads the dynamic settings.
 
         A cluster that has answered here is waited for without a limit later, since its address is
@@ -141,6 +145,7 @@ class Worker:
         outages = OutageGuard(
             admin, timeout_s=settings.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
         )
+        await outages.call(lambda: self._refuse_older_workers(connector))
         await outages.call(lambda: grow_coordinators(admin, settings.coordinators))
         await outages.call(lambda: ensure_replicated(admin, specs, settings.replicas))
         await dynamic.open()
@@ -191,6 +196,24 @@ class Worker:
             return ProbeResult(passed=False, text=text)
         return ProbeResult(passed=True, text=f"copies from {', '.join(said) or 'none here'}")
 
+    async def _refuse_older_workers(self, connector: KafkaConnector) -> None:
+        """Refuses to run beside workers from before C15, whose snapshot writers it cannot fence."""
+        older = f"stilltide-{self._settings.cluster}"
+        groups = connector.group_admin()
+        try:
+            active = await groups.active([older])
+        except FatalError as error:  # no right on that group, which such workers had
+            log.info("older_workers_not_looked_for", group=older, why=error.primary)
+            return
+        finally:
+            await groups.close()
+        if active:
+            raise ConfigError(
+                f"workers of an older version run: group {older} has members",
+                detail="their snapshot writers have other transactional ids and are not fenced",
+                hint="stop all workers and links of the older version, then start this one",
+            )
+
     def fail(self, error: BaseException) -> None:
         """Stops the worker, and has `run` raise `error`."""
         if self._failure is None:
@@ -212,8 +235,8 @@ class Worker:
         buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
         marker_writer = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
-        acks = self._asking(PENDING_ACK_SERVICE, connector, writer)
-        barriers = self._asking(COORDINATOR_SERVICE, connector, writer)
+        acks = self._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)
+        barriers = self._asking(COORDINATOR_OPERATOR_SERVICE, connector, writer)
         await self._unless_stopped(self._open(acks, settings.partitions, admin))
         await self._unless_stopped(self._open(barriers, settings.coordinators, admin))
         deps = WorkerDeps(
@@ -238,6 +261,7 @@ class Worker:
         tasks = [
             self._task(dynamic.run(), "dynamic-settings"),
             self._task(ends.run(), "end-offsets"),
+            self._task(owners.look_up_topics(), "topics"),
             self._task(acks.failed(), "settling"),
             self._task(barriers.failed(), "barriers"),
             self._task(buffered_writer.run(), "buffered-writer"),

@@ -23,11 +23,12 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.client_ids import shown_client
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     Answer,
     Describe,
     Description,
-    End,
     Listed,
     ListTransactions,
 )
@@ -168,8 +169,7 @@ def abort(txn_id: TxnId, *, yes: bool, output: str, **cluster: Any) -> None:
             )
         if not yes:
             return before
-        end = End(txn_id.sequence, committed=False, written=(), wait_visible=False)
-        await coordinators.ask(txn_id.coordinator, end)
+        await coordinators.ask(txn_id.coordinator, Abort(txn_id.sequence))
         return await _describe(coordinators, txn_id)
 
     description = ask(target(**cluster), work)
@@ -229,6 +229,7 @@ def transaction_rows(
             "timeout_s": one.timeout_ms / 1000,
             "partitions": len(one.partitions),
             "subscriptions": len(one.subscriptions),
+            "client": shown_client(one.client_name, one.client_key),
         }
         for coordinator, answer in listed.items()
         for one in answer.transactions
@@ -248,6 +249,7 @@ def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
         "timeout_s": one.timeout_ms / 1000 if known else None,
         "partitions": [f"{it.data} from {it.start_offset}" for it in one.partitions],
         "subscriptions": [str(it) for it in one.subscriptions],
+        "client": shown_client(one.client_name, one.client_key) if known else None,
     }
 
 

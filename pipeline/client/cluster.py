@@ -48,6 +48,7 @@ class ClientCluster:
         gathering: ends the writer's linger in time.
         topics: the topics that the client writes to.
         pool: transactions opened ahead.
+        cluster_id: Kafka's id of the cluster.
     """
 
     def __init__(
@@ -56,8 +57,11 @@ class ClientCluster:
         writers: Writers,
         requests: CoordinatorRequests,
         open_transactions_max: int,
+        *,
         make_topics: Callable[[Callable[[TopicChange], None]], ClientTopics],
+        cluster_id: str,
     ) -> None:
+        self.cluster_id = cluster_id
         self._writers = writers
         self.writer = writers.records
         self.gathering = Gathering(self.writer.hurry)
@@ -68,6 +72,16 @@ class ClientCluster:
         self.topics = make_topics(self._topic_changed)
         self.pool = PoolDriver(requests, self.topics.registration)
         self._looking = asyncio.create_task(self.topics.run(), name="topics")
+
+    @property
+    def client_id(self) -> bytes:
+        """The secret by which this client's transactions are its own (C11, C15)."""
+        return self._requests.client_id
+
+    @property
+    def client_name(self) -> str:
+        """The client's name in operators' lists."""
+        return self._requests.name
 
     @property
     def coordinator(self) -> int:
@@ -149,6 +163,7 @@ async def connect(
     try:
         found = await admin.describe_topics(needed)
         require_topics(needed, found)
+        cluster_id = await admin.cluster_id()
     except BaseException:
         await admin.close()
         raise
@@ -176,4 +191,11 @@ async def connect(
         await admin.close()
         raise
     make_topics = partial(ClientTopics, admin, metadata_max_age_s, found[topics.TXN_REQUESTS])
-    return ClientCluster(admin, writers, requests, open_transactions_max, make_topics)
+    return ClientCluster(
+        admin,
+        writers,
+        requests,
+        open_transactions_max,
+        make_topics=make_topics,
+        cluster_id=cluster_id,
+    )

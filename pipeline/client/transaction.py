@@ -40,7 +40,7 @@ class Transaction:
         self._cluster = cluster
         self._timeout_ms = timeout_ms
         self._records = TransactionRecords(cluster)
-        self._acks = TransactionAcks()
+        self._acks = TransactionAcks(cluster.cluster_id, cluster.client_id)
         self._topics = TransactionTopics(cluster.topics, turn)
         self._registration = TransactionRegistration(cluster, timeout_ms, self._records, self._acks)
         # Kept here to save look-ups: `send` needs them for every record.
@@ -127,7 +127,8 @@ class Transaction:
         Raises:
             TransactionStateError: the transaction has ended.
             AcknowledgementError: the message was not delivered to the subscription, or is
-                acknowledged already, possibly in another transaction. Nothing was changed.
+                acknowledged already, possibly in another transaction, or the subscription reads
+                another cluster. Nothing was changed.
         """
         await self._acknowledge(subscription, message, cumulative=False)
 

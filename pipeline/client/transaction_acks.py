@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
-from stilltide.pipeline.errors import client_failed
+from stilltide.pipeline.errors import OtherClusterError, client_failed
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, SubscriptionId, TxnId
 
@@ -30,9 +30,16 @@ class _Part:
 
 
 class TransactionAcks:
-    """The acknowledgements of one transaction; used on one event loop only."""
+    """The acknowledgements of one transaction; used on one event loop only.
 
-    def __init__(self) -> None:
+    Args:
+        cluster_id: Kafka's id of the cluster of the transaction.
+        client_id: the secret of the client that opens the transaction (C11).
+    """
+
+    def __init__(self, cluster_id: str, client_id: bytes) -> None:
+        self._cluster_id = cluster_id
+        self._client_id = client_id
         self._parts: dict[AssignedPartition, _Part] = {}
         self._unregistered: dict[AssignedPartition, None] = {}
         self._unsent: dict[AssignedPartition, None] = {}
@@ -73,7 +80,10 @@ class TransactionAcks:
         Raises:
             AcknowledgementError: the message cannot be acknowledged, or an earlier acknowledgement
                 failed and so fails the transaction.
+            OtherClusterError: the subscription reads another cluster than the transaction writes.
         """
+        if driver.cluster_id != self._cluster_id:
+            raise other_cluster(message.topic, message.partition, message.offset)
         if self._failure is not None:
             raise self._failure
         partition = driver.claim(self, message, cumulative=cumulative)
@@ -153,8 +163,20 @@ class TransactionAcks:
         offsets, part.offsets = part.offsets, []
         cumulative_offset, part.cumulative_offset = part.cumulative_offset, None
         try:
-            await part.driver.send(part.partition, txn, offsets, cumulative_offset)
+            await part.driver.send(part.partition, txn, self._client_id, offsets, cumulative_offset)
         except Exception as error:  # noqa: BLE001 - raised from the commit
             if self._failure is None:
                 known = isinstance(error, StilltideError)
                 self._failure = error if known else client_failed(error)
+
+
+def other_cluster(topic: str, partition: int, offset: int) -> OtherClusterError:
+    """The error of a message that the transaction's cluster does not hold (C11)."""
+    return OtherClusterError(
+        "the message is from another cluster than the transaction",
+        detail="a transaction acknowledges in the pending-ack stores of its own cluster",
+        hint="subscribe at the cluster to which the TransactionClient is connected",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+    )

@@ -107,7 +107,8 @@ class TransactionRegistration:
             txn = self.id
             if txn is None:
                 coordinator = self._cluster.coordinator
-                body = Open(self._timeout_ms, 1, partitions, subscriptions)
+                name = self._cluster.client_name
+                body = Open(self._timeout_ms, 1, partitions, subscriptions, name)
                 opened = await self._ask(coordinator, body, Opened)
                 txn = TxnId(coordinator, opened.first_sequence)
                 self._begin(txn)

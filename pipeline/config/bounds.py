@@ -56,6 +56,21 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "txn_timeout_ms_max": Bound(
             1000, 24 * 60 * MINUTE_MS, "an open transaction holds back every reader behind it"
         ),
+        "client_transactions_max": Bound(
+            1, 1_000_000, "a client that holds more would take the worker's memory from others"
+        ),
+        "transaction_partitions_max": Bound(
+            1, 10_000, "each partition gets a marker, and a longer request is not read"
+        ),
+        "client_partitions_max": Bound(
+            1, 10_000_000, "a client that holds more would take the worker's memory from others"
+        ),
+        "client_requests_max": Bound(
+            1, 60_000, "a coordinator remembers 65 536 answers of a client at most"
+        ),
+        "coordinator_state_mib_max": Bound(
+            16, 65_536, "an empty coordinator takes nothing; a worker's memory is bounded by this"
+        ),
         "session_timeout_s": Bound(
             1, 1800, "brokers refuse group members with session time-outs out of their own bounds"
         ),

@@ -14,7 +14,7 @@ from stilltide.pipeline.config.bounds import PORT_MAX, Bound
 from stilltide.pipeline.config.sources import CONFIG_VARIABLE, ENV_PREFIX
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.topics import is_topic_name
+from stilltide.schemas.topics import PREFIX, is_topic_name
 
 OAUTH = "OAUTHBEARER"
 TOKEN_LENGTH_MIN = 16
@@ -206,3 +206,14 @@ def _is_server(server: str) -> bool:
     host, _, port = server.rpartition(":")
     is_port = port.isdecimal() and 1 <= int(port) <= PORT_MAX
     return bool(host) and is_port and not _NO_HOST.search(host)
+
+
+def check_prefix(prefix: str) -> None:
+    """Passes a beginning of names that Kafka allows and that begins with `stilltide.` (C15)."""
+    if not prefix.startswith(PREFIX) or not is_topic_name(prefix):
+        raise SettingError(
+            "own_prefix",
+            f"own_prefix is {prefix!r}; it begins with {PREFIX}",
+            detail="one prefixed right covers the groups and transactional ids of Stilltide",
+            hint=f"lengthen the default, for example {PREFIX}team-a.",
+        )

@@ -29,6 +29,7 @@ from stilltide.pipeline.config.checks import (
     SettingError,
     check_bound,
     check_cluster,
+    check_prefix,
     check_replicas,
     check_security,
     check_server,
@@ -44,9 +45,11 @@ from stilltide.pipeline.config.sources import (
     Layer,
     read_layers,
 )
+from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.topics import PREFIX
 
 log = get_logger(__name__)
 
@@ -92,6 +95,15 @@ class Settings(BaseSettings):
         index_topics: topics whose aborted native transactions workers index (F3), separated by
             commas; workers wait for topics that do not exist yet.
         txn_timeout_ms_max: longest time-out that a transaction may ask for (C2).
+        client_transactions_max: most open transactions of one client at a coordinator (C16).
+        transaction_partitions_max: most partitions, and most subscriptions, of a transaction.
+        client_partitions_max: most registered partitions and subscriptions in the open transactions
+            of one client at a coordinator.
+        client_requests_max: most requests of one client that a coordinator has not logged yet.
+        coordinator_state_mib_max: most memory of the state of all coordinators of a worker, by
+            estimate; beyond, no transaction is opened and no partition registered.
+        own_prefix: beginning of the names of the workers' group and of all transactional ids (C15);
+            begins with `stilltide.`, and is the same for all workers and links of a cluster.
         session_timeout_s: time after which a silent worker loses its partitions.
         broker_away_s_max: time after which a worker, link or indexer that cannot reach a cluster at
             its start ends; a process that has served waits without a limit (B9).
@@ -144,6 +156,12 @@ class Settings(BaseSettings):
     snapshot_part_bytes_max: int = 256 * KIB
     index_topics: str = ""
     txn_timeout_ms_max: int = 15 * MINUTE_MS
+    client_transactions_max: int = 10_000
+    transaction_partitions_max: int = 1000
+    client_partitions_max: int = 20_000
+    client_requests_max: int = 10_000
+    coordinator_state_mib_max: int = 256
+    own_prefix: str = PREFIX
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0
     request_timeout_s: float = 10.0
@@ -260,12 +278,25 @@ class Settings(BaseSettings):
         return WantedReplicas(self.replication_factor, self.min_insync_replicas)
 
     @property
+    def client_limits(self) -> ClientLimits:
+        """What one client may hold at a coordinator."""
+        return ClientLimits(
+            txn_timeout_ms_max=self.txn_timeout_ms_max,
+            client_transactions_max=self.client_transactions_max,
+            transaction_partitions_max=self.transaction_partitions_max,
+            client_partitions_max=self.client_partitions_max,
+            client_requests_max=self.client_requests_max,
+            state_bytes_max=self.coordinator_state_mib_max * MIB,
+        )
+
+    @property
     def kafka(self) -> KafkaConfig:
         """The config of the own cluster for the Kafka connector."""
         return KafkaConfig(
             bootstrap_servers=self.bootstrap_servers,
             extra=self.kafka_options,
             request_timeout_s=self.request_timeout_s,
+            own_prefix=self.own_prefix,
         )
 
     @model_validator(mode="after")
@@ -284,6 +315,7 @@ class Settings(BaseSettings):
         check_security(self._security)
         token = self.metrics_token
         check_web(self.allowed_hosts, token.get_secret_value() if token else None)
+        check_prefix(self.own_prefix)
         for topic in self.indexed_topics:
             check_topic(topic)
         return self

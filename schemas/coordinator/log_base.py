@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.requests import (
     answer_of,
     registered_of,
@@ -66,6 +67,8 @@ def _transaction_pb(txn: BaseTransaction) -> pb.BaseTransaction:
         partitions=map(registered_pb, txn.partitions),
         subscriptions=map(subscription_pb, txn.subscriptions),
         written=map(written_pb, txn.written),
+        client_key=txn.client_key,
+        client_name=txn.client_name,
     )
 
 
@@ -83,12 +86,14 @@ def _transaction(one: pb.BaseTransaction) -> BaseTransaction:
         tuple(map(registered_of, one.partitions)),
         tuple(map(subscription_of, one.subscriptions)),
         tuple(map(written_of, one.written)),
+        one.client_key,
+        one.client_name,
     )
 
 
 def _client_pb(client: BaseClient) -> pb.BaseClient:
     return pb.BaseClient(
-        client_id=client.client_id,
+        client_key=client.client_key,
         last_seen_ms=client.last_seen_ms,
         acked_through=client.acked_through,
         unknown_through=client.unknown_through,
@@ -98,7 +103,7 @@ def _client_pb(client: BaseClient) -> pb.BaseClient:
 
 def _client(one: pb.BaseClient) -> BaseClient:
     return BaseClient(
-        one.client_id,
+        one.client_key or client_key(one.client_id),  # an id: of a version before C15
         one.last_seen_ms,
         one.acked_through,
         one.unknown_through,

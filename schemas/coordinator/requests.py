@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from stilltide.schemas.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.coordinator.barriers import Probe
 from stilltide.schemas.coordinator.stats import stats_message, stats_of
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -23,6 +25,7 @@ from stilltide.schemas.coordinator.transactions import (
     ListTransactions,
     Open,
     Opened,
+    RefusalCode,
     Refused,
     Registered,
     Release,
@@ -30,6 +33,7 @@ from stilltide.schemas.coordinator.transactions import (
     RequestBody,
     Response,
     Unknown,
+    Unreadable,
     WriteBarrier,
     Written,
 )
@@ -38,7 +42,7 @@ from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: Request) -> bytes:  # noqa: C901 - a case for each kind
     """Bytes of one request, to be framed with others."""
     message = pb.Request(
         client_id=request.client_id,
@@ -59,6 +63,8 @@ def encode_request(request: Request) -> bytes:
             message.end.CopyFrom(_end_pb(request.body))
         case Release(sequences):
             message.release.sequences.extend(sequences)
+        case Abort(sequence):
+            message.abort.sequence = sequence
         case Describe(sequence):
             message.describe.sequence = sequence
         case ListTransactions():
@@ -68,6 +74,8 @@ def encode_request(request: Request) -> bytes:
         case WriteBarrier(marker_partition, probe):
             message.write_barrier.marker_partition = marker_partition
             message.write_barrier.nonce, message.write_barrier.counter = probe
+        case Unreadable():
+            raise AssertionError("an unreadable request is never sent")
     return message.SerializeToString()
 
 
@@ -92,6 +100,37 @@ def request_of(message: pb.Request) -> Request:
     )
 
 
+def arrived_request_of(message: pb.Request) -> Request:
+    """The request of a client; a body that cannot be read is `Unreadable` (C10).
+
+    Raises:
+        DecodeError: the message has no client id or number, so that nobody can be answered.
+    """
+    if not message.client_id or not message.number:
+        raise DecodeError("a request without client id or number")
+    body: RequestBody | Unreadable
+    if not is_client_id(message.client_id):
+        body = Unreadable(OLDER_CLIENT)
+    elif message.WhichOneof("body") is None:
+        reason = "this coordinator does not know the request: upgrade the workers"
+        body = Unreadable(Refused(reason, RefusalCode.UNSUPPORTED))
+    else:
+        try:
+            body = _body_of(message)
+        except DecodeError as error:
+            body = Unreadable(Refused(error.primary, RefusalCode.MALFORMED))
+    return Request(
+        message.client_id, message.number, message.acked_through, message.reply_partition, body
+    )
+
+
+OLDER_CLIENT = Refused(
+    "the client is of an older version than the workers: upgrade the client",
+    RefusalCode.UNSUPPORTED,
+)
+"""The answer to clients whose ids others can read in answers (C15)."""
+
+
 def _body_of(message: pb.Request) -> RequestBody:
     reader = _BODIES.get(message.WhichOneof("body") or "")
     if reader is None:
@@ -105,6 +144,7 @@ def _open_pb(body: Open) -> pb.Open:
         count=body.transaction_count,
         partitions=map(registered_pb, body.partitions),
         subscriptions=map(subscription_pb, body.subscriptions),
+        client_name=body.client_name[:CLIENT_NAME_CHARS_MAX],
     )
 
 
@@ -114,6 +154,7 @@ def _open(body: pb.Open) -> Open:
         body.count or 1,
         tuple(map(registered_of, body.partitions)),
         tuple(map(subscription_of, body.subscriptions)),
+        body.client_name,
     )
 
 
@@ -188,6 +229,7 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "list": lambda _: ListTransactions(),
     "add_subscriptions": lambda message: _add_subscriptions(message.add_subscriptions),
     "release": lambda message: Release(tuple(message.release.sequences)),
+    "abort": lambda message: Abort(message.abort.sequence),
     "describe_coordinator": lambda _: DescribeCoordinator(),
     "write_barrier": lambda message: _write_barrier(message.write_barrier),
 }
@@ -229,8 +271,8 @@ def response_pb(response: Response) -> pb.Response:
             message.opened.count = count
         case Done():
             message.done.SetInParent()
-        case Refused(reason):
-            message.refused.reason = reason
+        case Refused():
+            message.refused.CopyFrom(_refused_pb(response.answer))
         case Unknown():
             message.unknown.SetInParent()
         case Description():
@@ -244,14 +286,19 @@ def response_pb(response: Response) -> pb.Response:
 
 
 def decode_response(data: bytes) -> Response:
-    """One answer; raises `DecodeError` for other bytes."""
+    """One answer; raises `DecodeError` for other bytes.
+
+    An answer of a kind that this program does not know is `Unknown`: whether the request took
+    effect cannot be told from it (C10).
+    """
     try:
         message = pb.Response.FromString(data)
     except ProtobufDecodeError as error:
         raise DecodeError("not an answer of a coordinator", detail=str(error)) from error
     if not message.number:
         raise DecodeError("an answer without a request's number")
-    return Response(message.number, message.coordinator, answer_of(message))
+    known = message.WhichOneof("body") is not None
+    return Response(message.number, message.coordinator, answer_of(message) if known else Unknown())
 
 
 def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each kind
@@ -262,7 +309,7 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
         case "done":
             return Done()
         case "refused":
-            return Refused(message.refused.reason)
+            return Refused(message.refused.reason, _CODES.get(message.refused.code, _ILLEGAL))
         case "unknown":
             return Unknown()
         case "described":
@@ -276,6 +323,18 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
             raise DecodeError("an answer that this program does not know")
 
 
+_ILLEGAL = RefusalCode.ILLEGAL
+_CODE_NAMES = {
+    code: "REFUSAL_CODE_UNSPECIFIED" if code is _ILLEGAL else f"REFUSAL_CODE_{code.value}"
+    for code in RefusalCode
+}
+_CODES = {pb.RefusalCode.Value(name): code for code, name in _CODE_NAMES.items()}
+
+
+def _refused_pb(refused: Refused) -> pb.Refused:
+    return pb.Refused(reason=refused.reason, code=_CODE_NAMES[refused.code])
+
+
 def _description_pb(one: Description) -> pb.TransactionDescription:
     return pb.TransactionDescription(
         sequence=one.sequence,
@@ -284,6 +343,8 @@ def _description_pb(one: Description) -> pb.TransactionDescription:
         timeout_ms=one.timeout_ms,
         partitions=map(registered_pb, one.partitions),
         subscriptions=map(subscription_pb, one.subscriptions),
+        client_key=one.client_key,
+        client_name=one.client_name,
     )
 
 
@@ -291,5 +352,12 @@ def _description(one: pb.TransactionDescription) -> Description:
     partitions = tuple(map(registered_of, one.partitions))
     subscriptions = tuple(map(subscription_of, one.subscriptions))
     return Description(
-        one.sequence, one.state, one.opened_at_ms, one.timeout_ms, partitions, subscriptions
+        one.sequence,
+        one.state,
+        one.opened_at_ms,
+        one.timeout_ms,
+        partitions,
+        subscriptions,
+        one.client_key,
+        one.client_name,
     )

@@ -4,8 +4,10 @@
 computes with them.
 """
 
+from enum import Enum
 from typing import NamedTuple
 
+from stilltide.schemas.client_ids import NO_CLIENT
 from stilltide.schemas.coordinator.barriers import Probe
 from stilltide.schemas.log_frames import LogFigures, LogFrame
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
@@ -29,12 +31,16 @@ class Written(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Request: open transactions, all registered with the same items (C9)."""
+    """Request: open transactions, all registered with the same items (C9).
+
+    `client_name` is shown to operators (C15).
+    """
 
     timeout_ms: int
     transaction_count: int
     partitions: tuple[Registered, ...]
     subscriptions: tuple[SubscriptionId, ...] = ()
+    client_name: str = ""
 
 
 class AddPartitions(NamedTuple):
@@ -70,6 +76,12 @@ class Release(NamedTuple):
     sequences: tuple[int, ...]
 
 
+class Abort(NamedTuple):
+    """Request of an operator: abort the open transaction of any client (C11)."""
+
+    sequence: int
+
+
 class Describe(NamedTuple):
     """Question about one transaction."""
 
@@ -91,10 +103,46 @@ class WriteBarrier(NamedTuple):
     probe: Probe
 
 
-Change = Open | AddPartitions | AddSubscriptions | End | Release
+Change = Open | AddPartitions | AddSubscriptions | End | Release | Abort
 """Requests that change the state, and are written to the log."""
 
 RequestBody = Change | Describe | ListTransactions | DescribeCoordinator | WriteBarrier
+
+
+class RefusalCode(Enum):
+    """Why a request was refused, for programs.
+
+    Attributes:
+        ILLEGAL: the state does not allow the request; also what an older owner answers.
+        NOT_OWNER: the transaction belongs to another client (C11).
+        MALFORMED: a value of the request is out of its bounds (C10).
+        UNSUPPORTED: the owner does not know this kind of request, or this form of client (C10).
+        LIMIT: the client, or the owner, is at one of its bounds (C16).
+        OPERATORS_ONLY: only operators may ask for this (C15).
+    """
+
+    ILLEGAL = "ILLEGAL"
+    NOT_OWNER = "NOT_OWNER"
+    MALFORMED = "MALFORMED"
+    UNSUPPORTED = "UNSUPPORTED"
+    LIMIT = "LIMIT"
+    OPERATORS_ONLY = "OPERATORS_ONLY"
+
+
+class Refused(NamedTuple):
+    """Answer: the request is refused and changed nothing."""
+
+    reason: str
+    code: RefusalCode = RefusalCode.ILLEGAL
+
+
+class Unreadable(NamedTuple):
+    """The body of a request whose client and number are known, and which is refused (C10).
+
+    A body of this kind is never encoded and never logged.
+    """
+
+    refusal: Refused
 
 
 class Request(NamedTuple):
@@ -104,7 +152,7 @@ class Request(NamedTuple):
     number: int
     acked_through: int
     reply_partition: int
-    body: RequestBody
+    body: RequestBody | Unreadable
 
 
 class Opened(NamedTuple):
@@ -118,18 +166,15 @@ class Done(NamedTuple):
     """Answer: the request took effect."""
 
 
-class Refused(NamedTuple):
-    """Answer: the request is illegal and changed nothing."""
-
-    reason: str
-
-
 class Unknown(NamedTuple):
     """Answer: the coordinator no longer remembers whether the request took effect (C1b)."""
 
 
 class Description(NamedTuple):
-    """Answer: one transaction; `state` is OPEN, COMMITTING, ABORTING or ENDED."""
+    """Answer: one transaction; `state` is OPEN, COMMITTING, ABORTING or ENDED.
+
+    `client_key` and `client_name` are those of the client that opened it (C15).
+    """
 
     sequence: int
     state: str
@@ -137,6 +182,8 @@ class Description(NamedTuple):
     timeout_ms: int
     partitions: tuple[Registered, ...]
     subscriptions: tuple[SubscriptionId, ...] = ()
+    client_key: bytes = NO_CLIENT
+    client_name: str = ""
 
 
 class Listed(NamedTuple):
@@ -223,13 +270,16 @@ class Ended(NamedTuple):
 
 
 class ForgetClients(NamedTuple):
-    """Log record: forget clients that have sent nothing for an hour (C1b)."""
+    """Log record: forget clients that have sent nothing for an hour (C1b), by their keys (C15)."""
 
-    client_ids: tuple[bytes, ...]
+    client_keys: tuple[bytes, ...]
 
 
 class BaseTransaction(NamedTuple):
-    """A transaction that has not ended; `state` is OPEN, COMMITTING or ABORTING."""
+    """A transaction that has not ended; `state` is OPEN, COMMITTING or ABORTING.
+
+    `client_key` is empty in a base of a version without keys.
+    """
 
     sequence: int
     state: str
@@ -238,12 +288,14 @@ class BaseTransaction(NamedTuple):
     partitions: tuple[Registered, ...]
     subscriptions: tuple[SubscriptionId, ...]
     written: tuple[Written, ...]
+    client_key: bytes = NO_CLIENT
+    client_name: str = ""
 
 
 class BaseClient(NamedTuple):
     """A client in a base, with its answers by request number, above `acked_through` (C1b)."""
 
-    client_id: bytes
+    client_key: bytes
     last_seen_ms: int
     acked_through: int
     unknown_through: int

@@ -6,7 +6,8 @@ they arrived: the owner validates the request in log order (C0) and never encode
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.coordinator.requests import request_of
+from stilltide.schemas.client_ids import client_key
+from stilltide.schemas.coordinator.requests import arrived_request_of, request_of
 from stilltide.schemas.coordinator.transactions import (
     Ended,
     ForgetClients,
@@ -20,6 +21,10 @@ from stilltide.schemas.framing import request_field
 from stilltide.schemas.log_frame_codec import frame_of, put_frame
 from stilltide.schemas.log_frames import LogFrame
 from stilltide.schemas.v1 import txn_log_pb2 as pb
+from stilltide.schemas.wire_bounds import check_request, shape_of
+
+_SHAPE = shape_of([(5,), (6,), (7, 5), (10,), (11,)])
+"""Where a request holds elements: in its body, and in `AcknowledgedIn` of an `End`."""
 
 OwnBody = LogFrame | TimedOut | Ended | ForgetClients
 """Records that an owner appends without a client's request."""
@@ -33,17 +38,23 @@ def encode_own(body: OwnBody, at_ms: int) -> bytes:
             message.timed_out.sequence = sequence
         case Ended(sequence):
             message.ended.sequence = sequence
-        case ForgetClients(client_ids):
-            message.forget_clients.client_ids.extend(client_ids)
+        case ForgetClients(client_keys):
+            message.forget_clients.client_keys.extend(client_keys)
         case _:
             put_frame(message, body)
     return message.SerializeToString()
 
 
 def decode_request(data: bytes) -> Request:
-    """One request, decoded as in a log record; raises `DecodeError` for other bytes."""
+    """One request as it arrives, decoded as in a log record; see `arrived_request_of`.
+
+    Raises:
+        DecodeError: other bytes, too many bytes or elements (C16), or a request that names no
+            client or number.
+    """
+    check_request(data, _SHAPE)
     try:
-        return request_of(pb.TxnLogRecord.FromString(request_field(data)).request)
+        return arrived_request_of(pb.TxnLogRecord.FromString(request_field(data)).request)
     except ProtobufDecodeError as error:
         raise DecodeError("not a request to a coordinator", detail=str(error)) from error
 
@@ -66,7 +77,8 @@ def _body_of(message: pb.TxnLogRecord) -> LogBody:
         case "timed_out":
             return TimedOut(message.timed_out.sequence)
         case "forget_clients":
-            return ForgetClients(tuple(message.forget_clients.client_ids))
+            forget = message.forget_clients
+            return ForgetClients((*map(client_key, forget.client_ids), *forget.client_keys))
         case "fence" | "noop" | "base" as kind:
             return frame_of(message, kind)
         case _:

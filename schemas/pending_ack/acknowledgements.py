@@ -8,6 +8,7 @@ them. A *cursor* is a group's committed offset: every message below the cursor i
 from enum import Enum
 from typing import NamedTuple
 
+from stilltide.schemas.client_ids import NO_CLIENT
 from stilltide.schemas.coordinator.transactions import (
     Done,
 )
@@ -33,20 +34,27 @@ class Attach(NamedTuple):
 
     Answered with `Acks`; refused for a member that was replaced. `cursor` and `acknowledged` come
     from the group's commit; a new random `member` is drawn for each assignment.
+    `group_member` is Kafka's id of the member, whom the group's coordinator must know (C15).
     """
 
     member: bytes
     cursor: EndOffset
     acknowledged: Ranges
+    group_member: str = ""
+    client_name: str = ""
 
 
 class Acknowledge(NamedTuple):
-    """Request: acknowledge single messages, all up to an offset, or both, in a transaction."""
+    """Request: acknowledge single messages, all up to an offset, or both, in a transaction.
+
+    `txn_client_id` is the id of the client that opened the transaction (C11).
+    """
 
     txn: TxnId
     member: bytes
     offsets: tuple[Offset, ...]
     cumulative_offset: Offset | None = None
+    txn_client_id: bytes = b""
 
 
 class CursorMoved(NamedTuple):
@@ -58,11 +66,16 @@ class CursorMoved(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Request: settle a transaction that has ended; `low_watermark` is its coordinator's (C7)."""
+    """Request: settle a transaction that has ended; `low_watermark` is its coordinator's (C7).
+
+    `client_key` is the key of the client that opened the transaction: acknowledgements of others
+    are dropped (C11). Empty: not known, which settles all.
+    """
 
     txn: TxnId
     committed: bool
     low_watermark: int
+    client_key: bytes = NO_CLIENT
 
 
 class DescribeAcks(NamedTuple):
@@ -82,6 +95,35 @@ AckChange = Attach | Acknowledge | CursorMoved | Settle
 AckBody = AckChange | DescribeAcks | DescribeStore
 
 
+class AckRefusalCode(Enum):
+    """Why a request was refused; OTHER is what a later version alone knows."""
+
+    ALREADY_ACKNOWLEDGED = "ALREADY_ACKNOWLEDGED"
+    PENDING_IN_ANOTHER_TRANSACTION = "PENDING_IN_ANOTHER_TRANSACTION"
+    TRANSACTION_ENDED = "TRANSACTION_ENDED"
+    NOT_ATTACHED = "NOT_ATTACHED"
+    TOO_MANY = "TOO_MANY"
+    NOT_OWNER = "NOT_OWNER"
+    NOT_IN_GROUP = "NOT_IN_GROUP"
+    MALFORMED = "MALFORMED"
+    UNSUPPORTED = "UNSUPPORTED"
+    OPERATORS_ONLY = "OPERATORS_ONLY"
+    OTHER = "OTHER"
+
+
+class AckRefused(NamedTuple):
+    """Answer: the request is illegal and changed nothing."""
+
+    code: AckRefusalCode
+    reason: str
+
+
+class AckUnreadable(NamedTuple):
+    """The body of a request whose client and number are known, and which is refused (C10)."""
+
+    refusal: AckRefused
+
+
 class AckRequest(NamedTuple):
     """One request about one group partition, or about the whole store if that is None.
 
@@ -93,7 +135,7 @@ class AckRequest(NamedTuple):
     number: int
     reply_partition: int
     subscription: SubscriptionId | None
-    body: AckBody
+    body: AckBody | AckUnreadable
 
 
 class AckQuestion(NamedTuple):
@@ -110,29 +152,16 @@ def ack_request(
     return AckRequest(client_id, number, reply_partition, one.subscription, one.body)
 
 
-class AckRefusalCode(Enum):
-    """Why a request was refused."""
-
-    ALREADY_ACKNOWLEDGED = "ALREADY_ACKNOWLEDGED"
-    PENDING_IN_ANOTHER_TRANSACTION = "PENDING_IN_ANOTHER_TRANSACTION"
-    TRANSACTION_ENDED = "TRANSACTION_ENDED"
-    NOT_ATTACHED = "NOT_ATTACHED"
-    TOO_MANY = "TOO_MANY"
-
-
-class AckRefused(NamedTuple):
-    """Answer: the request is illegal and changed nothing."""
-
-    code: AckRefusalCode
-    reason: str
-
-
 class PendingAcks(NamedTuple):
-    """Pending acknowledgements of one transaction: `ranges`, and all up to an offset."""
+    """Pending acknowledgements of one transaction: `ranges`, and all up to an offset.
+
+    `client_key` is the key of the transaction's client, as the acknowledgement named it (C11).
+    """
 
     txn: TxnId
     ranges: Ranges
     cumulative_offset: Offset | None
+    client_key: bytes = NO_CLIENT
 
 
 class Acks(NamedTuple):
@@ -158,6 +187,8 @@ class SubscriptionStats(NamedTuple):
         pending_cumulative_offset: offset of the pending cumulative acknowledgement, inclusive.
         locked_offsets: number of offsets that no other transaction may acknowledge now.
         has_served: whether the owner has applied an acknowledgement in a transaction here.
+        client_key: key of the attached client (C15).
+        client_name: name of the attached client.
     """
 
     subscription: SubscriptionId
@@ -170,6 +201,8 @@ class SubscriptionStats(NamedTuple):
     pending_cumulative_offset: Offset | None
     locked_offsets: int
     has_served: bool
+    client_key: bytes = NO_CLIENT
+    client_name: str = ""
 
 
 class StoreStats(NamedTuple):
@@ -226,6 +259,8 @@ class BaseSubscription(NamedTuple):
     committed: EndOffset
     replaced: tuple[tuple[bytes, int], ...]
     last_seen_ms: int
+    client_key: bytes = NO_CLIENT
+    client_name: str = ""
 
 
 class BaseCoordinator(NamedTuple):

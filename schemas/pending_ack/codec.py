@@ -11,7 +11,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.coordinator.requests import subscription_pb
+from stilltide.schemas.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
+from stilltide.schemas.coordinator.requests import OLDER_CLIENT, subscription_pb
 from stilltide.schemas.coordinator.transactions import (
     Done,
 )
@@ -30,6 +31,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRequest,
     AckResponse,
     Acks,
+    AckUnreadable,
     Attach,
     CursorMoved,
     DescribeAcks,
@@ -44,11 +46,19 @@ from stilltide.schemas.pending_ack.stats import stats_message, stats_of
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.wire_bounds import check_request, shape_of
 
 _NEWER = "a newer Stilltide wrote it: upgrade this one"
 
+_SHAPE = shape_of([(5,), (7,)])
+"""Where a request holds elements: in `Attach` and `CursorMoved`; offsets are packed."""
+
 _CODE = "ACK_REFUSAL_CODE_"
-_CODES = {pb.AckRefusalCode.Value(_CODE + code.value): code for code in AckRefusalCode}
+_CODES = {
+    pb.AckRefusalCode.Value(_CODE + code.value): code
+    for code in AckRefusalCode
+    if code is not AckRefusalCode.OTHER
+}
 
 
 def encode_request(request: AckRequest) -> bytes:
@@ -61,37 +71,67 @@ def encode_request(request: AckRequest) -> bytes:
         subscription=None if about is None else subscription_pb(about),
     )
     match request.body:
-        case Attach(member, cursor, acknowledged):
+        case Attach(member, cursor, acknowledged, group_member, client_name):
             message.attach.member = member
             message.attach.cursor = cursor
             message.attach.acknowledged.extend(_ranges_pb(acknowledged))
-        case Acknowledge(txn, member, offsets, cumulative_offset):
+            message.attach.group_member = group_member
+            message.attach.client_name = client_name[:CLIENT_NAME_CHARS_MAX]
+        case Acknowledge(txn, member, offsets, cumulative_offset, txn_client_id):
             message.acknowledge.txn.CopyFrom(_txn_pb(txn))
             message.acknowledge.member = member
             message.acknowledge.offsets.extend(offsets)
             if cumulative_offset is not None:
                 message.acknowledge.cumulative_offset = cumulative_offset
+            message.acknowledge.txn_client_id = txn_client_id
         case CursorMoved(member, cursor, acknowledged):
             message.cursor_moved.member = member
             message.cursor_moved.cursor = cursor
             message.cursor_moved.acknowledged.extend(_ranges_pb(acknowledged))
-        case Settle(txn, committed, low_watermark):
+        case Settle(txn, committed, low_watermark, client_key):
             message.settle.txn.CopyFrom(_txn_pb(txn))
             message.settle.outcome = OUTCOME_COMMIT if committed else OUTCOME_ABORT
             message.settle.low_watermark = low_watermark
+            message.settle.client_key = client_key
         case DescribeAcks():
             message.describe.SetInParent()
         case DescribeStore(topic, group):
             message.describe_store.CopyFrom(pb.DescribeStore(topic=topic, group=group))
+        case AckUnreadable():
+            raise AssertionError("an unreadable request is never sent")
     return message.SerializeToString()
 
 
 def decode_request(data: bytes) -> AckRequest:
-    """One request, decoded as in a log record; raises `DecodeError` for other bytes."""
+    """One request as it arrives, decoded as in a log record; unknown kinds are `AckUnreadable`.
+
+    Raises:
+        DecodeError: other bytes, too many bytes or elements (C16), or a request that names no
+            client or number.
+    """
+    check_request(data, _SHAPE)
     try:
-        return _request_of(pb.PendingAckLogRecord.FromString(request_field(data)).request)
+        return _arrived(pb.PendingAckLogRecord.FromString(request_field(data)).request)
     except ProtobufDecodeError as error:
         raise DecodeError("not a request about acknowledgements", detail=str(error)) from error
+
+
+def _arrived(message: pb.AckRequest) -> AckRequest:
+    client_id, number = message.client_id, message.number
+    if not client_id or not number:
+        raise DecodeError("a request without client id or number")
+    if not is_client_id(client_id):
+        # Older clients fail as a whole at a code that they do not know; this one they know.
+        refusal = AckRefused(AckRefusalCode.TOO_MANY, OLDER_CLIENT.reason)
+    elif message.WhichOneof("body") is None:
+        reason = "this store does not know the request: upgrade the workers"
+        refusal = AckRefused(AckRefusalCode.UNSUPPORTED, reason)
+    else:
+        try:
+            return _request_of(message)
+        except DecodeError as error:
+            refusal = AckRefused(AckRefusalCode.MALFORMED, error.primary)
+    return AckRequest(client_id, number, message.reply_partition, None, AckUnreadable(refusal))
 
 
 def _request_of(message: pb.AckRequest) -> AckRequest:
@@ -121,7 +161,13 @@ def _body_of(message: pb.AckRequest) -> AckBody:
             return _settle(message.settle)
         case "attach":
             one = message.attach
-            return Attach(_member(one.member), EndOffset(one.cursor), _ranges_of(one.acknowledged))
+            return Attach(
+                _member(one.member),
+                EndOffset(one.cursor),
+                _ranges_of(one.acknowledged),
+                one.group_member,
+                one.client_name,
+            )
         case "cursor_moved":
             moved = message.cursor_moved
             acknowledged = _ranges_of(moved.acknowledged)
@@ -139,14 +185,19 @@ def _acknowledge(one: pb.Acknowledge) -> Acknowledge:
     txn = one.txn
     offsets: list[Any] = one.offsets[:]  # a copy by slice costs a third of a walk
     return Acknowledge(
-        TxnId(txn.coordinator, txn.sequence), _member(one.member), tuple(offsets), cumulative
+        TxnId(txn.coordinator, txn.sequence),
+        _member(one.member),
+        tuple(offsets),
+        cumulative,
+        one.txn_client_id,
     )
 
 
 def _settle(one: pb.Settle) -> Settle:
     if one.outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
         raise DecodeError(f"outcome {one.outcome} is neither commit nor abort")
-    return Settle(_txn_of(one.txn), one.outcome == OUTCOME_COMMIT, one.low_watermark)
+    committed = one.outcome == OUTCOME_COMMIT
+    return Settle(_txn_of(one.txn), committed, one.low_watermark, one.client_key)
 
 
 def _member(member: bytes) -> bytes:
@@ -208,19 +259,15 @@ def _answer_of(message: pb.AckResponse) -> AckAnswer:
         case "done":
             return Done()
         case "refused":
-            code = _CODES.get(message.refused.code)
-            if code is None:
-                raise DecodeError(
-                    f"refusal {message.refused.code} is unknown: {message.refused.reason}",
-                    hint=_NEWER,
-                )
+            code = _CODES.get(message.refused.code, AckRefusalCode.OTHER)
             return AckRefused(code, message.refused.reason)
         case "acks":
             return acks_of(message.acks)
         case "store_stats":
             return stats_of(message.store_stats)
-        case _:
-            raise DecodeError("an answer that this program does not know", hint=_NEWER)
+        case _:  # C10: one request fails, not its client
+            reason = "the answer is of a kind that this program does not know: upgrade the client"
+            return AckRefused(AckRefusalCode.OTHER, reason)
 
 
 def acks_pb(acks: Acks) -> pb.Acks:
@@ -241,13 +288,16 @@ def acks_of(acks: pb.Acks) -> Acks:
 
 def _pending_pb(one: PendingAcks) -> pb.PendingAcks:
     return pb.PendingAcks(
-        txn=_txn_pb(one.txn), ranges=_ranges_pb(one.ranges), cumulative_offset=one.cumulative_offset
+        txn=_txn_pb(one.txn),
+        ranges=_ranges_pb(one.ranges),
+        cumulative_offset=one.cumulative_offset,
+        client_key=one.client_key,
     )
 
 
 def _pending_of(one: pb.PendingAcks) -> PendingAcks:
     cumulative = Offset(one.cumulative_offset) if one.HasField("cumulative_offset") else None
-    return PendingAcks(_txn_of(one.txn), _ranges_of(one.ranges), cumulative)
+    return PendingAcks(_txn_of(one.txn), _ranges_of(one.ranges), cumulative, one.client_key)
 
 
 def encode_own(frame: LogFrame, at_ms: int) -> bytes:

@@ -50,6 +50,8 @@ def _subscription_pb(one: BaseSubscription) -> pb.SubscriptionState:
         committed=one.committed,
         replaced=[pb.ReplacedMember(member=member, at_ms=at_ms) for member, at_ms in one.replaced],
         last_seen_ms=one.last_seen_ms,
+        client_key=one.client_key,
+        client_name=one.client_name,
     )
 
 
@@ -61,6 +63,8 @@ def _subscription(one: pb.SubscriptionState) -> BaseSubscription:
         EndOffset(one.committed),
         tuple((replaced.member, replaced.at_ms) for replaced in one.replaced),
         one.last_seen_ms,
+        one.client_key,
+        one.client_name,
     )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.coordinator.transactions import Refused
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.v1 import snapshot_requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, TopicPartition
@@ -111,5 +111,6 @@ def _answer_of(message: pb.SnapshotResponse) -> SnapshotAnswer:
             return SnapshotSummary(body.topic_id, position, body.aborted_count)
         case "refused":
             return Refused(message.refused.reason)
-        case _:
-            raise DecodeError("an answer that this program does not know")
+        case _:  # C10: one request fails, not its client
+            reason = "the answer is of a kind that this program does not know: upgrade the client"
+            return Refused(reason, RefusalCode.UNSUPPORTED)

@@ -17,12 +17,22 @@ class AckRefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACK_REFUSAL_CODE_TRANSACTION_ENDED: _ClassVar[AckRefusalCode]
     ACK_REFUSAL_CODE_NOT_ATTACHED: _ClassVar[AckRefusalCode]
     ACK_REFUSAL_CODE_TOO_MANY: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_NOT_OWNER: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_NOT_IN_GROUP: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_MALFORMED: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_UNSUPPORTED: _ClassVar[AckRefusalCode]
+    ACK_REFUSAL_CODE_OPERATORS_ONLY: _ClassVar[AckRefusalCode]
 ACK_REFUSAL_CODE_UNSPECIFIED: AckRefusalCode
 ACK_REFUSAL_CODE_ALREADY_ACKNOWLEDGED: AckRefusalCode
 ACK_REFUSAL_CODE_PENDING_IN_ANOTHER_TRANSACTION: AckRefusalCode
 ACK_REFUSAL_CODE_TRANSACTION_ENDED: AckRefusalCode
 ACK_REFUSAL_CODE_NOT_ATTACHED: AckRefusalCode
 ACK_REFUSAL_CODE_TOO_MANY: AckRefusalCode
+ACK_REFUSAL_CODE_NOT_OWNER: AckRefusalCode
+ACK_REFUSAL_CODE_NOT_IN_GROUP: AckRefusalCode
+ACK_REFUSAL_CODE_MALFORMED: AckRefusalCode
+ACK_REFUSAL_CODE_UNSUPPORTED: AckRefusalCode
+ACK_REFUSAL_CODE_OPERATORS_ONLY: AckRefusalCode
 
 class OffsetRange(_message.Message):
     __slots__ = ("first", "end")
@@ -41,26 +51,32 @@ class TransactionId(_message.Message):
     def __init__(self, coordinator: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("member", "cursor", "acknowledged")
+    __slots__ = ("member", "cursor", "acknowledged", "group_member", "client_name")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     member: bytes
     cursor: int
     acknowledged: _containers.RepeatedCompositeFieldContainer[OffsetRange]
-    def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+    group_member: str
+    client_name: str
+    def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., group_member: _Optional[str] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class Acknowledge(_message.Message):
-    __slots__ = ("txn", "member", "offsets", "cumulative_offset")
+    __slots__ = ("txn", "member", "offsets", "cumulative_offset", "txn_client_id")
     TXN_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     CUMULATIVE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TXN_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     txn: TransactionId
     member: bytes
     offsets: _containers.RepeatedScalarFieldContainer[int]
     cumulative_offset: int
-    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., member: _Optional[bytes] = ..., offsets: _Optional[_Iterable[int]] = ..., cumulative_offset: _Optional[int] = ...) -> None: ...
+    txn_client_id: bytes
+    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., member: _Optional[bytes] = ..., offsets: _Optional[_Iterable[int]] = ..., cumulative_offset: _Optional[int] = ..., txn_client_id: _Optional[bytes] = ...) -> None: ...
 
 class CursorMoved(_message.Message):
     __slots__ = ("member", "cursor", "acknowledged")
@@ -73,14 +89,16 @@ class CursorMoved(_message.Message):
     def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("txn", "outcome", "low_watermark")
+    __slots__ = ("txn", "outcome", "low_watermark", "client_key")
     TXN_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
     txn: TransactionId
     outcome: _requests_pb2.Outcome
     low_watermark: int
-    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., outcome: _Optional[_Union[_requests_pb2.Outcome, str]] = ..., low_watermark: _Optional[int] = ...) -> None: ...
+    client_key: bytes
+    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., outcome: _Optional[_Union[_requests_pb2.Outcome, str]] = ..., low_watermark: _Optional[int] = ..., client_key: _Optional[bytes] = ...) -> None: ...
 
 class DescribeAcks(_message.Message):
     __slots__ = ()
@@ -127,14 +145,16 @@ class AckRefused(_message.Message):
     def __init__(self, code: _Optional[_Union[AckRefusalCode, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PendingAcks(_message.Message):
-    __slots__ = ("txn", "ranges", "cumulative_offset")
+    __slots__ = ("txn", "ranges", "cumulative_offset", "client_key")
     TXN_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     CUMULATIVE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
     txn: TransactionId
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
     cumulative_offset: int
-    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., cumulative_offset: _Optional[int] = ...) -> None: ...
+    client_key: bytes
+    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., cumulative_offset: _Optional[int] = ..., client_key: _Optional[bytes] = ...) -> None: ...
 
 class Acks(_message.Message):
     __slots__ = ("cursor", "acknowledged", "pending", "member")
@@ -149,7 +169,7 @@ class Acks(_message.Message):
     def __init__(self, cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingAcks, _Mapping]]] = ..., member: _Optional[bytes] = ...) -> None: ...
 
 class SubscriptionStats(_message.Message):
-    __slots__ = ("subscription", "attached", "cursor", "committed", "acknowledged_ranges", "pending_transactions", "pending_individual", "pending_cumulative_offset", "locked_offsets", "has_served")
+    __slots__ = ("subscription", "attached", "cursor", "committed", "acknowledged_ranges", "pending_transactions", "pending_individual", "pending_cumulative_offset", "locked_offsets", "has_served", "client_key", "client_name")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +180,8 @@ class SubscriptionStats(_message.Message):
     PENDING_CUMULATIVE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LOCKED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     HAS_SERVED_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     subscription: _requests_pb2.RegisteredSubscription
     attached: bool
     cursor: int
@@ -170,7 +192,9 @@ class SubscriptionStats(_message.Message):
     pending_cumulative_offset: int
     locked_offsets: int
     has_served: bool
-    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., attached: _Optional[bool] = ..., cursor: _Optional[int] = ..., committed: _Optional[int] = ..., acknowledged_ranges: _Optional[int] = ..., pending_transactions: _Optional[int] = ..., pending_individual: _Optional[int] = ..., pending_cumulative_offset: _Optional[int] = ..., locked_offsets: _Optional[int] = ..., has_served: _Optional[bool] = ...) -> None: ...
+    client_key: bytes
+    client_name: str
+    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., attached: _Optional[bool] = ..., cursor: _Optional[int] = ..., committed: _Optional[int] = ..., acknowledged_ranges: _Optional[int] = ..., pending_transactions: _Optional[int] = ..., pending_individual: _Optional[int] = ..., pending_cumulative_offset: _Optional[int] = ..., locked_offsets: _Optional[int] = ..., has_served: _Optional[bool] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class StoreStats(_message.Message):
     __slots__ = ("epoch", "subscription_count", "transaction_count", "pending_individual", "pending_cumulative", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "buffered_records", "buffered_bytes", "recovery_ms", "base_as_of", "log_records", "subscriptions", "subscriptions_omitted")
@@ -241,18 +265,22 @@ class ReplacedMember(_message.Message):
     def __init__(self, member: _Optional[bytes] = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class SubscriptionState(_message.Message):
-    __slots__ = ("subscription", "acks", "committed", "replaced", "last_seen_ms")
+    __slots__ = ("subscription", "acks", "committed", "replaced", "last_seen_ms", "client_key", "client_name")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     REPLACED_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     subscription: _requests_pb2.RegisteredSubscription
     acks: Acks
     committed: int
     replaced: _containers.RepeatedCompositeFieldContainer[ReplacedMember]
     last_seen_ms: int
-    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., committed: _Optional[int] = ..., replaced: _Optional[_Iterable[_Union[ReplacedMember, _Mapping]]] = ..., last_seen_ms: _Optional[int] = ...) -> None: ...
+    client_key: bytes
+    client_name: str
+    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., committed: _Optional[int] = ..., replaced: _Optional[_Iterable[_Union[ReplacedMember, _Mapping]]] = ..., last_seen_ms: _Optional[int] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class SequenceRange(_message.Message):
     __slots__ = ("first", "end")

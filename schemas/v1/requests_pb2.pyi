@@ -12,9 +12,24 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
     OUTCOME_COMMIT: _ClassVar[Outcome]
     OUTCOME_ABORT: _ClassVar[Outcome]
+
+class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REFUSAL_CODE_UNSPECIFIED: _ClassVar[RefusalCode]
+    REFUSAL_CODE_NOT_OWNER: _ClassVar[RefusalCode]
+    REFUSAL_CODE_MALFORMED: _ClassVar[RefusalCode]
+    REFUSAL_CODE_UNSUPPORTED: _ClassVar[RefusalCode]
+    REFUSAL_CODE_LIMIT: _ClassVar[RefusalCode]
+    REFUSAL_CODE_OPERATORS_ONLY: _ClassVar[RefusalCode]
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_COMMIT: Outcome
 OUTCOME_ABORT: Outcome
+REFUSAL_CODE_UNSPECIFIED: RefusalCode
+REFUSAL_CODE_NOT_OWNER: RefusalCode
+REFUSAL_CODE_MALFORMED: RefusalCode
+REFUSAL_CODE_UNSUPPORTED: RefusalCode
+REFUSAL_CODE_LIMIT: RefusalCode
+REFUSAL_CODE_OPERATORS_ONLY: RefusalCode
 
 class RegisteredPartition(_message.Message):
     __slots__ = ("topic", "partition", "start_offset", "topic_id")
@@ -53,16 +68,18 @@ class WrittenPartition(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., record_count: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("timeout_ms", "count", "partitions", "subscriptions")
+    __slots__ = ("timeout_ms", "count", "partitions", "subscriptions", "client_name")
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     timeout_ms: int
     count: int
     partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
     subscriptions: _containers.RepeatedCompositeFieldContainer[RegisteredSubscription]
-    def __init__(self, timeout_ms: _Optional[int] = ..., count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ...) -> None: ...
+    client_name: str
+    def __init__(self, timeout_ms: _Optional[int] = ..., count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class AddPartitions(_message.Message):
     __slots__ = ("sequence", "partitions")
@@ -106,6 +123,12 @@ class Release(_message.Message):
     sequences: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, sequences: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Abort(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
 class Describe(_message.Message):
     __slots__ = ("sequence",)
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -131,7 +154,7 @@ class WriteBarrier(_message.Message):
     def __init__(self, marker_partition: _Optional[int] = ..., nonce: _Optional[bytes] = ..., counter: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator", "write_barrier")
+    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator", "write_barrier", "abort")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +168,7 @@ class Request(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     WRITE_BARRIER_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     number: int
     acked_through: int
@@ -158,7 +182,8 @@ class Request(_message.Message):
     release: Release
     describe_coordinator: DescribeCoordinator
     write_barrier: WriteBarrier
-    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ..., write_barrier: _Optional[_Union[WriteBarrier, _Mapping]] = ...) -> None: ...
+    abort: Abort
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ..., write_barrier: _Optional[_Union[WriteBarrier, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("first_sequence", "count")
@@ -173,30 +198,36 @@ class Done(_message.Message):
     def __init__(self) -> None: ...
 
 class Refused(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "code")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    code: RefusalCode
+    def __init__(self, reason: _Optional[str] = ..., code: _Optional[_Union[RefusalCode, str]] = ...) -> None: ...
 
 class Unknown(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class TransactionDescription(_message.Message):
-    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions")
+    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "client_key", "client_name")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OPENED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     opened_at_ms: int
     timeout_ms: int
     partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
     subscriptions: _containers.RepeatedCompositeFieldContainer[RegisteredSubscription]
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ...) -> None: ...
+    client_key: bytes
+    client_name: str
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class Listed(_message.Message):
     __slots__ = ("transactions", "low_watermark")

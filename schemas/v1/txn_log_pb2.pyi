@@ -42,13 +42,15 @@ class Ended(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class ForgetClients(_message.Message):
-    __slots__ = ("client_ids",)
+    __slots__ = ("client_ids", "client_keys")
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEYS_FIELD_NUMBER: _ClassVar[int]
     client_ids: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, client_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    client_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, client_ids: _Optional[_Iterable[bytes]] = ..., client_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class BaseTransaction(_message.Message):
-    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "written")
+    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "written", "client_key", "client_name")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OPENED_AT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +58,8 @@ class BaseTransaction(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: TransactionState
     opened_at_ms: int
@@ -63,21 +67,25 @@ class BaseTransaction(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[_requests_pb2.RegisteredPartition]
     subscriptions: _containers.RepeatedCompositeFieldContainer[_requests_pb2.RegisteredSubscription]
     written: _containers.RepeatedCompositeFieldContainer[_requests_pb2.WrittenPartition]
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[_Union[TransactionState, str]] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredSubscription, _Mapping]]] = ..., written: _Optional[_Iterable[_Union[_requests_pb2.WrittenPartition, _Mapping]]] = ...) -> None: ...
+    client_key: bytes
+    client_name: str
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[_Union[TransactionState, str]] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredSubscription, _Mapping]]] = ..., written: _Optional[_Iterable[_Union[_requests_pb2.WrittenPartition, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class BaseClient(_message.Message):
-    __slots__ = ("client_id", "last_seen_ms", "acked_through", "unknown_through", "answers")
+    __slots__ = ("client_id", "last_seen_ms", "acked_through", "unknown_through", "answers", "client_key")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
     ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_THROUGH_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     last_seen_ms: int
     acked_through: int
     unknown_through: int
     answers: _containers.RepeatedCompositeFieldContainer[_requests_pb2.Response]
-    def __init__(self, client_id: _Optional[bytes] = ..., last_seen_ms: _Optional[int] = ..., acked_through: _Optional[int] = ..., unknown_through: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[_requests_pb2.Response, _Mapping]]] = ...) -> None: ...
+    client_key: bytes
+    def __init__(self, client_id: _Optional[bytes] = ..., last_seen_ms: _Optional[int] = ..., acked_through: _Optional[int] = ..., unknown_through: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[_requests_pb2.Response, _Mapping]]] = ..., client_key: _Optional[bytes] = ...) -> None: ...
 
 class BaseState(_message.Message):
     __slots__ = ("next_sequence", "transactions", "clients")

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from stilltide.pipeline.core.coordinator.base import state_of
 from stilltide.schemas.coordinator.barriers import Probe
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     AddPartitions,
     AddSubscriptions,
     Describe,
@@ -115,6 +116,11 @@ class Coordinated(RuleBasedStateMachine):
     def abort(self, pick: int, *, wait_visible: bool, used: tuple[SubscriptionId, ...] | None):
         """C3: whatever was written."""
         self.world.ask(pick, End(self.any_sequence(pick), False, (), wait_visible, used))
+
+    @rule(pick=PICK)
+    def abort_as_operator(self, pick: int):
+        """C11: whoever has opened it; clients themselves change their own transactions only."""
+        self.world.ask(pick, Abort(self.any_sequence(pick)))
 
     @rule(picks=st.lists(PICK, min_size=1, max_size=3))
     def release(self, picks: list[int]):

@@ -314,7 +314,7 @@ class PendingAcknowledgements(RuleBasedStateMachine):
 
     def send(self, subscription: SubscriptionId, body: AckBody):
         """Every request crosses the path as bytes."""
-        request = AckRequest(b"c", len(self.sent) + 1, 0, subscription, body)
+        request = AckRequest(b"c" * 16, len(self.sent) + 1, 0, subscription, body)
         self.sent.append(decode_request(encode_request(request)))
 
     def append(self, owner: Owner, request: AckRequest):

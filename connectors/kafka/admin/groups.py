@@ -90,6 +90,20 @@ class KafkaGroupAdmin:
 
         return await self._ask(ask, "cannot describe groups")
 
+    async def members(self, group: str) -> set[str]:
+        """Kafka's ids of the group's members; see `GroupAdmin.members`."""
+
+        async def ask(line: Line) -> set[str]:
+            (node,) = await self._coordinators(line, [group])
+            request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
+            (described,) = (await line.send(request, node)).groups
+            if described.error_code == _ABSENT:
+                return set()
+            _check(described.error_code)
+            return {member.member_id for member in described.members}
+
+        return await self._ask(ask, f"cannot describe group {group}")
+
     async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
         """Commits for a group without members; see `GroupAdmin.move`."""
         check_metadata({data: it.metadata for data, it in positions.items()})

@@ -99,7 +99,13 @@ class ConsumerThread:
         self._orders = Orders(self.address, self._client_id)
         self._lease = PollLease(self._orders.ordered)
         self.assignments = Assignments(slot)
-        self._health = ConsumerHealth(config, self._client_id, self.assignments, self._orders.post)
+        self._health = ConsumerHealth(
+            config,
+            self._client_id,
+            self.assignments,
+            self._orders.post,
+            in_group=membership is not None,
+        )
         self._poll_s = POLL_S
         self._thread: threading.Thread | None = None
 

@@ -56,6 +56,7 @@ class GroupMember:
 
     Attributes:
         thread: thread of the consumer.
+        member_id: Kafka's id of this member as of the last assignment; "" before the first.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class GroupMember:
             slot,
             self,
         )
+        self.member_id = ""
         self._topics: list[str] = []
         self._first_counts: dict[str, int] = {}  # of partitions, at the first assignment
         self._granted: list[TopicPartition] | None = None
@@ -142,6 +144,7 @@ class GroupMember:
             self.thread.post(self._slot.inbox.away, error)
             return
         self._granted = None
+        self.member_id = consumer.memberid() or ""
         self._given = tuple(positions)
         self._rebalances += 1
         self.thread.post(self._calls.assigned, self._rebalances, positions, found)

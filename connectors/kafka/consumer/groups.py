@@ -90,6 +90,11 @@ class KafkaGroupReader:
         """Fetches paused partitions again from their positions."""
         self._thread.resume(self._slot, partitions)
 
+    @property
+    def member_id(self) -> str:
+        """Kafka's id of this member; see `GroupReader.member_id`."""
+        return self._member.member_id
+
     def committed(self, data: TopicPartition) -> Committed | None:
         """The group's commit as of the assignment; see `GroupReader.committed`."""
         return self._found.get(data)

@@ -34,6 +34,7 @@ class ConsumerHealth:
         client_id: the client's name in the log.
         assignments: the readers of the consumer.
         post: runs a call on the loop.
+        in_group: whether the consumer is a member of a group.
 
     Attributes:
         look_s: time between two looks at the consumer's statistics.
@@ -46,11 +47,14 @@ class ConsumerHealth:
         client_id: str,
         assignments: Assignments,
         post: Callable[..., None],
+        *,
+        in_group: bool,
     ) -> None:
         self._address = config.bootstrap_servers
         self._client_id = client_id
         self._assignments = assignments
         self._post = post
+        self._in_group = in_group
         self._fetch_timeout_s = config.fetch_timeout_s
         self.look_s = config.fetch_timeout_s / LOOKS
         self.missing: str | None = None
@@ -111,6 +115,8 @@ class ConsumerHealth:
             self._fail(error, f"cannot read {data}@{message.offset()}", [slot])
 
     def _fail(self, error: KafkaError, action: str, slots: Sequence[ReaderSlot]) -> None:
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._in_group:
+            return  # the client needs a group's name, and asks for its coordinator for nothing
         failure = translate(error, self._address, action)
         for slot in slots:
             if isinstance(failure, RetriableError):

@@ -14,6 +14,7 @@ from stilltide.pipeline.core.coordinator.state import (
     TxnState,
 )
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -34,21 +35,22 @@ def state_of(state: CoordinatorState) -> BaseState:
     return BaseState(
         state.next_sequence,
         tuple(map(_transaction_of, state.transactions.values())),
-        tuple(_client_of(client_id, client) for client_id, client in state.clients.items()),
+        tuple(_client_of(key, client) for key, client in state.clients.items()),
     )
 
 
 def item_count(state: CoordinatorState) -> int:
     """How many transactions, clients and answers a base would hold."""
-    answers = sum(len(client.answers) for client in state.clients.values())
-    return len(state.transactions) + len(state.clients) + answers
+    return len(state.transactions) + len(state.clients) + state.answer_count
 
 
 def install(base: BaseState, state: CoordinatorState) -> None:
     """Replaces the content of `state` by that of the base."""
-    state.next_sequence = base.next_sequence
-    state.transactions = {one.sequence: _transaction(one) for one in base.transactions}
-    state.clients = {one.client_id: _client(one) for one in base.clients}
+    state.replace(
+        base.next_sequence,
+        map(_transaction, base.transactions),
+        {one.client_key: _client(one) for one in base.clients},
+    )
 
 
 def base_of(record: TxnLogRecord) -> Base | None:
@@ -67,7 +69,7 @@ def live_keys(request: Request, answer: Answer | None, state: CoordinatorState) 
         if count == 1:
             return (first,) if first in held else ()
         return [sequence for sequence in range(first, first + count) if sequence in held]
-    if isinstance(body, AddPartitions | AddSubscriptions | End) and body.sequence in held:
+    if isinstance(body, AddPartitions | AddSubscriptions | End | Abort) and body.sequence in held:
         return (body.sequence,)
     return ()
 
@@ -81,6 +83,8 @@ def _transaction_of(txn: OngoingTransaction) -> BaseTransaction:
         tuple(txn.partitions.values()),
         txn.subscriptions,
         txn.written,
+        txn.client_key,
+        txn.client_name,
     )
 
 
@@ -93,12 +97,14 @@ def _transaction(one: BaseTransaction) -> OngoingTransaction:
         one.subscriptions,
         TxnState(one.state),
         one.written,
+        one.client_key,
+        one.client_name,
     )
 
 
-def _client_of(client_id: bytes, client: ClientMemory) -> BaseClient:
+def _client_of(key: bytes, client: ClientMemory) -> BaseClient:
     return BaseClient(
-        client_id,
+        key,
         client.last_seen_ms,
         client.acked_through,
         client.unknown_through,

@@ -1,6 +1,6 @@
 """The coordinator: answers requests, completes ending transactions, aborts timed-out ones.
 
-*Source*: docs/protocols C0-C5, C7, C8; E1.
+*Source*: docs/protocols C0-C5, C7, C8, C11; E1.
 *Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after
 the request arrived, is effective; C3 on abort the end offset is read after ABORTING is effective;
 C4 Ended is proposed only after every marker of the transaction is acknowledged and every
@@ -24,10 +24,12 @@ from stilltide.pipeline.core.coordinator.base import (
 from stilltide.pipeline.core.coordinator.due import DueTransactions
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
 from stilltide.pipeline.core.coordinator.visibility import Reply, VisibilityWaits
+from stilltide.schemas.client_ids import NO_CLIENT, client_key
 from stilltide.schemas.coordinator.barriers import Barrier
 from stilltide.schemas.coordinator.log_base import decode_state
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     AddPartitions,
     Answer,
     BaseState,
@@ -56,6 +58,10 @@ RETRY_MS = 1000
 ENDED_DELAY_MS = 100
 """How long `Ended` waits for another entry to be appended with, since no client waits for it."""
 
+TIMING_OUT_MAX = 1000
+"""Transactions, and their partitions, whose time-outs are on their way at once (C16): others end as
+fast as these do, and requests have their turn between the steps."""
+
 FORGET_EVERY_MS = 60 * 1000
 """How often the coordinator looks for silent clients to forget."""
 
@@ -83,12 +89,14 @@ class EndParticipants:
     """Effect: write these markers and settle these subscriptions.
 
     COMMITTING or ABORTING is durable; report `participants_ended` when all are acknowledged (C4).
+    `client_key` is the key of the transaction's client, whose acknowledgements alone count (C11).
     """
 
     sequence: int
     committed: bool
     markers: Sequence[Marker]
     subscriptions: Sequence[SubscriptionId] = ()
+    client_key: bytes = NO_CLIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +150,8 @@ class Coordinator:
         self._serving = False
         self._due = DueTransactions()
         self._driving: set[int] = set()  # sequences whose next step is on its way
+        self._timing_out: dict[int, int] = {}  # sequences, each with its share of the bound
+        self._timing_out_total = 0
         self._waiting = VisibilityWaits()
         self._ending: dict[int, None] = {}  # sequences whose `Ended` waits for an entry to join
         self._ending_ms = 0
@@ -154,7 +164,7 @@ class Coordinator:
         if not self._serving:
             return None
         times = [self._forget_ms]
-        if self._due.first_ms is not None:
+        if self._due.first_ms is not None and self._timing_out_total < TIMING_OUT_MAX:
             times.append(self._due.first_ms)
         if self._ending:
             times.append(self._ending_ms)
@@ -205,12 +215,16 @@ class Coordinator:
                 self._drive(txn.sequence, now_ms, effects)
         return effects
 
-    def asked(self, request: Request) -> Answer:
-        """The answer to a question, once a no-op appended after the question is read back (C1)."""
+    def asked(self, request: Request, *, operator: bool) -> Answer:
+        """The answer to a question, once a no-op appended after the question is read back (C1).
+
+        Only an operator is told of the transactions of others (C15).
+        """
+        owner = None if operator else client_key(request.client_id)
         if isinstance(request.body, Describe):
-            return self.state.describe(request.body.sequence)
+            return self.state.describe(request.body.sequence, owner)
         assert isinstance(request.body, ListTransactions)
-        return self.state.list_transactions()
+        return self.state.list_transactions(owner)
 
     def barrier(self, asked: WriteBarrier, partition_count: int) -> Barrier:
         """The answer to a probe, once a no-op appended after the probe is read back (E1).
@@ -234,7 +248,9 @@ class Coordinator:
         """Takes note that every marker is durable and every subscription settled (C4)."""
         if sequence not in self.state.transactions:
             return []
-        if not self._ending:
+        if sequence in self._timing_out:  # others wait for it to end
+            self._ending_ms = now_ms
+        elif not self._ending:
             self._ending_ms = now_ms + ENDED_DELAY_MS
         self._ending[sequence] = None
         return [*self._waiting.visible(sequence)]
@@ -247,21 +263,23 @@ class Coordinator:
     def lost(self, sequence: int, now_ms: int) -> None:
         """A step of this transaction's end failed; it is repeated after `RETRY_MS`."""
         self._driving.discard(sequence)
+        self._timed_out(sequence)
         self._due.add(now_ms + RETRY_MS, sequence, self.state.transactions)
 
     def tick(self, now_ms: int) -> list[CoordinatorEffect]:
         """Does what is due: time-outs, repeated steps, clients to forget, bases and trims."""
         effects: list[CoordinatorEffect] = []
-        while (sequence := self._due.take(now_ms)) is not None:
+        while self._timing_out_total < TIMING_OUT_MAX:
+            sequence = self._due.take(now_ms)
+            if sequence is None:
+                break
             self._drive(sequence, now_ms, effects)
         if self._ending and self._ending_ms <= now_ms:
             effects += self.appending()
         if self._serving and self._forget_ms <= now_ms:
             self._forget_ms = now_ms + FORGET_EVERY_MS
             silent = tuple(
-                client_id
-                for client_id, client in self.state.clients.items()
-                if client.silent(now_ms)
+                key for key, client in self.state.clients.items() if client.silent(now_ms)
             )
             if silent:
                 effects.append(Propose(ForgetClients(silent)))
@@ -316,6 +334,11 @@ class Coordinator:
         for sequence in body.sequences:
             if sequence not in self.state.transactions:
                 self.bases.liveness.ended(sequence)
+                self._timed_out(sequence)
+
+    def _timed_out(self, sequence: int) -> None:
+        """A transaction whose time-out was on its way has ended, or is tried again later."""
+        self._timing_out_total -= self._timing_out.pop(sequence, 0)
 
     def _follow(
         self,
@@ -336,12 +359,13 @@ class Coordinator:
                     effects.append(AnnouncePartitions(new))
             if isinstance(answer, Opened):
                 self._opened(answer)
-            elif isinstance(body.body, End):
+            elif isinstance(body.body, End | Abort):
                 self._drive(body.body.sequence, now_ms, effects)
         elif isinstance(body, TimedOut):
             self._drive(body.sequence, now_ms, effects)
         elif isinstance(body, Ended):
             self._driving.discard(body.sequence)
+            self._timed_out(body.sequence)
             effects += self._waiting.visible(body.sequence)
 
     def _opened(self, opened: Opened) -> None:
@@ -370,7 +394,10 @@ class Coordinator:
         if txn is None or sequence in self._driving:
             return
         if txn.state is TxnState.OPEN:
-            if txn.opened_at_ms + txn.timeout_ms <= now_ms:
+            if txn.opened_at_ms + txn.timeout_ms <= now_ms and sequence not in self._timing_out:
+                share = 1 + txn.registrations
+                self._timing_out[sequence] = share
+                self._timing_out_total += share
                 effects.append(Propose(TimedOut(sequence)))
             return
         self._driving.add(sequence)
@@ -399,4 +426,5 @@ def _participants(
             for one in (txn.partitions[data],)
         ],
         txn.subscriptions,
+        txn.client_key,
     )

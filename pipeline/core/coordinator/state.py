@@ -1,15 +1,22 @@
 """A coordinator's state after the effective records of its log, in log order.
 
-*Source*: docs/protocols C0, C1b, C2, C6, C7; states as in Pulsar's PIP-31.
+*Source*: docs/protocols C0, C1b, C2, C6, C7, C11; states as in Pulsar's PIP-31.
 *Invariants*: the same records give the same state and the same answers in every process; an
-illegal request changes nothing; a repeated request has no second effect.
+illegal request changes nothing; a repeated request has no second effect; only the client that
+opened a transaction, or an operator, changes the transaction.
 Settings have no influence: limits that a user sets are checked before a request is appended.
+
+Versions before C15 knew no owner, and logged the ends of transactions that operators asked for
+under the operator's id. Their requests, told by the form of their ids, are applied as they were.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from stilltide.schemas.client_ids import NO_CLIENT, client_key, is_client_id
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -21,6 +28,7 @@ from stilltide.schemas.coordinator.transactions import (
     Listed,
     Open,
     Opened,
+    RefusalCode,
     Refused,
     Registered,
     Release,
@@ -51,7 +59,7 @@ class TxnState(Enum):
 
 @dataclass(slots=True)
 class OngoingTransaction:
-    """A transaction that has not ended."""
+    """A transaction that has not ended; `client_key` is that of its owner (C11)."""
 
     sequence: int
     opened_at_ms: int
@@ -60,6 +68,13 @@ class OngoingTransaction:
     subscriptions: tuple[SubscriptionId, ...] = ()
     state: TxnState = TxnState.OPEN
     written: tuple[Written, ...] = ()
+    client_key: bytes = NO_CLIENT
+    client_name: str = ""
+
+    @property
+    def registrations(self) -> int:
+        """Number of registered partitions and subscriptions."""
+        return len(self.partitions) + len(self.subscriptions)
 
 
 @dataclass(slots=True)
@@ -82,23 +97,50 @@ class ClientMemory:
         """Whether the client may be forgotten."""
         return self.last_seen_ms + FORGET_AFTER_MS <= now_ms
 
-    def acked(self, through: int) -> None:
-        """The client has every answer up to `through`."""
+    def acked(self, through: int) -> int:
+        """The client has every answer up to `through`; returns how many are forgotten."""
+        before = len(self.answers)
         if through - self.acked_through > len(self.answers):
             self.answers = {n: answer for n, answer in self.answers.items() if n > through}
         else:
             for number in range(self.acked_through + 1, through + 1):
                 self.answers.pop(number, None)
         self.acked_through = max(self.acked_through, through)
+        return before - len(self.answers)
+
+
+@dataclass(slots=True)
+class Held:
+    """What a client holds in its open transactions (C16).
+
+    Attributes:
+        transactions: number of them.
+        registrations: number of their registered partitions and subscriptions.
+    """
+
+    transactions: int = 0
+    registrations: int = 0
 
 
 class CoordinatorState:
-    """The transactions and clients of one coordinator; `apply` takes each effective record."""
+    """The transactions and clients of one coordinator; `apply` takes each effective record.
+
+    Attributes:
+        next_sequence: sequence of the next transaction.
+        transactions: transactions that have not ended, by sequence.
+        clients: what is remembered of clients, by their keys (C15).
+        held: what clients with open transactions hold, by their keys (C16).
+        registration_count: registered partitions and subscriptions of all transactions.
+        answer_count: answers that are remembered of all clients.
+    """
 
     def __init__(self) -> None:
         self.next_sequence = 0
         self.transactions: dict[int, OngoingTransaction] = {}
         self.clients: dict[bytes, ClientMemory] = {}
+        self.held: dict[bytes, Held] = {}
+        self.registration_count = 0
+        self.answer_count = 0
 
     @property
     def low_watermark(self) -> int:
@@ -115,45 +157,92 @@ class CoordinatorState:
         elif isinstance(body, TimedOut):
             txn = self.transactions.get(body.sequence)
             if txn is not None and txn.state is TxnState.OPEN:
-                txn.state = TxnState.ABORTING
+                self._leave_open(txn, TxnState.ABORTING)
         elif isinstance(body, ForgetClients):
-            self._forget(body.client_ids, record.at_ms)
+            self._forget(body.client_keys, record.at_ms)
         return None
 
-    def describe(self, sequence: int) -> Answer:
-        """One transaction; refused for a sequence that was never opened."""
+    def describe(self, sequence: int, owner: bytes | None) -> Answer:
+        """One transaction of the client `owner`, or of any client if that is None.
+
+        Refused for a sequence that was never opened, and for a transaction of another client.
+        """
         txn = self.transactions.get(sequence)
         if txn is not None:
-            return _description(txn)
+            return _not_owner(txn) if owner not in {None, txn.client_key} else _description(txn)
         if sequence < self.next_sequence:
             return Description(sequence, "ENDED", 0, 0, ())
         return Refused(f"transaction {sequence} was never opened")
 
-    def list_transactions(self) -> Listed:
-        """Every transaction that has not ended, by sequence."""
-        return Listed(tuple(map(_description, self.transactions.values())), self.low_watermark)
+    def list_transactions(self, owner: bytes | None) -> Listed:
+        """The transactions of the client `owner` (None: all) that have not ended, by sequence."""
+        found = [
+            _description(txn)
+            for txn in self.transactions.values()
+            if owner in {None, txn.client_key}
+        ]
+        return Listed(tuple(found), self.low_watermark)
 
     def _ended(self, sequence: int) -> None:
         txn = self.transactions.get(sequence)
         if txn is not None and txn.state is not TxnState.OPEN:
             del self.transactions[sequence]
+            self.registration_count -= txn.registrations
 
-    def _forget(self, client_ids: tuple[bytes, ...], at_ms: int) -> None:
-        for client_id in client_ids:
-            client = self.clients.get(client_id)
+    def replace(
+        self,
+        next_sequence: int,
+        transactions: Iterable[OngoingTransaction],
+        clients: dict[bytes, ClientMemory],
+    ) -> None:
+        """Takes over a base's content (C8)."""
+        self.next_sequence = next_sequence
+        self.transactions = {txn.sequence: txn for txn in transactions}
+        self.clients = clients
+        self.held = {}
+        for txn in self.transactions.values():
+            if txn.state is TxnState.OPEN:
+                self._hold(txn.client_key, 1, txn.registrations)
+        self.registration_count = sum(it.registrations for it in self.transactions.values())
+        self.answer_count = sum(len(client.answers) for client in clients.values())
+
+    def _hold(self, key: bytes, transactions: int, registrations: int) -> None:
+        """Counts what a client holds more, or less, in open transactions."""
+        held = self.held.get(key)
+        if held is None:
+            held = self.held[key] = Held()
+        held.transactions += transactions
+        held.registrations += registrations
+        if not held.transactions:
+            del self.held[key]
+
+    def _leave_open(self, txn: OngoingTransaction, state: TxnState | None) -> None:
+        """An open transaction goes on to another state, or is released (None)."""
+        self._hold(txn.client_key, -1, -txn.registrations)
+        if state is None:
+            del self.transactions[txn.sequence]
+            self.registration_count -= txn.registrations
+        else:
+            txn.state = state
+
+    def _forget(self, client_keys: tuple[bytes, ...], at_ms: int) -> None:
+        for key in client_keys:
+            client = self.clients.get(key)
             # A request of the client may precede this record in the log (C0).
             if client is not None and client.silent(at_ms):
-                del self.clients[client_id]
+                del self.clients[key]
+                self.answer_count -= len(client.answers)
 
     def _request(self, request: Request, at_ms: int) -> Answer | None:
-        client = self.clients.get(request.client_id)
+        key = client_key(request.client_id)
+        client = self.clients.get(key)
         if client is None:
-            client = self.clients[request.client_id] = ClientMemory()
+            client = self.clients[key] = ClientMemory()
             if request.acked_through:  # the client was answered before, and then forgotten
                 client.unknown_through = request.number
         client.last_seen_ms = max(client.last_seen_ms, at_ms)
         if request.acked_through > client.acked_through:
-            client.acked(request.acked_through)
+            self.answer_count -= client.acked(request.acked_through)
         if request.number <= client.acked_through:
             return None
         if request.number <= client.unknown_through:
@@ -161,23 +250,30 @@ class CoordinatorState:
         answer = client.answers.get(request.number)
         if answer is None:
             if len(client.answers) >= ANSWERS_PER_CLIENT_MAX:
-                return Refused(f"more than {ANSWERS_PER_CLIENT_MAX} answers not acknowledged")
-            answer = client.answers[request.number] = self._change(request, at_ms)
+                return Refused(
+                    f"more than {ANSWERS_PER_CLIENT_MAX} answers not acknowledged",
+                    RefusalCode.LIMIT,
+                )
+            answer = client.answers[request.number] = self._change(request, key, at_ms)
+            self.answer_count += 1
         return answer
 
-    def _change(self, request: Request, at_ms: int) -> Answer:
+    def _change(self, request: Request, key: bytes, at_ms: int) -> Answer:
         body = request.body
         if isinstance(body, Open):
-            return self._open(body, at_ms)
+            return self._open(body, key, at_ms)
+        if isinstance(body, Abort):
+            return self._abort(body.sequence)
+        owner = key if is_client_id(request.client_id) else None
         if isinstance(body, End):
-            return self._end(body)
+            return self._end(body, owner)
         if isinstance(body, AddPartitions | AddSubscriptions):
-            return self._register(body)
+            return self._register(body, owner)
         if isinstance(body, Release):
-            return self._release(body)
+            return self._release(body, owner)
         raise AssertionError(f"{type(body).__name__} changes nothing and is never logged")
 
-    def _open(self, body: Open, at_ms: int) -> Answer:
+    def _open(self, body: Open, key: bytes, at_ms: int) -> Answer:
         if not 1 <= body.transaction_count <= TRANSACTIONS_PER_OPEN_MAX:
             return Refused(f"open of {body.transaction_count} transactions at once")
         first = self.next_sequence
@@ -185,23 +281,48 @@ class CoordinatorState:
         subscriptions = _each_once(body.subscriptions)
         for sequence in range(first, self.next_sequence):
             partitions = _first_registrations({}, body.partitions)
-            self.transactions[sequence] = OngoingTransaction(
-                sequence, at_ms, body.timeout_ms, partitions, subscriptions
+            txn = self.transactions[sequence] = OngoingTransaction(
+                sequence,
+                at_ms,
+                body.timeout_ms,
+                partitions,
+                subscriptions,
+                client_key=key,
+                client_name=body.client_name,
             )
+            self._hold(key, 1, txn.registrations)
+            self.registration_count += txn.registrations
         return Opened(first, body.transaction_count)
 
-    def _register(self, body: AddPartitions | AddSubscriptions) -> Answer:
+    def _register(self, body: AddPartitions | AddSubscriptions, owner: bytes | None) -> Answer:
         txn = self.transactions.get(body.sequence)
+        if txn is not None and owner not in {None, txn.client_key}:
+            return _not_owner(txn)
         if txn is None or txn.state is not TxnState.OPEN:
             return self._not_open(body.sequence, txn)
+        before = txn.registrations
         if isinstance(body, AddPartitions):
             _first_registrations(txn.partitions, body.partitions)
         else:
             txn.subscriptions = _each_once(txn.subscriptions + body.subscriptions)
+        self._hold(txn.client_key, 0, txn.registrations - before)
+        self.registration_count += txn.registrations - before
         return Done()
 
-    def _end(self, body: End) -> Answer:
+    def _abort(self, sequence: int) -> Answer:
+        """An operator's request; it was taken from a topic that only operators may write (C15)."""
+        txn = self.transactions.get(sequence)
+        if txn is not None and txn.state is TxnState.ABORTING:
+            return Done()
+        if txn is None or txn.state is not TxnState.OPEN:
+            return self._not_open(sequence, txn)
+        self._leave_open(txn, TxnState.ABORTING)
+        return Done()
+
+    def _end(self, body: End, owner: bytes | None) -> Answer:
         txn = self.transactions.get(body.sequence)
+        if txn is not None and owner not in {None, txn.client_key}:
+            return _not_owner(txn)
         target = TxnState.COMMITTING if body.committed else TxnState.ABORTING
         if txn is not None and txn.state is target:
             return Done()
@@ -211,24 +332,29 @@ class CoordinatorState:
         wrong = wrong or _wrong_subscriptions(txn, body.acknowledged_in)
         if wrong:
             return Refused(wrong)
+        self._leave_open(txn, target)
         if body.committed:
             txn.written = body.written
         if body.acknowledged_in is not None:  # other subscriptions were registered ahead (C9)
+            self.registration_count -= len(txn.subscriptions)
             txn.subscriptions = _each_once(body.acknowledged_in)
-        txn.state = target
+            self.registration_count += len(txn.subscriptions)
         return Done()
 
-    def _release(self, body: Release) -> Answer:
+    def _release(self, body: Release, owner: bytes | None) -> Answer:
         """Drops open transactions in which, as their client states, nothing was written (C9)."""
         if len(body.sequences) > TRANSACTIONS_PER_OPEN_MAX:
             return Refused(f"release of {len(body.sequences)} transactions at once")
         unopened = [sequence for sequence in body.sequences if sequence >= self.next_sequence]
         if unopened:
             return self._not_open(unopened[0], None)
-        for sequence in body.sequences:
-            txn = self.transactions.get(sequence)
-            if txn is not None and txn.state is TxnState.OPEN:
-                del self.transactions[sequence]
+        held = [self.transactions[it] for it in body.sequences if it in self.transactions]
+        for txn in held:
+            if owner not in {None, txn.client_key}:
+                return _not_owner(txn)
+        for txn in held:
+            if txn.state is TxnState.OPEN and txn.sequence in self.transactions:
+                self._leave_open(txn, None)  # a request may name a sequence twice
         return Done()
 
     def _not_open(self, sequence: int, txn: OngoingTransaction | None) -> Refused:
@@ -237,6 +363,11 @@ class CoordinatorState:
         if sequence < self.next_sequence:
             return Refused(f"transaction {sequence} has ended")
         return Refused(f"transaction {sequence} was never opened")
+
+
+def _not_owner(txn: OngoingTransaction) -> Refused:
+    reason = f"transaction {txn.sequence} belongs to another client"
+    return Refused(reason, RefusalCode.NOT_OWNER)
 
 
 def _first_registrations(
@@ -288,4 +419,6 @@ def _description(txn: OngoingTransaction) -> Description:
         txn.timeout_ms,
         tuple(txn.partitions.values()),
         txn.subscriptions,
+        txn.client_key,
+        txn.client_name,
     )

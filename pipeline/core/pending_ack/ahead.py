@@ -62,7 +62,7 @@ def acknowledged_in(acks: Acks) -> RangeSet:
 def pending_in(acks: Acks) -> RangeSet:
     """The offsets of an answer that are pending in any transaction."""
     found = RangeSet()
-    for _, ranges, cumulative_offset in acks.pending:
+    for _, ranges, cumulative_offset, _ in acks.pending:
         for first, end in ranges:
             found.add(first, end)
         if cumulative_offset is not None:

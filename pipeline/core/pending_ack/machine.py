@@ -17,6 +17,7 @@ from stilltide.schemas.log_frames import Base
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
+    AckRefused,
     AckRequest,
     Acks,
     AckState,
@@ -124,11 +125,16 @@ class PendingAckStore:
         self.bases.served(epoch, now_ms)
         return []
 
-    def asked(self, request: AckRequest) -> Acks:
-        """The answer to a question, once a no-op appended after the question is read back (C1)."""
+    def asked(self, request: AckRequest, *, operator: bool) -> Acks | AckRefused:
+        """The answer to a question, once a no-op appended after the question is read back (C1).
+
+        An operator may ask about any group partition, a client about those that it holds (C15).
+        """
         assert isinstance(request.body, DescribeAcks)
         assert request.subscription is not None
-        return self.state.acks(request.subscription)
+        if operator:
+            return self.state.acks(request.subscription)
+        return self.state.acks_for(request.subscription, request.client_id)
 
     def tick(self, now_ms: int) -> list[PendingAckEffect]:
         """Writes a base that is due, and repeats a failed trim that is due."""

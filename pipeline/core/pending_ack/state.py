@@ -1,14 +1,17 @@
 """A pending-ack store's state after the effective records of its log, in log order.
 
-*Source*: docs/protocols G, C0, C8.
+*Source*: docs/protocols G, C0, C8, C11, C15.
 *Invariants*: the same records give the same state and the same answers in every process; an
 illegal request changes nothing; a repeated request has no second effect, so no answer needs to be
 remembered (C1b). An acknowledgement that is still pending when the coordinator's low watermark
-passes its transaction was never registered with the coordinator, and is dropped as aborted.
+passes its transaction was never registered with the coordinator, and is dropped as aborted. Only
+the client that attached the member acknowledges; requests of versions before C15, told by the form
+of their client ids, name the member alone.
 """
 
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.core.pending_ack.transactions import CoordinatorView
+from stilltide.schemas.client_ids import NO_CLIENT, client_key, is_client_id
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
@@ -50,7 +53,7 @@ class PendingAckState:
             held = self.subscriptions.get(subscription)
             if held is None:
                 return AckRefused(AckRefusalCode.NOT_ATTACHED, "no member is attached")
-            if body.member != held.member:
+            if body.member != held.member or not _attached_by(request.client_id, held):
                 return AckRefused(
                     AckRefusalCode.NOT_ATTACHED, "another member holds the subscription"
                 )
@@ -60,7 +63,7 @@ class PendingAckState:
             self._settle(subscription, body)
             return _DONE
         assert isinstance(body, Attach), "a question is never logged"
-        return self._attach(subscription, body)
+        return self._attach(subscription, body, request.client_id)
 
     @property
     def idle(self) -> bool:
@@ -77,6 +80,13 @@ class PendingAckState:
         """The acknowledgements of one group partition; none if no member was ever attached."""
         held = self.subscriptions.get(subscription)
         return Acks(EndOffset(0), (), (), b"") if held is None else held.acks()
+
+    def acks_for(self, subscription: SubscriptionId, client_id: bytes) -> Acks | AckRefused:
+        """The acknowledgements, for the client whose member is attached; others are refused."""
+        held = self.subscriptions.get(subscription)
+        if held is not None and not _attached_by(client_id, held):
+            return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member holds the subscription")
+        return self.acks(subscription)
 
     def base(self) -> AckState:
         """A copy of the whole state (C8)."""
@@ -100,7 +110,7 @@ class PendingAckState:
                 self._view(txn.coordinator).acknowledged(txn.sequence, one.subscription)
         return self
 
-    def _attach(self, subscription: SubscriptionId, body: Attach) -> AckAnswer:
+    def _attach(self, subscription: SubscriptionId, body: Attach, client_id: bytes) -> AckAnswer:
         held = self.subscriptions.get(subscription)
         if held is None:
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX and not self._forget_one():
@@ -114,6 +124,11 @@ class PendingAckState:
             if refused is not None:
                 return refused
             held.committed_by_group(body.cursor, body.acknowledged)
+            held.client_key, held.client_name = client_key(client_id), body.client_name
+        elif not _attached_by(client_id, held):
+            return AckRefused(
+                AckRefusalCode.NOT_ATTACHED, "another client has attached this member"
+            )
         held.last_seen_ms = self._now_ms
         self.subscriptions[subscription] = held
         return held.acks()
@@ -132,7 +147,8 @@ class PendingAckState:
             reason = f"transaction {txn} has ended"
             return AckRefused(AckRefusalCode.TRANSACTION_ENDED, reason)
         known = txn in held.pending  # then the view knows the transaction, too
-        refused = held.acknowledge(txn, body.offsets, body.cumulative_offset)
+        owner = client_key(body.txn_client_id) if body.txn_client_id else NO_CLIENT
+        refused = held.acknowledge(txn, body.offsets, body.cumulative_offset, owner)
         if not known and txn in held.pending:
             view.acknowledged(txn.sequence, subscription)
         return refused
@@ -141,7 +157,7 @@ class PendingAckState:
         view = self._view(body.txn.coordinator)
         held = self.subscriptions.get(subscription)
         if held is not None:
-            held.settle(body.txn, committed=body.committed)
+            held.settle(body.txn, committed=body.committed, client_key=body.client_key)
         view.settled(body.txn.sequence, subscription)
         for txn, where in view.passed(body.low_watermark):
             held = self.subscriptions.get(where)
@@ -165,3 +181,8 @@ class PendingAckState:
         if silent:
             del self.subscriptions[min(silent)[1]]
         return bool(silent)
+
+
+def _attached_by(client_id: bytes, held: SubscriptionAcks) -> bool:
+    """Whether a client may speak for the attached member."""
+    return not is_client_id(client_id) or client_key(client_id) == held.client_key

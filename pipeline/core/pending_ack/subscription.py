@@ -1,10 +1,11 @@
 """The acknowledgements of a group in one data partition, and those pending in transactions.
 
-*Source*: docs/protocols G; conflict rules as Pulsar's. Pulsar does not compare cumulative with
-individual acknowledgements; here no message is pending in two transactions, whichever kind of
+*Source*: docs/protocols G, C11, C15; conflict rules as Pulsar's. Pulsar does not compare cumulative
+with individual acknowledgements; here no message is pending in two transactions, whichever kind of
 acknowledgement they use.
 *Invariants*: the cursor never moves back; no pending offset is acknowledged; no offset is pending
-in two transactions; a refused request changes nothing; at most `HELD_MAX` ranges and offsets are
+in two transactions; acknowledgements in a transaction count only if they name the id of the client
+that opened it; a refused request changes nothing; at most `HELD_MAX` ranges and offsets are
 held.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet, runs_of
+from stilltide.schemas.client_ids import NO_CLIENT
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckRefusalCode,
     AckRefused,
@@ -34,10 +36,15 @@ REPLACED_MAX = 256
 
 @dataclass(slots=True)
 class Pending:
-    """One transaction's acknowledgements: single offsets, and all up to `cumulative_offset`."""
+    """One transaction's acknowledgements: single offsets, and all up to `cumulative_offset`.
+
+    `client_key` is that of the transaction's client, as the acknowledgements name it; empty for
+    acknowledgements of versions before C11.
+    """
 
     offsets: set[int] = field(default_factory=set[int])
     cumulative_offset: Offset | None = None
+    client_key: bytes = NO_CLIENT
 
 
 class SubscriptionAcks:
@@ -49,6 +56,8 @@ class SubscriptionAcks:
         acknowledged: acknowledged offsets at or above the cursor.
         pending: pending acknowledgements by transaction, in the order of their first one.
         member: id of the attached member; empty when no member ever was.
+        client_key: key of the client that attached the member (C15).
+        client_name: name of that client.
         replaced: former members and when they were replaced, oldest first.
         last_seen_ms: time of the last request of an attached member.
     """
@@ -59,6 +68,8 @@ class SubscriptionAcks:
         self.acknowledged = RangeSet(ranges_max=HELD_MAX)
         self.pending: dict[TxnId, Pending] = {}
         self.member = b""
+        self.client_key = NO_CLIENT
+        self.client_name = ""
         self.replaced: dict[bytes, int] = {}
         self.last_seen_ms = 0
         self._holders: dict[int, TxnId] = {}  # by offset: the transaction it is pending in
@@ -129,12 +140,23 @@ class SubscriptionAcks:
         self._drop_acknowledged()
 
     def acknowledge(
-        self, txn: TxnId, offsets: Iterable[Offset], cumulative_offset: Offset | None
+        self,
+        txn: TxnId,
+        offsets: Iterable[Offset],
+        cumulative_offset: Offset | None,
+        client_key: bytes = NO_CLIENT,
     ) -> AckRefused | None:
-        """Makes all of these offsets pending in a transaction, or none of them."""
+        """Makes all of these offsets pending in a transaction, or none of them.
+
+        `client_key` is the key of the client that opened the transaction, by the request.
+        """
         pending = self.pending.get(txn)
         new: set[int] = set(offsets)
         if pending is not None:
+            if pending.client_key not in {NO_CLIENT, client_key}:
+                return AckRefused(
+                    AckRefusalCode.NOT_OWNER, f"transaction {txn} belongs to another client"
+                )
             new -= pending.offsets
             up_to = pending.cumulative_offset
             if up_to is not None:
@@ -147,7 +169,7 @@ class SubscriptionAcks:
         if refused or not (new or cumulative_offset is not None):
             return refused
         if pending is None:
-            pending = self.pending[txn] = Pending()
+            pending = self.pending[txn] = Pending(client_key=client_key)
         pending.offsets |= new
         for offset in new:
             self._holders[offset] = txn
@@ -156,8 +178,11 @@ class SubscriptionAcks:
             self._drop(pending, [one for one in pending.offsets if one <= cumulative_offset])
         return None
 
-    def settle(self, txn: TxnId, *, committed: bool) -> None:
-        """Settles a transaction: its pending offsets become acknowledged, or deliverable again."""
+    def settle(self, txn: TxnId, *, committed: bool, client_key: bytes = NO_CLIENT) -> None:
+        """Settles a transaction: its pending offsets become acknowledged, or deliverable again.
+
+        Deliverable again, too, if they named another client than the transaction's (C11).
+        """
         pending = self.pending.pop(txn, None)
         if pending is None:
             return
@@ -165,7 +190,8 @@ class SubscriptionAcks:
             del self._holders[offset]
         if self._slot == txn:
             self._slot = None
-        if not committed:
+        foreign = NO_CLIENT not in {client_key, pending.client_key}
+        if not committed or (foreign and client_key != pending.client_key):
             return
         for first, end in runs_of(pending.offsets):
             self.acknowledged.add(first, end)
@@ -175,7 +201,7 @@ class SubscriptionAcks:
     def acks(self) -> Acks:
         """A copy of the acknowledgements that a member needs to know."""
         pending = tuple(
-            PendingAcks(txn, _ranges_of(one.offsets), one.cumulative_offset)
+            PendingAcks(txn, _ranges_of(one.offsets), one.cumulative_offset, one.client_key)
             for txn, one in self.pending.items()
         )
         return Acks(self.cursor, self.acknowledged.ranges(), pending, self.member)
@@ -184,7 +210,13 @@ class SubscriptionAcks:
         """A copy of the whole state (C8)."""
         replaced = tuple(self.replaced.items())
         return BaseSubscription(
-            subscription, self.acks(), self.committed, replaced, self.last_seen_ms
+            subscription,
+            self.acks(),
+            self.committed,
+            replaced,
+            self.last_seen_ms,
+            self.client_key,
+            self.client_name,
         )
 
     @classmethod
@@ -195,9 +227,10 @@ class SubscriptionAcks:
         self.acknowledged = RangeSet(base.acks.acknowledged, ranges_max=HELD_MAX)
         self.member, self.replaced = base.acks.member, dict(base.replaced)
         self.last_seen_ms = base.last_seen_ms
-        for txn, ranges, cumulative_offset in base.acks.pending:
+        self.client_key, self.client_name = base.client_key, base.client_name
+        for txn, ranges, cumulative_offset, client_key in base.acks.pending:
             offsets = {offset for first, end in ranges for offset in range(first, end)}
-            self.pending[txn] = Pending(offsets, cumulative_offset)
+            self.pending[txn] = Pending(offsets, cumulative_offset, client_key)
             self._holders.update(dict.fromkeys(offsets, txn))
             if cumulative_offset is not None:
                 self._slot = txn

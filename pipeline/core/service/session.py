@@ -56,7 +56,7 @@ class ClientSession(Generic[B, R, A]):
     """The requests of one client process to the owner of one log partition.
 
     Args:
-        client_id: the client's name and 16 random bytes.
+        client_id: the client's secret (C15).
         reply_partition: partition of txn-responses that the client reads.
         make: makes a request of client id, number, acknowledged number, reply partition and body.
         resend_ms: time until an unanswered request is first sent again.

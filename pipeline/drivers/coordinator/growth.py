@@ -2,9 +2,9 @@
 
 *Source*: docs/protocols C14.
 
-*Invariants*: txn-log grows before txn-requests, so that a coordinator that can be asked has a log,
-and a snapshot writer that reads the partitions of txn-log finds every such coordinator (E1). The
-topics never shrink.
+*Invariants*: txn-log grows before the topics of requests, so that a coordinator that can be asked
+has a log, and a snapshot writer that reads the partitions of txn-log finds every such coordinator
+(E1). The topics never shrink.
 """
 
 import asyncio
@@ -13,10 +13,11 @@ from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.errors import CoordinatorCountError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS
+from stilltide.schemas.topics import OPERATOR_REQUESTS, TXN_LOG, TXN_REQUESTS
 
 log = get_logger(__name__)
 
+_GROWING = (TXN_LOG, OPERATOR_REQUESTS, TXN_REQUESTS)
 _LOOK_AGAIN_S = 0.05
 _SHOWN_S = 30.0
 """Longest wait until the metadata show partitions that were added."""
@@ -29,8 +30,8 @@ async def grow_coordinators(admin: LogAdmin, count: int) -> None:
         CoordinatorCountError: there are more than `count` coordinators; nothing was changed.
         RetriableError: the broker is away; partitions may have been added.
     """
-    found = await admin.describe_topics([TXN_LOG, TXN_REQUESTS])
-    for name in (TXN_LOG, TXN_REQUESTS):
+    found = await admin.describe_topics(_GROWING)
+    for name in _GROWING:
         if name in found and found[name].partition_count > count:
             there = found[name].partition_count
             raise CoordinatorCountError(
@@ -39,7 +40,7 @@ async def grow_coordinators(admin: LogAdmin, count: int) -> None:
                 hint=f"set coordinators to {there}, or to more",
                 topic=name,
             )
-    for name in (TXN_LOG, TXN_REQUESTS):
+    for name in _GROWING:
         if name in found and found[name].partition_count < count:
             await admin.add_partitions(name, count)
             await _shown(admin, name, count)

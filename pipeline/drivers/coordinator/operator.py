@@ -1,12 +1,12 @@
 """Asks the coordinators of a cluster for an operator: one coordinator, or all of them.
 
-*Source*: docs/protocols C1; Pulsar's admin API of transactions.
+*Source*: docs/protocols C1, C15; Pulsar's admin API of transactions.
 *Invariants*: the result names a coordinator that did not answer, and never leaves it out.
 """
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.operator import OwnerLine
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE
+from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE
 from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError
 from stilltide.schemas.coordinator.transactions import (
     Answer,
@@ -30,7 +30,10 @@ class Coordinators(OwnerLine[RequestBody, Request, Answer]):
 
     def __init__(self, connector: Connector, *, request_timeout_s: float) -> None:
         super().__init__(
-            COORDINATOR_SERVICE, TXN_LOG, connector, request_timeout_s=request_timeout_s
+            COORDINATOR_OPERATOR_SERVICE,
+            TXN_LOG,
+            connector,
+            request_timeout_s=request_timeout_s,
         )
 
     async def ask(self, owner: int, body: RequestBody) -> Answer:

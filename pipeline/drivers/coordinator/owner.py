@@ -1,14 +1,22 @@
 """Runs one coordinator: takes requests, and writes log entries, markers and answers.
 
 *Source*: docs/protocols C, E1.
+*Invariants*: C15 what operators ask for is taken from their topic alone, and of clients everything
+else; C16 no request is appended that its client has no room for.
 """
 
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.buffered_log.bases import Trim
+from stilltide.pipeline.core.coordinator.admission import (
+    Admission,
+    ClientLimits,
+    estimated_bytes,
+)
 from stilltide.pipeline.core.coordinator.machine import (
     AnnouncePartitions,
     Coordinator,
@@ -19,10 +27,12 @@ from stilltide.pipeline.core.coordinator.machine import (
     Reply,
     WriteBase,
 )
+from stilltide.pipeline.core.coordinator.request_values import wrong_values
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
-from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver
+from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.drivers.service.requests import AckRequests
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
@@ -30,18 +40,27 @@ from stilltide.schemas import topics
 from stilltide.schemas.coordinator import barriers, markers, requests, txn_log
 from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
+    AddPartitions,
+    AddSubscriptions,
     Answer,
+    Change,
     CoordinatorStats,
     Describe,
     DescribeCoordinator,
     Done,
+    End,
     ForgetClients,
     ListTransactions,
     Open,
+    RefusalCode,
     Refused,
+    Release,
     Request,
+    RequestBody,
     Response,
     TxnLogRecord,
+    Unreadable,
     WriteBarrier,
 )
 from stilltide.schemas.errors import StilltideError
@@ -65,7 +84,9 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         limits: thresholds of the buffered writer.
         partition_count: number of partitions of txn-markers and ack-requests.
         metrics: metrics of this coordinator.
-        txn_timeout_ms_max: longest time-out that a client may ask for.
+        client_limits: bounds of what one client may hold.
+        known_topics: looks up the topics of registrations; shared with other coordinators.
+        state_bytes: bytes of the states of all coordinators of the worker, by estimate.
     """
 
     def __init__(
@@ -79,17 +100,26 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         limits: BatchLimits,
         partition_count: int,
         metrics: OwnerMetrics,
-        txn_timeout_ms_max: int,
+        client_limits: ClientLimits,
+        known_topics: KnownTopics,
+        state_bytes: Callable[[], int],
     ) -> None:
         self.coordinator = coordinator
+        self._client_limits = client_limits
+        self._known_topics = known_topics
+        self._state_bytes = state_bytes
         log_partition = TopicPartition(topics.TXN_LOG, coordinator)
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
         self._marker_writer = marker_writer
         self._ends = ends
         self._acks = acks
         self._partition_count = partition_count
-        self._txn_timeout_ms_max = txn_timeout_ms_max
         self._markers_pending = 0
+
+    @property
+    def state_bytes(self) -> int:
+        """About how many bytes the coordinator's state takes."""
+        return estimated_bytes(self._machine.state)
 
     def stats(self, *, live_entries: bool = False) -> CoordinatorStats:
         """The coordinator's figures, only while it serves; `live_entries` adds a walk over them."""
@@ -111,7 +141,9 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
                 self._reply(request, Refused(reason))
 
     def _new_machine(self, log_start: Offset) -> Coordinator:
-        return Coordinator(self.coordinator, log_start)
+        machine = Coordinator(self.coordinator, log_start)
+        self._admission = Admission(machine.state, self._client_limits, self._state_bytes)
+        return machine
 
     def _decode_request(self, data: bytes) -> Request:
         return txn_log.decode_request(data)
@@ -119,29 +151,100 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _own(self, body: txn_log.OwnBody) -> bytes:
         return txn_log.encode_own(body, self._deps.clock.now_ms())
 
-    def _take(self, received: Sequence[tuple[bytes, Request]]) -> None:
+    def _take(self, received: Received[Request]) -> None:
         self._run(self._machine.appending())
-        for data, request in received:
-            self._request_received(data, request)
+        take = self._operator_asked if received.operator else self._client_asked
+        for data, request in received.requests:
+            body = request.body
+            if isinstance(body, Unreadable):
+                self._refuse(request, body.refusal)
+            else:
+                take(data, request, body)
 
-    def _request_received(self, data: bytes, request: Request) -> None:
-        body = request.body
-        if isinstance(body, Describe | ListTransactions):
-            self._answer_after_noop(request, lambda: self._machine.asked(request))
+    def _applied(self, offset: Offset, records: Sequence[TxnLogRecord], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+        super()._applied(offset, records, own)
+        if own:
+            for record in records:
+                if isinstance(record.body, Request):
+                    self._admission.ended(record.body)
+
+    def _client_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
+        """Takes a request from a topic that applications may write."""
+        match body:
+            case Abort() | ListTransactions() | DescribeCoordinator() | WriteBarrier():
+                reason = f"{type(body).__name__} is taken from {topics.OPERATOR_REQUESTS} alone"
+                self._refuse(request, Refused(reason, RefusalCode.OPERATORS_ONLY))
+            case Describe():
+                self._described(request)
+            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
+                refused = self._admission.take(request, body)
+                if refused is not None:
+                    self._refuse(request, refused)
+                elif unknown := self._known_topics.unknown(_registered(body)):
+                    self._known_topics.look(unknown, self._looked_up(data, request))
+                else:
+                    self._log_request(data, request)
+            case _:
+                assert_never(body)
+
+    def _operator_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
+        """Takes a request from the topic that only operators and workers may write (C15)."""
+        match body:
+            case Describe() | ListTransactions():
+                self._answer_after_noop(
+                    request, lambda: self._machine.asked(request, operator=True)
+                )
+            case DescribeCoordinator():
+                self._answer_after_noop(request, lambda: self.stats(live_entries=True))
+            case WriteBarrier():
+                self._barrier_asked(request, body)
+            case Abort():
+                wrong = wrong_values(request, body)
+                if wrong:
+                    self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
+                else:
+                    self._log_request(data, request)
+            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
+                reason = f"{type(body).__name__} is taken from {topics.TXN_REQUESTS} alone"
+                self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
+            case _:
+                assert_never(body)
+
+    def _described(self, request: Request) -> None:
+        admission = self._admission
+        refused = admission.ask(request.client_id)
+        if refused is not None:
+            self._refuse(request, refused)
             return
-        if isinstance(body, DescribeCoordinator):
-            self._answer_after_noop(request, lambda: self.stats(live_entries=True))
-            return
-        if isinstance(body, WriteBarrier):
-            self._barrier_asked(request, body)
-            return
-        if isinstance(body, Open) and not 1 <= body.timeout_ms <= self._txn_timeout_ms_max:
-            reason = f"time-out of {body.timeout_ms} ms; allowed are 1..{self._txn_timeout_ms_max}"
-            self._answer_after_noop(request, lambda: Refused(reason))
-            return
+
+        def answer() -> Answer:
+            admission.answered(request.client_id)
+            return self._machine.asked(request, operator=False)
+
+        self._answer_after_noop(request, answer)
+
+    def _looked_up(self, data: bytes, request: Request) -> Callable[[str | None], None]:
+        """Goes on with a request whose topics were unknown; the client repeats a lost one."""
+        machine, admission = self._machine, self._admission
+
+        def looked(missing: str | None) -> None:
+            if self._machine is not machine or not self.serving:
+                return
+            if missing == "":
+                self._log_request(data, request)
+                return
+            admission.ended(request)
+            if missing is not None:
+                self._refuse(request, Refused(missing, RefusalCode.MALFORMED))
+
+        return looked
+
+    def _log_request(self, data: bytes, request: Request) -> None:
         at_ms = self._deps.clock.now_ms()
-        logged = TxnLogRecord(request, at_ms)
-        self._append(encode_request_record(data, at_ms), decoded=logged)
+        self._append(encode_request_record(data, at_ms), decoded=TxnLogRecord(request, at_ms))
+
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        self._answer_after_noop(request, lambda: refused)
 
     def _answer_after_noop(self, request: Request, answer: Callable[[], Answer]) -> None:
         self._after_noop(lambda: self._reply(request, answer()))
@@ -154,7 +257,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         count = self._partition_count
         if asked.marker_partition >= count:
             reason = f"marker partition {asked.marker_partition}; there are {count}"
-            self._answer_after_noop(request, lambda: Refused(reason))
+            self._refuse(request, Refused(reason, RefusalCode.MALFORMED))
             return
 
         def written(error: ConnectorError | None, _offset: int) -> None:
@@ -249,8 +352,11 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             self._run(machine.participants_ended(sequence, self._deps.clock.now_ms()))
         for marker in effect.markers:
             self._write_marker(marker, marked)
+        if not effect.subscriptions:
+            return
         txn = TxnId(self.coordinator, sequence)
-        body = Settle(txn, effect.committed, machine.state.low_watermark)
+        low_watermark = machine.state.low_watermark
+        body = Settle(txn, effect.committed, low_watermark, effect.client_key)
         for subscription in effect.subscriptions:
             self._settle(subscription, body, lambda answer: acknowledged(done=answer == Done()))
 
@@ -286,6 +392,13 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _reply(self, request: Request, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
         self._respond(request.client_id, request.reply_partition, data)
+
+
+def _registered(body: Change) -> Sequence[TopicPartition]:
+    """The partitions that a request registers."""
+    if isinstance(body, Open | AddPartitions):
+        return [one.data for one in body.partitions]
+    return ()
 
 
 def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:

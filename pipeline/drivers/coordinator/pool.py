@@ -119,7 +119,8 @@ class PoolDriver:
                 pool.not_refilled(refill.number, refused=isinstance(answer, Refused))
 
         timeout_ms = refill.timeout_ms + POOLED_MS_MAX
-        body = Open(timeout_ms, refill.count, partitions, refill.subscriptions)
+        subscriptions, name = refill.subscriptions, self._requests.name
+        body = Open(timeout_ms, refill.count, partitions, subscriptions, name)
         # `tell` calls `answered` before any caller wakes up: a caller whose commit was answered
         # finds the successor that is answered next in the same batch (C9).
         self._requests.tell(home, body, answered)

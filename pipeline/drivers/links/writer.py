@@ -39,7 +39,9 @@ class LinkWriter:
     def __init__(self, source: ClusterName, target: Side, partition: int) -> None:
         self._source = source
         self._target = target
-        self._writer = target.connector.copy_writer(f"link-{source}-{target.name}-{partition}")
+        connector = target.connector
+        own_id = connector.own_id(f"link-{source}-{target.name}-{partition}")
+        self._writer = connector.copy_writer(own_id)
         self._began_s: float | None = None  # loop time at which the open transaction began
         self._spans: dict[tuple[TopicPartition, int], Span] = {}
         self._stamps: dict[Incarnation, OriginStamp] = {}

@@ -61,7 +61,9 @@ class AbortedIndexer:
         self._limits = limits
         self._admin = connector.admin()
         self._connector = connector
-        self._writer = connector.transactional_writer(f"{ABORTED_INDEX}-{partition}")
+        self._writer = connector.transactional_writer(
+            connector.own_id(f"aborted-index-{partition}")
+        )
         self._indexers: dict[TopicPartition, PartitionIndexer] = {}
         self._topic_ids: Mapping[str, bytes] = {}
 

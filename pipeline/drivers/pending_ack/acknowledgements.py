@@ -19,6 +19,7 @@ from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import (
     AckStore,
     AssignedPartition,
+    Claimant,
     lost,
 )
 from stilltide.pipeline.drivers.pending_ack.cursors import CursorCommits
@@ -67,7 +68,9 @@ class AcknowledgingDriver:
         self._partitions: dict[TopicPartition, AssignedPartition] = {}
         self._attaching: set[AssignedPartition] = set()
         self._tasks = Tasks(driver.changes.fail)
-        self._redelivery = Redelivery(self._partitions, self._tasks, driver.changes.wake)
+        self._redelivery = Redelivery(
+            self._partitions, self._tasks, driver.changes.wake, self._attach_soon
+        )
         self._delivery = AckDelivery(
             driver, self._partitions, options.unacknowledged_records_max, self._redelivery.arm
         )
@@ -135,6 +138,11 @@ class AcknowledgingDriver:
         partition.unprepare(message.offset, cumulative=False)
         self._redelivery.arm()
 
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster that the messages are from."""
+        return self._driver.cluster_id
+
     def claim(self, txn: Hashable, message: Record, *, cumulative: bool) -> AssignedPartition:
         """Reserves a message for a transaction's acknowledgement; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
@@ -151,6 +159,7 @@ class AcknowledgingDriver:
         self,
         partition: AssignedPartition,
         txn: TxnId,
+        txn_client_id: bytes,
         offsets: Sequence[Offset],
         cumulative_offset: Offset | None,
     ) -> None:
@@ -161,7 +170,7 @@ class AcknowledgingDriver:
             RequestTimeoutError: no answer in time.
         """
         try:
-            await partition.acknowledge(txn, offsets, cumulative_offset)
+            await partition.acknowledge(txn, txn_client_id, offsets, cumulative_offset)
         finally:
             self._attach_soon(partition)
 
@@ -202,6 +211,7 @@ class AcknowledgingDriver:
                 SubscriptionId(data, self._group),
                 cursor,
                 metadata,
+                Claimant(self._driver.group_member, self._driver.client_name),
                 redelivery_delay_ms=self._options.redelivery_delay_s * 1000,
                 patient=self._options.patient,
             )

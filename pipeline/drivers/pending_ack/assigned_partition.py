@@ -1,6 +1,6 @@
 """One assigned partition of a member that acknowledges, and its requests to the pending-ack store.
 
-*Source*: docs/protocols G.
+*Source*: docs/protocols G, C11, C15.
 
 *Invariants*: each assignment has a new member id, and another one each time it was replaced;
 the store learns of a cursor only after the group's commit holds the cursor.
@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
@@ -43,6 +43,9 @@ _log = get_logger(__name__)
 
 ATTACH_AGAIN_S = 0.5
 
+CLAIMS_MAX = 20
+"""Claims in a row that the group's coordinator may not confirm: a rebalance may be on its way."""
+
 _REFUSALS = {
     AckRefusalCode.ALREADY_ACKNOWLEDGED: AlreadyAcknowledgedError,
     AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION: PendingAcknowledgementError,
@@ -56,6 +59,18 @@ class AckStore(Protocol):
     async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
         """Repeats a request until it is answered; raises `RequestTimeoutError`."""
         ...
+
+
+class Claimant(NamedTuple):
+    """Who claims subscriptions.
+
+    Attributes:
+        group_member: Kafka's id of the member of the group, as of the assignment (C15).
+        client_name: the client's name in operators' lists.
+    """
+
+    group_member: str
+    client_name: str
 
 
 class AssignedPartition:
@@ -77,6 +92,7 @@ class AssignedPartition:
         subscription: SubscriptionId,
         committed: Cursor,
         metadata: str,
+        claimant: Claimant,
         *,
         redelivery_delay_ms: float,
         patient: bool = False,
@@ -89,6 +105,7 @@ class AssignedPartition:
         self.attached = False
         self.revoked = False
         self._store = store
+        self._claimant = claimant
         self._redelivery_delay_ms = redelivery_delay_ms
         self._patient = patient
         self._member = b""
@@ -104,13 +121,17 @@ class AssignedPartition:
         """Becomes the store's member; repeats with a new member id if another was attached since.
 
         Raises:
-            RefusedError: the store has no room.
+            RefusedError: the store has no room, or the group does not know the member.
             RequestTimeoutError: the store did not answer, and this member is not patient.
         """
+        unconfirmed = 0
         while not self.revoked:
             member = secrets.token_bytes(MEMBER_BYTES)
             offset, acknowledged, _ = self.committed
-            answer = await self._answer(Attach(member, EndOffset(offset), acknowledged))
+            claim = Attach(member, EndOffset(offset), acknowledged, *self._claimant)
+            answer = await self._answer(claim)
+            if self.revoked:
+                return  # a member that has left the group is refused
             if answer is None:
                 continue
             if isinstance(answer, Acks):
@@ -118,14 +139,22 @@ class AssignedPartition:
                 self._take_over(answer)
                 return
             assert isinstance(answer, AckRefused), answer
-            if answer.code is not AckRefusalCode.NOT_ATTACHED:
+            unconfirmed += answer.code is AckRefusalCode.NOT_IN_GROUP
+            if (
+                answer.code not in {AckRefusalCode.NOT_ATTACHED, AckRefusalCode.NOT_IN_GROUP}
+                or unconfirmed >= CLAIMS_MAX
+            ):
                 raise self._refusal(answer)
             await asyncio.sleep(ATTACH_AGAIN_S)
 
     async def acknowledge(
-        self, txn: TxnId, offsets: Sequence[Offset], cumulative_offset: Offset | None
+        self,
+        txn: TxnId,
+        txn_client_id: bytes,
+        offsets: Sequence[Offset],
+        cumulative_offset: Offset | None,
     ) -> None:
-        """Makes the store acknowledge messages in a transaction.
+        """Makes the store acknowledge messages in a transaction of the client with this id (C11).
 
         Raises:
             AcknowledgementError, RefusedError: refused, with nothing changed.
@@ -133,7 +162,10 @@ class AssignedPartition:
         """
         if self.revoked:
             raise lost(self.data)
-        answer = await self._ask(Acknowledge(txn, self._member, tuple(offsets), cumulative_offset))
+        acknowledged = tuple(offsets)
+        answer = await self._ask(
+            Acknowledge(txn, self._member, acknowledged, cumulative_offset, txn_client_id)
+        )
         if isinstance(answer, AckRefused):
             raise self._refusal(answer)
 

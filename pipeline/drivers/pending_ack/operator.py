@@ -1,12 +1,12 @@
 """Asks the pending-ack stores of a cluster for their figures, for an operator.
 
-*Source*: docs/protocols G, C1; PIP-160, API changes.
+*Source*: docs/protocols G, C1, C15; PIP-160, API changes.
 *Invariants*: the result names a store that did not answer, and never leaves it out.
 """
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.operator import OwnerLine
-from stilltide.pipeline.drivers.service.requests import PENDING_ACK_SERVICE
+from stilltide.pipeline.drivers.service.requests import PENDING_ACK_OPERATOR_SERVICE
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckQuestion,
@@ -27,7 +27,10 @@ class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
 
     def __init__(self, connector: Connector, *, request_timeout_s: float) -> None:
         super().__init__(
-            PENDING_ACK_SERVICE, PENDING_ACK_LOG, connector, request_timeout_s=request_timeout_s
+            PENDING_ACK_OPERATOR_SERVICE,
+            PENDING_ACK_LOG,
+            connector,
+            request_timeout_s=request_timeout_s,
         )
 
     async def stats(self, *, topic: str = "", group: str = "") -> dict[int, StoreStats | None]:

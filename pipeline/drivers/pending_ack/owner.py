@@ -1,10 +1,11 @@
 """Runs one pending-ack store: takes requests, and writes log entries and answers.
 
-*Source*: docs/protocols G.
+*Source*: docs/protocols G, C10, C15.
+*Invariants*: outcomes of transactions, and questions about all subscriptions, are taken from the
+topic of operators and workers alone; a member is attached only if the group's coordinator knows it.
 """
 
-from collections.abc import Sequence
-
+from stilltide.connectors.ports.groups import GroupAdmin
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.buffered_log.bases import Trim
 from stilltide.pipeline.core.pending_ack.machine import (
@@ -13,9 +14,11 @@ from stilltide.pipeline.core.pending_ack.machine import (
     PendingAckStore,
     WriteAckBase,
 )
+from stilltide.pipeline.core.pending_ack.request_values import wrong_values
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
+from stilltide.pipeline.drivers.pending_ack.claims import Claims
 from stilltide.pipeline.drivers.pending_ack.stats import store_stats, with_subscriptions
-from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver
+from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
 from stilltide.schemas.framing import encode_request_record
@@ -23,11 +26,18 @@ from stilltide.schemas.log_frames import LogFrame
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
+    Acknowledge,
+    AckRefusalCode,
+    AckRefused,
     AckRequest,
     AckResponse,
+    AckUnreadable,
+    Attach,
+    CursorMoved,
     DescribeAcks,
     DescribeStore,
     PendingAckRecord,
+    Settle,
     StoreStats,
 )
 from stilltide.schemas.pending_ack.log_base import encode_state
@@ -40,14 +50,22 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
     Args:
         partition: number of the partition of pending-ack-log and ack-requests.
         deps: dependencies shared with other owners.
+        groups: asks the groups' coordinators for members; shared with other stores.
         limits: thresholds of the buffered writer.
         metrics: metrics of this store.
     """
 
     def __init__(
-        self, partition: int, deps: OwnerDeps, *, limits: BatchLimits, metrics: OwnerMetrics
+        self,
+        partition: int,
+        deps: OwnerDeps,
+        *,
+        groups: GroupAdmin,
+        limits: BatchLimits,
+        metrics: OwnerMetrics,
     ) -> None:
         self.partition = partition
+        self._claims = Claims(groups)
         log_partition = TopicPartition(topics.PENDING_ACK_LOG, partition)
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
 
@@ -68,22 +86,69 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
     def _own(self, body: LogFrame) -> bytes:
         return pending_ack.encode_own(body, self._deps.clock.now_ms())
 
-    def _take(self, received: Sequence[tuple[bytes, AckRequest]]) -> None:
-        for data, request in received:
-            if isinstance(request.body, DescribeAcks | DescribeStore):
-                self._answer_after_noop(request)
+    def _take(self, received: Received[AckRequest]) -> None:
+        take = self._operator_asked if received.operator else self._client_asked
+        for data, request in received.requests:
+            if isinstance(request.body, AckUnreadable):
+                self._refuse(request, request.body.refusal)
             else:
-                at_ms = self._deps.clock.now_ms()
-                logged = PendingAckRecord(request, at_ms)
-                self._append(encode_request_record(data, at_ms), decoded=logged)
+                take(data, request)
 
-    def _answer_after_noop(self, request: AckRequest) -> None:
-        self._after_noop(lambda: self._reply(request, self._answer(request)))
+    def _client_asked(self, data: bytes, request: AckRequest) -> None:
+        """Takes a request from a topic that applications may write."""
+        body = request.body
+        wrong = wrong_values(request)
+        if wrong:
+            self._refuse(request, AckRefused(AckRefusalCode.MALFORMED, wrong))
+        elif isinstance(body, Attach):
+            self._claimed(data, request, body)
+        elif isinstance(body, DescribeAcks):
+            self._answer_after_noop(request, operator=False)
+        elif isinstance(body, Acknowledge | CursorMoved):
+            self._log_request(data, request)
+        else:
+            reason = f"{type(body).__name__} is taken from {topics.OPERATOR_ACK_REQUESTS} alone"
+            self._refuse(request, AckRefused(AckRefusalCode.OPERATORS_ONLY, reason))
 
-    def _answer(self, request: AckRequest) -> AckAnswer:
+    def _operator_asked(self, data: bytes, request: AckRequest) -> None:
+        """Takes a request from the topic that only operators and workers may write (C15)."""
+        if isinstance(request.body, DescribeAcks | DescribeStore):
+            self._answer_after_noop(request, operator=True)
+        elif isinstance(request.body, Settle):
+            self._log_request(data, request)
+        else:
+            reason = f"{type(request.body).__name__} is taken from {topics.ACK_REQUESTS} alone"
+            self._refuse(request, AckRefused(AckRefusalCode.UNSUPPORTED, reason))
+
+    def _claimed(self, data: bytes, request: AckRequest, claim: Attach) -> None:
+        """Attaches a member that the group's coordinator knows; clients repeat a lost claim."""
+        machine, subscription = self._machine, request.subscription
+        assert subscription is not None
+
+        def checked(refused: AckRefused | None) -> None:
+            if self._machine is not machine or not self.serving:
+                return
+            if refused is None:
+                self._log_request(data, request)
+            else:
+                self._refuse(request, refused)
+
+        self._claims.check(subscription.group, claim.group_member, checked)
+
+    def _log_request(self, data: bytes, request: AckRequest) -> None:
+        at_ms = self._deps.clock.now_ms()
+        self._append(encode_request_record(data, at_ms), decoded=PendingAckRecord(request, at_ms))
+
+    def _refuse(self, request: AckRequest, refused: AckRefused) -> None:
+        self._after_noop(lambda: self._reply(request, refused))
+
+    def _answer_after_noop(self, request: AckRequest, *, operator: bool) -> None:
+        self._after_noop(lambda: self._reply(request, self._answer(request, operator=operator)))
+
+    def _answer(self, request: AckRequest, *, operator: bool) -> AckAnswer:
         if isinstance(request.body, DescribeStore):
             return with_subscriptions(self.stats(), self._machine, request.body)
-        return self._machine.asked(request)
+        return self._machine.asked(request, operator=operator)
 
     def _carry_out(self, effect: PendingAckEffect) -> None:
         match effect:

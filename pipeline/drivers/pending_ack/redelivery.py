@@ -20,6 +20,7 @@ class Redelivery:
         partitions: the assigned partitions, which the caller keeps up to date.
         tasks: runs the questions to the store.
         changed: called when there may be more records to deliver.
+        described: called after each question; the store may have refused a member it replaced.
     """
 
     def __init__(
@@ -27,10 +28,12 @@ class Redelivery:
         partitions: Mapping[TopicPartition, AssignedPartition],
         tasks: Tasks,
         changed: Callable[[], None],
+        described: Callable[[AssignedPartition], None],
     ) -> None:
         self._partitions = partitions
         self._tasks = tasks
         self._changed = changed
+        self._described = described
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._due)
         self._closed = False
@@ -67,5 +70,6 @@ class Redelivery:
 
     async def _describe(self, partition: AssignedPartition, ask: Ask) -> None:
         await partition.describe(ask, self.now_ms)
+        self._described(partition)
         self.arm()
         self._changed()

@@ -82,4 +82,6 @@ def subscription_stats(
         pending_cumulative_offset=held.cumulative_offset,
         locked_offsets=held.locked_count,
         has_served=has_served,
+        client_key=held.client_key,
+        client_name=held.client_name,
     )

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, FencedError
@@ -27,15 +27,19 @@ from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
-from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
+from stilltide.schemas.wire_bounds import REQUESTS_MAX
 
 log = get_logger(__name__)
 
 HELD_BATCHES_MAX = 1000
 """Batches of requests kept during a replay; the oldest is dropped first, and clients repeat it."""
+
+HELD_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of these batches."""
 
 NOBODYS = "neither a fence nor an entry of the owner at that time"
 
@@ -52,6 +56,7 @@ class OwnerDeps:
         submit: hands log entries to the buffered-writer agent.
         foreign: counts and logs the foreign entries of the logs (B6).
         clock: wall clock.
+        reply_partitions: number of partitions of txn-responses.
     """
 
     connector: Connector
@@ -61,6 +66,7 @@ class OwnerDeps:
     submit: Callable[[OwnedLog, WriteEntry], None]
     foreign: PassedOver
     clock: Clock
+    reply_partitions: int
 
 
 class OwnerMachine(Machine[int, Any], Protocol):
@@ -92,8 +98,31 @@ class OwnerMachine(Machine[int, Any], Protocol):
         ...
 
 
+class Addressed(Protocol):
+    """A request, as far as its answer's address is concerned."""
+
+    @property
+    def reply_partition(self) -> int:
+        """The partition of txn-responses that the client reads."""
+        ...
+
+
 M = TypeVar("M", bound=OwnerMachine)
-R = TypeVar("R")
+R = TypeVar("R", bound=Addressed)
+
+
+class Received(NamedTuple, Generic[R]):
+    """Requests of one record, each with its bytes.
+
+    Attributes:
+        requests: requests and their bytes.
+        operator: whether they came by a topic that only operators and workers may write (C15).
+        size_bytes: bytes of all requests.
+    """
+
+    requests: list[tuple[bytes, R]]
+    operator: bool
+    size_bytes: int
 
 
 class OwnerDriver(ABC, Generic[M, R]):
@@ -122,7 +151,8 @@ class OwnerDriver(ABC, Generic[M, R]):
         self._deps = deps
         self._limits = limits
         self._metrics = metrics
-        self._held: deque[list[tuple[bytes, R]]] = deque(maxlen=HELD_BATCHES_MAX)
+        self._held: deque[Received[R]] = deque()
+        self._held_bytes = 0
         self._machine = self._new_machine(Offset(0))
         self._log: OwnedLog | None = None
         self._bases: LogBases | None = None
@@ -138,7 +168,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         """One request; raises `DecodeError`."""
 
     @abstractmethod
-    def _take(self, received: Sequence[tuple[bytes, R]]) -> None:
+    def _take(self, received: Received[R]) -> None:
         """Takes requests and their bytes; called only while the owner serves."""
 
     @abstractmethod
@@ -170,18 +200,46 @@ class OwnerDriver(ABC, Generic[M, R]):
         """
         await hold(self, self._own_once, self._failed)
 
-    def requests_received(self, value: bytes | None) -> None:
-        """Takes one value of the requests topic: a framed batch of requests, or a bare request.
+    def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
+        """Takes one value of a requests topic: a framed batch of requests, or a bare request.
+
+        Args:
+            value: value of the record.
+            operator: whether only operators and workers may write to the topic (C15).
 
         Raises:
-            DecodeError: the value holds no requests; none of it was appended.
+            DecodeError: the value, or a part of it, is no request; the other parts were taken.
         """
-        received = [(data, self._decode_request(data)) for data in decode_value(value)]
-        self._metrics.requests.inc(len(received))
-        if self.serving:
-            self._take(received)
-        else:
-            self._held.append(received)
+        requests: list[tuple[bytes, R]] = []
+        failed: DecodeError | None = None
+        size_bytes = 0
+        for data in decode_value(value, records_max=REQUESTS_MAX):
+            try:
+                request = self._decode_request(data)
+            except DecodeError as error:
+                failed = error
+                continue
+            if request.reply_partition >= self._deps.reply_partitions:
+                failed = DecodeError("a request to be answered where no client reads")
+                continue
+            requests.append((data, request))
+            size_bytes += len(data)
+        if requests:
+            self._metrics.requests.inc(len(requests))
+            received = Received(requests, operator, size_bytes)
+            if self.serving:
+                self._take(received)
+            else:
+                self._hold(received)
+        if failed is not None:
+            raise failed
+
+    def _hold(self, received: Received[R]) -> None:
+        """Keeps requests until the owner serves; drops the oldest at the limit."""
+        self._held.append(received)
+        self._held_bytes += received.size_bytes
+        while len(self._held) > HELD_BATCHES_MAX or self._held_bytes > HELD_BYTES_MAX:
+            self._held_bytes -= self._held.popleft().size_bytes
 
     async def _own_once(self) -> None:
         self._ownership = Ownership(asyncio.get_running_loop().time())
@@ -270,6 +328,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         self._ownership.recovery_ms = replayed_ms
         log.info("owner_serving", log=str(self._owned), replayed_ms=replayed_ms)
         self._run(effects)
+        self._held_bytes = 0
         while self._held:
             self._take(self._held.popleft())
 

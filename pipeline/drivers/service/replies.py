@@ -1,7 +1,8 @@
 """Gathers a worker's answers: one record for each client in one turn of the event loop.
 
 *Source*: docs/protocols A, C1b: the client repeats a request whose answer is lost. An answer is
-final once it is made (B3), so it is sent even if its owner is replaced within that turn.
+final once it is made (B3), so it is sent even if its owner is replaced within that turn. Its key
+is the hash of the client's id, which is a secret (C15).
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.client_ids import reply_key
 from stilltide.schemas.framing import encode_batch
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
@@ -50,7 +52,7 @@ class Replies:
                     TopicPartition(TXN_RESPONSES, partition),
                     encode_batch(answers),
                     _ignored,
-                    key=client_id,
+                    key=reply_key(client_id),
                 )
             except ConnectorError as error:
                 log.warning("answers_dropped", answers=len(answers), why=error.primary)

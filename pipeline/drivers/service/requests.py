@@ -5,11 +5,10 @@ names the owners: the coordinators, the pending-ack stores (G), or the snapshot 
 """
 
 import asyncio
-import secrets
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NoReturn, Protocol, TypeVar
 
@@ -20,9 +19,10 @@ from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbered, Send
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
 from stilltide.pipeline.drivers.shared.alarm import Alarm
-from stilltide.pipeline.errors import RequestTimeoutError, client_failed
+from stilltide.pipeline.errors import OutcomeUnknownError, RequestTimeoutError, client_failed
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import topics
+from stilltide.schemas.client_ids import client_key, new_client_id
 from stilltide.schemas.coordinator import requests
 from stilltide.schemas.coordinator.transactions import Answer, Request, RequestBody
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
@@ -62,6 +62,7 @@ class Service(Generic[B, R, A]):
             body.
         encode: makes the bytes of a request.
         decode: reads an answer's bytes: request number, partition and answer.
+        for_operators: whether `topic` is one that only operators and workers may write (C15).
     """
 
     topic: str
@@ -69,6 +70,7 @@ class Service(Generic[B, R, A]):
     make: Callable[[bytes, int, int, int, B], R]
     encode: Callable[[R], bytes]
     decode: Callable[[bytes], tuple[int, int, A]]
+    for_operators: bool = False
 
 
 COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
@@ -78,6 +80,10 @@ COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
     requests.encode_request,
     requests.decode_response,
 )
+COORDINATOR_OPERATOR_SERVICE = replace(
+    COORDINATOR_SERVICE, topic=topics.OPERATOR_REQUESTS, for_operators=True
+)
+"""The coordinators, asked by operators and workers about the transactions of any client."""
 PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
     topics.ACK_REQUESTS,
     "pending-ack owner",
@@ -85,6 +91,10 @@ PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
     pending_ack.encode_request,
     pending_ack.decode_response,
 )
+PENDING_ACK_OPERATOR_SERVICE = replace(
+    PENDING_ACK_SERVICE, topic=topics.OPERATOR_ACK_REQUESTS, for_operators=True
+)
+"""The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
 SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Service(
     topics.SNAPSHOT_REQUESTS,
     "snapshot writer",
@@ -102,8 +112,11 @@ class Neighbour(Protocol):
         """Whether it owns its log now."""
         ...
 
-    def requests_received(self, value: bytes | None) -> None:
-        """Takes one value of the requests topic; raises `DecodeError`."""
+    def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
+        """Takes one value of a requests topic; raises `DecodeError`.
+
+        `operator`: the value is from a topic that only operators and workers may write (C15).
+        """
         ...
 
 
@@ -114,11 +127,12 @@ class Requests(Generic[B, R, A]):
         service: the service to ask.
         connector: the cluster.
         writer: appends requests; shared with the client's data.
-        name: the client's name in ids and logs.
+        name: the client's name in lists and logs.
         request_timeout_s: the longest wait for an answer, repeats of the request included.
         resend_s: time without an answer after which a request is repeated.
 
     Attributes:
+        name: the client's name.
         neighbours: owners in this process, by partition. A serving one is asked directly: its log
             makes the request durable and decides which owner's entries count (B), and a lost
             request is repeated (C1b).
@@ -135,6 +149,7 @@ class Requests(Generic[B, R, A]):
         resend_s: float,
     ) -> None:
         self.neighbours: Mapping[int, Neighbour] = {}
+        self.name = name
         self._service = service
         self._connector = connector
         self._writer = writer
@@ -143,7 +158,9 @@ class Requests(Generic[B, R, A]):
         self._sessions: list[ClientSession[B, R, A]] = []
         self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
-        self._client_id = name.encode() + secrets.token_bytes(16)
+        self._client_id = new_client_id()
+        self._reply_key = client_key(self._client_id)
+        self._keys = (self._reply_key, self._client_id)  # the id: of an older worker
         self._new_session: Callable[..., ClientSession[B, R, A]] = partial(
             ClientSession, self._client_id, make=service.make, resend_ms=resend_s * 1000
         )
@@ -155,7 +172,7 @@ class Requests(Generic[B, R, A]):
 
     @property
     def client_id(self) -> bytes:
-        """The id by which answers name this client; unique for each object of this class."""
+        """The secret in this client's requests; each object of this class has its own (C15)."""
         return self._client_id
 
     @property
@@ -256,12 +273,13 @@ class Requests(Generic[B, R, A]):
     def _send(self, partition: int, value: bytes, delivered: Delivered) -> None:
         neighbour = self.neighbours.get(partition)
         if neighbour is not None and neighbour.serving:
-            self._loop.call_soon(neighbour.requests_received, value)
+            operator = self._service.for_operators
+            self._loop.call_soon(partial(neighbour.requests_received, value, operator=operator))
             self._loop.call_soon(delivered, None, -1)
             return
         data = TopicPartition(self._service.topic, partition)
         try:
-            self._writer.append(data, value, delivered, key=self._client_id)
+            self._writer.append(data, value, delivered, key=self._reply_key)
         except ConnectorError as error:
             self._loop.call_soon(delivered, error, -1)
 
@@ -286,20 +304,23 @@ class Requests(Generic[B, R, A]):
             away = False
             with placed_each(items, StilltideError) as each:
                 for item in each:
-                    if isinstance(item, EndReached) or item.key != self._client_id:
+                    if isinstance(item, EndReached) or item.key not in self._keys:
                         continue
                     if self._failure is not None:
                         return  # the client failed while these answers were read
-                    self._answered(decode_value(item.value))
+                    older = item.key == self._client_id
+                    self._answered(decode_value(item.value), older=older)
 
-    def _answered(self, records: Sequence[bytes]) -> None:
+    def _answered(self, records: Sequence[bytes], *, older: bool = False) -> None:
+        """Takes answers; `older`: of a worker that shows the client's id to others (C15)."""
         for record in records:
             number, partition, answer = self._service.decode(record)
             if partition >= len(self._sessions):
                 owner = self._service.owner
                 raise DecodeError(f"an answer of {owner} {partition}, which there is not")
             if self._sessions[partition].answered(number, answer) is not None:
-                self._batches[partition].answered(number)(answer)
+                answered = self._batches[partition].answered(number)
+                answered(self._older_worker(partition) if older else answer)
 
     def _tick(self) -> None:
         if self._failure is not None:
@@ -322,6 +343,14 @@ class Requests(Generic[B, R, A]):
                     self._batches[partition].repeat(request.number, encoded)
                 case GiveUp(number):
                     self._batches[partition].answered(number)(self._timed_out(partition))
+
+    def _older_worker(self, partition: int) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"{self._service.owner} {partition} is run by a worker of an older version",
+            detail="its answers show the id of this client to others, and are not used; "
+            "whether the request took effect is unknown",
+            hint="upgrade all workers of the cluster before its clients",
+        )
 
     def _timed_out(self, partition: int) -> RequestTimeoutError:
         return RequestTimeoutError(

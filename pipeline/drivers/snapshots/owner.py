@@ -14,6 +14,8 @@ from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
+from stilltide.schemas.client_ids import is_client_id
+from stilltide.schemas.coordinator.requests import OLDER_CLIENT
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value
@@ -67,12 +69,13 @@ class SnapshotDriver:
         """
         await hold(self, self._own, self._failed)
 
-    def requests_received(self, value: bytes | None) -> None:
+    def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
         """Takes one value of snapshot-requests: a framed batch of requests, or a bare request.
 
         Raises:
             DecodeError: the value holds no requests; none of it was taken.
         """
+        del operator  # everybody who may ask for snapshots may ask for all of them
         received = [snapshot_requests.decode_request(data) for data in decode_value(value)]
         self._metrics.requests.inc(len(received))
         for request in received:
@@ -127,6 +130,9 @@ class SnapshotDriver:
         return retry_soon()
 
     def _request_received(self, request: SnapshotRequest) -> None:
+        if not is_client_id(request.client_id):
+            self._answer(request, OLDER_CLIENT)
+            return
         count = self._deps.partition_count
         if system_partition(request.data, count) != self.partition:
             self._answer(request, Refused(f"another of {count} snapshot writers serves it"))

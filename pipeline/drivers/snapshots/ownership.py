@@ -114,7 +114,8 @@ class OwnedSnapshots:
         self._metrics = metrics
         self._serving = serving
         self._taken = taken
-        self._writer = deps.connector.transactional_writer(f"snapshots-{partition}")
+        own_id = deps.connector.own_id(f"snapshots-{partition}")
+        self._writer = deps.connector.transactional_writer(own_id)
         self._tasks = asyncio.TaskGroup()
         self._busy: set[object] = set()
         self._alarm = Alarm(self._due)

@@ -72,6 +72,7 @@ class SubscriptionDriver:
         self._deliveries = Deliveries(self.changes)
         self._topic_ids: Mapping[str, bytes] = {}
         self._joined: _Joined | None = None
+        self._cluster_id = ""
         self._tailing: asyncio.Task[None] | None = None
         self.listener: AssignmentListener | None = None
         self.rebalanced_at = 0.0
@@ -90,6 +91,7 @@ class SubscriptionDriver:
         _require(options.topics, found)
         # Fixed before the group's positions are known: they belong to these ids, or to later ones.
         self._topic_ids = {name: found[name].topic_id for name in options.topics}
+        self._cluster_id = await self._outages.call(self._admin.cluster_id)
         if REPLICATION_MARKERS in found:
             self._deliveries.elsewhere = ElsewhereFilter(
                 self._connector, self._admin, options.group, self._topic_ids
@@ -192,6 +194,22 @@ class SubscriptionDriver:
     def blocked(self) -> dict[TopicPartition, Blocked]:
         """The undecided record of each partition that has one."""
         return self._here.intake.decided.blocked()
+
+    @property
+    def group_member(self) -> str:
+        """Kafka's id of this member of the group, as of the last assignment."""
+        return self._here.intake.reader.member_id
+
+    @property
+    def client_name(self) -> str:
+        """The name of this client in operators' lists."""
+        return self._options.client_id
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster that the messages are from; known after `start`."""
+        assert self._cluster_id, "call it after `start`"
+        return self._cluster_id
 
     @property
     def _here(self) -> _Joined:

@@ -12,7 +12,6 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, Requests
 from stilltide.schemas.coordinator.transactions import (
     Done,
     End,
@@ -24,6 +23,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import TopicPartition
+from tests.support.coordinator.asker import Asker
 from tests.support.processes.worker_process import COORDINATORS, WorkerProcess
 
 TRIM_S_MAX = 5.0
@@ -53,32 +53,23 @@ async def bounds(admin: LogAdmin) -> tuple[int, int]:
     return (await admin.start_offsets([LOG]))[LOG], (await admin.end_offsets([LOG]))[LOG]
 
 
-async def requests_to(bootstrap: str, stack: AsyncExitStack) -> Requests:
+async def requests_to(bootstrap: str, stack: AsyncExitStack) -> Asker:
     """A client without anything but requests."""
     connector = KafkaConnector(KafkaConfig(bootstrap))
-    writer = connector.writer("test")
-    stack.push_async_callback(writer.close)
-    made = Requests(
-        COORDINATOR_SERVICE,
-        connector,
-        writer,
-        name="test",
-        request_timeout_s=DEADLINE_S,
-        resend_s=0.5,
-    )
+    made = Asker(connector, name="test", timeout_s=DEADLINE_S, resend_s=0.5)
     await made.open(partition_count=COORDINATORS, response_partition_count=COORDINATORS)
     stack.push_async_callback(made.close)
     return made
 
 
-async def open_pool(requests: Requests) -> range:
+async def open_pool(requests: Asker) -> range:
     """Opens transactions; their sequences."""
     opened = await requests.ask(COORDINATOR, Open(600_000, POOL, ()))
     assert isinstance(opened, Opened)
     return range(opened.first_sequence, sum(opened))
 
 
-async def end(requests: Requests, sequences: range) -> None:
+async def end(requests: Asker, sequences: range) -> None:
     """Commits them all; returns when they have ended."""
     ends = [End(it, committed=True, written=(), wait_visible=True) for it in sequences]
     answers = await asyncio.gather(*(requests.ask(COORDINATOR, it) for it in ends))

@@ -1,15 +1,17 @@
 """An independent model of a coordinator's log, with which tests compare the real state.
 
-*Source*: rules C0, C1b, C2, C4, C6, C7, implemented without `pipeline.core`: one list of
+*Source*: rules C0, C1b, C2, C4, C6, C7, C11, implemented without `pipeline.core`: one list of
 transactions that is never shortened, and one answer for each request that is never forgotten.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -39,6 +41,7 @@ class Fate:
 
     registered: dict[TopicPartition, Registered] = field(default_factory=dict)
     subscriptions: set[SubscriptionId] = field(default_factory=set)
+    owner: bytes = b""
     committed: bool | None = None
     written: tuple[Written, ...] = ()
     ends_when_decided: dict[TopicPartition, int] = field(default_factory=dict)
@@ -76,7 +79,7 @@ class Judge:
         elif isinstance(body, Ended):
             self._ended(body.sequence)
         elif isinstance(body, ForgetClients):
-            self._forget(body.client_ids, record.at_ms)
+            self._forget(body.client_keys, record.at_ms)
         given = self.state.apply(record)
         if isinstance(given, Refused):
             given = Refused("")
@@ -105,7 +108,7 @@ class Judge:
 
     def _request(self, request: Request, at_ms: int) -> Answer | None:
         """C1b: the right answer to the request; None if the request is to be ignored."""
-        client, number = request.client_id, request.number
+        client, number = client_key(request.client_id), request.number
         if client not in self._heard_ms:
             self._unknown[client] = number if request.acked_through else 0
         self._heard_ms[client] = max(self._heard_ms.get(client, 0), at_ms)
@@ -115,24 +118,34 @@ class Judge:
         if number <= self._unknown[client]:
             return Unknown()
         if (client, number) not in self.answers:
-            self.answers[client, number] = self._effect(request.body)
+            self.answers[client, number] = self._effect(client, request.body)
         return self.answers[client, number]
 
-    def _effect(self, body: object) -> Answer:
+    def _effect(self, client: bytes, body: object) -> Answer:
         """C0: carries a request out, or refuses it and changes nothing."""
         if isinstance(body, Open):
             first = len(self.fates)
             for _ in range(body.transaction_count):
-                self.fates.append(Fate())
+                self.fates.append(Fate(owner=client))
                 self._register(len(self.fates) - 1, body.partitions)
                 self.fates[-1].subscriptions |= set(body.subscriptions)
             return Opened(first, body.transaction_count)
         if isinstance(body, Release):
-            return self._release(body)
-        assert isinstance(body, AddPartitions | AddSubscriptions | End)
-        if body.sequence >= len(self.fates) or not self._legal(self.fates[body.sequence], body):
+            return self._release(client, body)
+        return self._change(client, body)
+
+    def _change(self, client: bytes, body: object) -> Answer:
+        """C0, C11: changes one transaction, or refuses to."""
+        assert isinstance(body, AddPartitions | AddSubscriptions | End | Abort)
+        if body.sequence >= len(self.fates):
             return Refused("")
         fate = self.fates[body.sequence]
+        if isinstance(body, Abort):  # C11: an operator's, whoever the owner is
+            body = End(body.sequence, committed=False, written=(), wait_visible=False)
+        elif fate.owner != client:  # C11: nothing of another's transaction is changed
+            return Refused("")
+        if not self._legal(fate, body):
+            return Refused("")
         if isinstance(body, AddPartitions):
             self._register(body.sequence, body.partitions)
         elif isinstance(body, AddSubscriptions):
@@ -144,9 +157,12 @@ class Judge:
             self._decide(body.sequence, committed=body.committed)
         return Done()
 
-    def _release(self, body: Release) -> Answer:
-        """C9: those that are open end here and now."""
-        if max(body.sequences, default=0) >= len(self.fates):
+    def _release(self, client: bytes, body: Release) -> Answer:
+        """C9, C11: those that are open end here and now, if all are the client's own."""
+        if max(body.sequences, default=-1) >= len(self.fates):
+            return Refused("")
+        held = [self.fates[it] for it in body.sequences if not self.fates[it].ended]
+        if any(fate.owner != client for fate in held):
             return Refused("")
         for sequence in body.sequences:
             self.fates[sequence].ended |= self.fates[sequence].committed is None
@@ -208,5 +224,19 @@ class Judge:
             n: (names[f.committed], f.registered, f.subscriptions, f.written)
             for n, f in alive.items()
         }
+        self._compare_shares(alive.values())
         assert self.state.next_sequence == len(self.fates)
         assert self.state.low_watermark == min(alive, default=len(self.fates))
+
+    def _compare_shares(self, alive: Iterable[Fate]) -> None:
+        """C16: what each client holds in open transactions, and what all transactions hold."""
+        held: dict[bytes, tuple[int, int]] = {}
+        for fate in alive:
+            if fate.committed is None:
+                transactions, registrations = held.get(fate.owner, (0, 0))
+                more = len(fate.registered) + len(fate.subscriptions)
+                held[fate.owner] = transactions + 1, registrations + more
+        shares = {key: (it.transactions, it.registrations) for key, it in self.state.held.items()}
+        assert shares == held
+        all_held = sum(len(it.registered) + len(it.subscriptions) for it in alive)
+        assert self.state.registration_count == all_held

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -14,19 +15,21 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.records import Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
+from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
 from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_SERVICE,
-    PENDING_ACK_SERVICE,
+    COORDINATOR_OPERATOR_SERVICE,
+    PENDING_ACK_OPERATOR_SERVICE,
     AckRequests,
     CoordinatorRequests,
     Requests,
@@ -35,7 +38,14 @@ from stilltide.pipeline.drivers.service.requests import (
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.metrics.worker import WorkerMetrics
-from stilltide.schemas.topics import ACK_REQUESTS, SNAPSHOT_REQUESTS, TXN_REQUESTS, system_topics
+from stilltide.schemas.topics import (
+    ACK_REQUESTS,
+    OPERATOR_ACK_REQUESTS,
+    OPERATOR_REQUESTS,
+    SNAPSHOT_REQUESTS,
+    TXN_REQUESTS,
+    system_topics,
+)
 from stilltide.schemas.values import Offset, TopicPartition
 
 PARTITIONS = 2
@@ -94,12 +104,13 @@ class MemoryWorker:
         limits: BatchLimits | None = None,
         snapshots: SnapshotLimits | None = None,
         txn_timeout_ms_max: int = 120_000,
+        client_limits: ClientLimits | None = None,
     ) -> None:
         self._connector = connector
         self._coordinators, self._partitions = coordinators, partitions
         self._limits = limits or BatchLimits()
         self._snapshot_limits = snapshots
-        self._txn_timeout_ms_max = txn_timeout_ms_max
+        self._client_limits = client_limits or ClientLimits(txn_timeout_ms_max=txn_timeout_ms_max)
         self._stack = AsyncExitStack()
         self.metrics = WorkerMetrics("test", CollectorRegistry())
         self._undecodable = PassedOver("requests_passed_over", self.metrics.undecodable_requests)
@@ -117,8 +128,8 @@ class MemoryWorker:
         queue, ends = EntryQueue(), EndOffsets(admin)
         writer = self._connector.writer("worker")
         self._stack.push_async_callback(writer.close, timeout_s=0)
-        acks: AckRequests = self._asking(PENDING_ACK_SERVICE, writer)
-        barriers: CoordinatorRequests = self._asking(COORDINATOR_SERVICE, writer)
+        acks: AckRequests = self._asking(PENDING_ACK_OPERATOR_SERVICE, writer)
+        barriers: CoordinatorRequests = self._asking(COORDINATOR_OPERATOR_SERVICE, writer)
         for line, count in ((acks, self._partitions), (barriers, self._coordinators)):
             await line.open(partition_count=count, response_partition_count=self._partitions)
             self._stack.push_async_callback(line.close)
@@ -131,20 +142,24 @@ class MemoryWorker:
             submit=queue.submit,
             foreign=PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
             clock=SystemClock(),
+            reply_partitions=self._partitions,
         )
-        self._make_owners(deps, ends, acks)
+        known_topics = KnownTopics(admin)
+        self._make_owners(deps, ends, acks, known_topics)
         acks.neighbours = dict(enumerate(self.pending_acks))
         barriers.neighbours = dict(enumerate(self.drivers))
         if self._snapshot_limits is not None:
             self._make_snapshot_writers(deps, barriers, self._snapshot_limits)
         owners = [*self.drivers, *self.pending_acks, *self.snapshots]
         self.tasks = [asyncio.create_task(it.run()) for it in owners]
-        others = [queue.run(), ends.run(), self._receive()]
+        others = [queue.run(), ends.run(), known_topics.run(), self._receive()]
         self._helpers = [asyncio.create_task(work) for work in others]
         await until(lambda: all(it.serving for it in owners) or any(it.done() for it in self.tasks))
         return self
 
-    def _make_owners(self, deps: OwnerDeps, ends: EndOffsets, acks: AckRequests) -> None:
+    def _make_owners(
+        self, deps: OwnerDeps, ends: EndOffsets, acks: AckRequests, known_topics: KnownTopics
+    ) -> None:
         for coordinator in range(self._coordinators):
             driver = CoordinatorDriver(
                 coordinator,
@@ -155,12 +170,20 @@ class MemoryWorker:
                 limits=self._limits,
                 partition_count=self._partitions,
                 metrics=self.metrics.coordinator(coordinator),
-                txn_timeout_ms_max=self._txn_timeout_ms_max,
+                client_limits=self._client_limits,
+                known_topics=known_topics,
+                state_bytes=lambda: sum(it.state_bytes for it in self.drivers),
             )
             self.drivers.append(driver)
         for partition in range(self._partitions):
             metrics = self.metrics.pending_ack(partition)
-            store = PendingAckDriver(partition, deps, limits=self._limits, metrics=metrics)
+            store = PendingAckDriver(
+                partition,
+                deps,
+                groups=self._connector.group_admin(),
+                limits=self._limits,
+                metrics=metrics,
+            )
             self.pending_acks.append(store)
 
     def _make_snapshot_writers(
@@ -206,6 +229,11 @@ class MemoryWorker:
         owners = {
             **{TopicPartition(TXN_REQUESTS, n): it for n, it in enumerate(self.drivers)},
             **{TopicPartition(ACK_REQUESTS, n): it for n, it in enumerate(self.pending_acks)},
+            **{TopicPartition(OPERATOR_REQUESTS, n): it for n, it in enumerate(self.drivers)},
+            **{
+                TopicPartition(OPERATOR_ACK_REQUESTS, n): it
+                for n, it in enumerate(self.pending_acks)
+            },
             **{TopicPartition(SNAPSHOT_REQUESTS, n): it for n, it in enumerate(self.snapshots)},
         }
         await reader.assign(dict.fromkeys(owners, Offset(0)))
@@ -217,7 +245,8 @@ class MemoryWorker:
                 continue
             for item in items:
                 if isinstance(item, Record):
-                    take = owners[item.data].requests_received
+                    operator = item.topic in {OPERATOR_REQUESTS, OPERATOR_ACK_REQUESTS}
+                    take = partial(owners[item.data].requests_received, operator=operator)
                     hand_over(
                         take, item.data, item.offset, item.value, undecodable=self._undecodable
                     )

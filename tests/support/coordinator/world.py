@@ -22,6 +22,7 @@ from stilltide.pipeline.core.coordinator.machine import (
 )
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Send
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
@@ -50,6 +51,9 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.judge import Judge
 
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)]
+CLIENTS = (b"a" * 16, b"b" * 16)
+"""Ids of the clients."""
+
 RETENTION_MS = 10 * 60 * 1000
 """Retention of the requests topic: older copies are deleted."""
 
@@ -123,7 +127,7 @@ class CoordinatorWorld:
         self.records: dict[int, dict[TopicPartition, list[int]]] = {}
         self.outcomes: dict[int, bool] = {}  # acknowledged to a client
         self.zombies: list[Owner] = []
-        self.clients = [Client(name, ClientSession(name, 0, Request)) for name in (b"a", b"b")]
+        self.clients = [Client(name, ClientSession(name, 0, Request)) for name in CLIENTS]
         self.new_owner(0)
 
     @property
@@ -303,7 +307,7 @@ class CoordinatorWorld:
 
     def inform(self, owner: Owner, question: Request, known: dict[int, bool]):
         """C1: an answer shows everything acknowledged before the question arrived."""
-        answer = owner.machine.asked(question)
+        answer = owner.machine.asked(question, operator=True)
         shown = {answer.sequence: answer} if isinstance(answer, Description) else {}
         if isinstance(answer, Listed):
             shown = {one.sequence: one for one in answer.transactions}
@@ -407,7 +411,7 @@ class CoordinatorWorld:
         body = request.body
         if isinstance(answer, Unknown):
             return
-        known = self.judge.answers[request.client_id, request.number]
+        known = self.judge.answers[client_key(request.client_id), request.number]
         assert type(answer) is type(known)
         assert isinstance(answer, Refused) or answer == known
         if isinstance(body, End) and body.wait_visible and isinstance(answer, Done):

@@ -1,8 +1,12 @@
 """A client that sends any request to coordinators and pending-ack stores."""
 
+import asyncio
+
 from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.readers import GroupReader
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_SERVICE,
+    PENDING_ACK_OPERATOR_SERVICE,
     PENDING_ACK_SERVICE,
     AckRequests,
     CoordinatorRequests,
@@ -23,9 +27,14 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
     AckQuestion,
     AckRange,
+    Attach,
+    Settle,
 )
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
+
+JOIN_S = 60.0
+"""Longest wait for the group to assign the topic."""
 
 FIRST, SECOND = bytes(15) + b"\x01", bytes(15) + b"\x02"
 """Ids of two members."""
@@ -37,7 +46,10 @@ def one(first: int, end: int) -> AckRange:
 
 
 class AckClient:
-    """Sends requests to a coordinator and to pending-ack stores."""
+    """Sends requests to a coordinator and to pending-ack stores, as a member of the group.
+
+    The topic of the subscription exists before the first claim.
+    """
 
     def __init__(
         self, connector: Connector, subscription: SubscriptionId, *, resend_s: float = 0.2
@@ -50,26 +62,64 @@ class AckClient:
             "resend_s": resend_s,
         }
         self._acks: AckRequests = Requests(PENDING_ACK_SERVICE, connector, writer, **options)
+        self._outcomes: AckRequests = Requests(
+            PENDING_ACK_OPERATOR_SERVICE, connector, writer, **options
+        )
         self._coordinators: CoordinatorRequests = Requests(
             COORDINATOR_SERVICE, connector, writer, **options
         )
+        self._connector = connector
+        self._members: dict[str, GroupReader] = {}
+
+    @property
+    def client_id(self) -> bytes:
+        """The secret under which the client claims and acknowledges."""
+        return self._acks.client_id
+
+    @property
+    def txn_client_id(self) -> bytes:
+        """The secret under which the client opens transactions."""
+        return self._coordinators.client_id
 
     async def open(self, *, coordinators: int = 1, partitions: int) -> None:
         """Begins to read answers; the worker must have made the topics."""
         self.partition = system_partition(self.subscription.data, partitions)
-        await self._acks.open(partition_count=partitions, response_partition_count=partitions)
+        for line in (self._acks, self._outcomes):
+            await line.open(partition_count=partitions, response_partition_count=partitions)
         await self._coordinators.open(
             partition_count=coordinators, response_partition_count=partitions
         )
 
     async def close(self) -> None:
-        """Stops reading answers."""
+        """Leaves the groups and stops reading answers."""
+        for member in self._members.values():
+            await member.close()
         await self._acks.close()
+        await self._outcomes.close()
         await self._coordinators.close()
 
     async def ask(self, body: AckBody) -> AckAnswer:
-        """Sends one request about the subscription."""
-        return await self._acks.ask(self.partition, AckQuestion(self.subscription, body))
+        """Sends one request about the subscription, an outcome as a worker would."""
+        if isinstance(body, Attach) and not body.group_member:
+            body = body._replace(group_member=await self._joined(self.subscription.group))
+        elif isinstance(body, Acknowledge) and not body.txn_client_id:
+            body = body._replace(txn_client_id=self.txn_client_id)
+        line = self._outcomes if isinstance(body, Settle) else self._acks
+        return await line.ask(self.partition, AckQuestion(self.subscription, body))
+
+    async def _joined(self, group: str) -> str:
+        """The id of this client's member of a group, which the client joins the first time."""
+        if group not in self._members:
+            member = self._members[group] = self._connector.group_reader("member", group)
+            joined = asyncio.Event()
+            await member.subscribe(
+                [self.subscription.data.topic],
+                assigned=lambda _: joined.set(),
+                revoked=lambda _: None,
+            )
+            async with asyncio.timeout(JOIN_S):
+                await joined.wait()
+        return self._members[group].member_id
 
     async def acknowledge(self, txn: TxnId, *offsets: int, member: bytes = FIRST) -> AckAnswer:
         """Acknowledges single records in a transaction."""

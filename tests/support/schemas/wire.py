@@ -6,6 +6,7 @@ from hypothesis import settings
 from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     AddPartitions,
     AddSubscriptions,
     BaseClient,
@@ -25,6 +26,7 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Open,
     Opened,
+    RefusalCode,
     Refused,
     Registered,
     Release,
@@ -93,6 +95,7 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(AddSubscriptions, U64, SUBSCRIPTIONS),
     st.builds(End, U64, st.booleans(), WRITINGS, st.booleans(), st.none() | SUBSCRIPTIONS),
     st.builds(Release, st.lists(U64, max_size=3).map(tuple)),
+    st.builds(Abort, U64),
     st.builds(Describe, U64),
     st.builds(ListTransactions),
     st.builds(DescribeCoordinator),
@@ -101,7 +104,10 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
 REQUESTS = st.builds(
     Request, st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U64, U32, BODIES
 )
-DESCRIPTIONS = st.builds(Description, U64, TEXT, U64, U64, REGISTRATIONS, SUBSCRIPTIONS)
+KEYS = st.just(b"") | IDS
+"""Hashes of clients' ids; empty: of a version without them."""
+
+DESCRIPTIONS = st.builds(Description, U64, TEXT, U64, U64, REGISTRATIONS, SUBSCRIPTIONS, KEYS, TEXT)
 LIVE_ENTRIES = st.builds(LiveEntry, U64.map(Offset), st.integers(0, 2**40))
 LIVENESS = st.builds(
     LogLiveness,
@@ -140,7 +146,7 @@ STATISTICS = st.builds(
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),
     st.builds(Done),
-    st.builds(Refused, TEXT),
+    st.builds(Refused, TEXT, st.sampled_from(RefusalCode)),
     st.builds(Unknown),
     DESCRIPTIONS,
     st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64),
@@ -170,13 +176,15 @@ BASE_STATES = st.builds(
             REGISTRATIONS,
             SUBSCRIPTIONS,
             WRITINGS,
+            KEYS,
+            TEXT,
         ),
         max_size=2,
     ).map(tuple),
     st.lists(
         st.builds(
             BaseClient,
-            st.binary(max_size=20),
+            IDS,
             U64,
             U64,
             U64,

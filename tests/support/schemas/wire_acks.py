@@ -29,7 +29,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     SubscriptionStats,
 )
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
-from tests.support.schemas.wire import DATA_PARTITIONS, IDS, LOG_FIGURES, READ, TEXT, U32, U64
+from tests.support.schemas.wire import DATA_PARTITIONS, IDS, KEYS, LOG_FIGURES, READ, TEXT, U32, U64
 
 TXN = TxnId(2, 7)
 MEMBER = bytes(range(16))
@@ -83,21 +83,21 @@ def _ranges(bounds: list[int]) -> Ranges:
 
 RANGES = st.lists(U64, max_size=6, unique=True).map(_ranges)
 ACK_BODIES: st.SearchStrategy[AckBody] = st.one_of(
-    st.builds(Attach, IDS, U64.map(EndOffset), RANGES),
+    st.builds(Attach, IDS, U64.map(EndOffset), RANGES, TEXT, TEXT),
     st.builds(
-        Acknowledge, TXNS, IDS, st.lists(OFFSETS, max_size=4).map(tuple), st.none() | OFFSETS
+        Acknowledge, TXNS, IDS, st.lists(OFFSETS, max_size=4).map(tuple), st.none() | OFFSETS, KEYS
     ),
     st.builds(CursorMoved, IDS, U64.map(EndOffset), RANGES),
-    st.builds(Settle, TXNS, st.booleans(), U64),
+    st.builds(Settle, TXNS, st.booleans(), U64, KEYS),
     st.builds(DescribeAcks),
 )
-_ASKER = (st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U32)
+_ASKER = (IDS, st.integers(1, 2**64 - 1), U32)
 SUBSCRIPTIONS = st.builds(SubscriptionId, DATA_PARTITIONS, TEXT)
 ACK_REQUESTS = st.one_of(
     st.builds(AckRequest, *_ASKER, SUBSCRIPTIONS, ACK_BODIES),
     st.builds(AckRequest, *_ASKER, st.none(), st.builds(DescribeStore, TEXT, TEXT)),
 )
-PENDING = st.builds(PendingAcks, TXNS, RANGES, st.none() | OFFSETS)
+PENDING = st.builds(PendingAcks, TXNS, RANGES, st.none() | OFFSETS, KEYS)
 ACKS = st.builds(
     Acks,
     U64.map(EndOffset),
@@ -129,14 +129,15 @@ STATISTICS = st.builds(
             pending_cumulative_offset=st.none() | OFFSETS,
             locked_offsets=U64,
             has_served=st.booleans(),
+            client_key=KEYS,
+            client_name=TEXT,
         ),
         max_size=2,
     ).map(tuple),
     subscriptions_omitted=U64,
 )
-ACK_ANSWERS = st.one_of(
-    st.builds(Done), st.builds(AckRefused, st.sampled_from(AckRefusalCode), TEXT), ACKS, STATISTICS
-)
+_CODES = st.sampled_from([code for code in AckRefusalCode if code is not AckRefusalCode.OTHER])
+ACK_ANSWERS = st.one_of(st.builds(Done), st.builds(AckRefused, _CODES, TEXT), ACKS, STATISTICS)
 ACK_RESPONSES = st.builds(AckResponse, st.integers(1, 2**64 - 1), U32, ACK_ANSWERS)
 SEQUENCES = st.lists(st.integers(0, 2**64 - 1), max_size=6, unique=True).map(
     lambda bounds: tuple((int(first), int(end)) for first, end in _ranges(bounds))
@@ -152,6 +153,8 @@ ACK_STATES = st.builds(
             U64.map(EndOffset),
             st.lists(st.tuples(IDS, U64), max_size=3).map(tuple),
             U64,
+            KEYS,
+            TEXT,
         ),
         max_size=3,
     ).map(tuple),

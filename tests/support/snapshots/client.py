@@ -10,7 +10,10 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.drivers.service.client import connect_service
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, CoordinatorRequests
+from stilltide.pipeline.drivers.service.requests import (
+    COORDINATOR_OPERATOR_SERVICE,
+    CoordinatorRequests,
+)
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.barriers import Barrier
@@ -173,7 +176,9 @@ async def snapshot_client(
     connector: Connector, data: TopicPartition, *, partitions: int
 ) -> AsyncIterator[SnapshotClient]:
     """A client of a cluster with a worker; `partitions` is the worker's setting."""
-    asking = connect_service(COORDINATOR_SERVICE, connector, "test-asker", timeout_s=WAIT_S)
+    asking = connect_service(
+        COORDINATOR_OPERATOR_SERVICE, connector, "test-asker", timeout_s=WAIT_S
+    )
     lines = connect_snapshots(connector, "test-line", timeout_s=WAIT_S)
     async with asking as (asker, _), lines as line:
         made = SnapshotClient(connector, data, asker, line, partitions=partitions)

@@ -23,7 +23,7 @@ from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE
+from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.metrics.worker import WorkerMetrics
@@ -119,7 +119,7 @@ async def lone_writer(
 ) -> AsyncIterator[SnapshotDriver]:
     """Runs a writer from entry to exit, or until it is replaced; never restarts it."""
     admin, writer = connector.admin(), connector.writer("lone")
-    line = connect_service(COORDINATOR_SERVICE, connector, "lone", timeout_s=WAIT_S)
+    line = connect_service(COORDINATOR_OPERATOR_SERVICE, connector, "lone", timeout_s=WAIT_S)
     async with line as (coordinators, _):
         deps = SnapshotDeps(
             connector=connector,

@@ -23,8 +23,8 @@ from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_SERVICE,
-    PENDING_ACK_SERVICE,
+    COORDINATOR_OPERATOR_SERVICE,
+    PENDING_ACK_OPERATOR_SERVICE,
     Requests,
 )
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
@@ -70,7 +70,7 @@ class Site:
             marker_writer=self._writer,
             ends=EndOffsets(self._admin),
             acks=Requests(
-                PENDING_ACK_SERVICE,
+                PENDING_ACK_OPERATOR_SERVICE,
                 connector,
                 self._writer,
                 name="worker",
@@ -78,7 +78,7 @@ class Site:
                 resend_s=1,
             ),
             barriers=Requests(
-                COORDINATOR_SERVICE,
+                COORDINATOR_OPERATOR_SERVICE,
                 connector,
                 self._writer,
                 name="worker",

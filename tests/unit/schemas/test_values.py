@@ -64,6 +64,8 @@ def test_system_topics_are_kept_as_their_readers_need():
     } == {
         "stilltide.txn-log": (3, "delete"),
         "stilltide.txn-requests": (3, "delete"),
+        "stilltide.operator-requests": (3, "delete"),
+        "stilltide.operator-ack-requests": (5, "delete"),
         "stilltide.txn-responses": (5, "delete"),
         "stilltide.txn-markers": (5, "compact,delete"),
         "stilltide.txn-snapshots": (5, "compact"),

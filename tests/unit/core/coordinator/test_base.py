@@ -4,6 +4,7 @@ from stilltide.pipeline.core.buffered_log.bases import Trim
 from stilltide.pipeline.core.coordinator.base import install, item_count, state_of
 from stilltide.pipeline.core.coordinator.machine import Coordinator, WriteBase
 from stilltide.pipeline.core.coordinator.state import FORGET_AFTER_MS, CoordinatorState
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
@@ -63,8 +64,8 @@ def test_an_installed_base_is_the_state_it_was_made_of():
         request(4, AddPartitions(9, ())),
         TimedOut(3),
     )
-    state.clients[b"z"].acked(1)
-    state.clients[b"a"].unknown_through = 5
+    state.answer_count -= state.clients[client_key(b"z")].acked(1)
+    state.clients[client_key(b"a")].unknown_through = 5
     other = state_after(request(1, OPEN))
     install(state_of(state), other)
     assert (other.next_sequence, other.transactions, other.clients) == (
@@ -133,7 +134,7 @@ def test_what_was_forgotten_does_not_come_to_life():
     history = [
         TxnLogRecord(request(1, OPEN), NOW_MS),
         TxnLogRecord(request(2, Release((0, 1))), NOW_MS),
-        TxnLogRecord(ForgetClients((b"app",)), later_ms),
+        TxnLogRecord(ForgetClients((client_key(b"app"),)), later_ms),
     ]
     whole = CoordinatorState()
     for record in history:
@@ -148,4 +149,4 @@ def test_what_was_forgotten_does_not_come_to_life():
         owner.serve(Offset(5), later_ms)
         opened = TxnLogRecord(request(1, OPEN), later_ms)
         owner.applied(Offset(6), [opened], own=True, now_ms=later_ms)
-        assert owner.state.clients[b"app"].answers == {1: Opened(2, 2)}
+        assert owner.state.clients[client_key(b"app")].answers == {1: Opened(2, 2)}

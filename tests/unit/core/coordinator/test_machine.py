@@ -14,8 +14,10 @@ from stilltide.pipeline.core.coordinator.machine import (
     WriteBase,
 )
 from stilltide.pipeline.core.coordinator.state import FORGET_AFTER_MS
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     AddPartitions,
     AddSubscriptions,
     Change,
@@ -46,6 +48,8 @@ WRITTEN = (Written(P, Offset(101), EndOffset(104), 2),)
 COMMIT = End(0, True, WRITTEN, False)
 ABORT = End(0, False, (), False)
 NOW_MS = 1_000_000
+CLIENT = bytes(16)
+KEY = client_key(CLIENT)
 
 NEW = AnnouncePartitions([P, Q])
 MARKERS_OF_COMMIT = [
@@ -65,13 +69,13 @@ class Log:
     def request(self, body: Change) -> Request:
         """The client's next request."""
         self.number += 1
-        return Request(b"app", self.number, 0, 0, body)
+        return Request(CLIENT, self.number, 0, 0, body)
 
     def add(
         self, body: LogBody | Change, *, own: bool = True, now_ms: int = NOW_MS
     ) -> list[CoordinatorEffect]:
         """One effective entry of one record."""
-        if isinstance(body, Open | AddPartitions | AddSubscriptions | End):
+        if isinstance(body, Open | AddPartitions | AddSubscriptions | End | Abort):
             body = self.request(body)
         self.records.append(TxnLogRecord(body, now_ms))
         offset = Offset(len(self.records))  # behind the fence at 0
@@ -146,24 +150,25 @@ def test_c1_an_owner_does_not_answer_for_its_predecessor():
 def test_c1_an_ignored_request_is_not_answered():
     """C1b: a request whose answer the client has acknowledged is not answered again."""
     log = opened()
-    acked = Request(b"app", 2, 1, 0, AddPartitions(0, ()))
+    acked = Request(CLIENT, 2, 1, 0, AddPartitions(0, ()))
     log.add(acked)
-    assert log.add(Request(b"app", 1, 0, 0, OPEN)) == []
+    assert log.add(Request(CLIENT, 1, 0, 0, OPEN)) == []
 
 
 def test_c1_questions_are_answered_from_the_state():
     """C1: `asked` after the no-op was read answers from the log's state."""
     log = opened(ABORT)
-    described = log.coordinator.asked(log.request(Describe(0)))  # type: ignore[arg-type]
-    assert described == Description(0, "ABORTING", NOW_MS, 5000, PARTITIONS)
-    listed = log.coordinator.asked(log.request(ListTransactions()))  # type: ignore[arg-type]
-    assert listed == log.coordinator.state.list_transactions()
+    described = log.coordinator.asked(log.request(Describe(0)), operator=False)  # type: ignore[arg-type]
+    assert described == Description(0, "ABORTING", NOW_MS, 5000, PARTITIONS, client_key=KEY)
+    listed = log.coordinator.asked(log.request(ListTransactions()), operator=True)  # type: ignore[arg-type]
+    assert listed == log.coordinator.state.list_transactions(None)
 
 
 def test_c4_a_commit_writes_a_marker_for_every_partition_written_to():
     """C3, C4, C6: markers have the client's end and count; partitions without records get none."""
     log = opened()
-    assert log.add(COMMIT) == [log.reply(Done()), EndParticipants(0, True, MARKERS_OF_COMMIT)]
+    ended = EndParticipants(0, True, MARKERS_OF_COMMIT, (), KEY)
+    assert log.add(COMMIT) == [log.reply(Done()), ended]
 
 
 def test_c4_ended_is_proposed_only_after_the_markers():
@@ -204,6 +209,8 @@ def test_c3_an_abort_reads_the_ends_first():
                 Marker(P, TxnId(3, 0), False, EndOffset(100), EndOffset(110), 0, b"p"),
                 Marker(Q, TxnId(3, 0), False, EndOffset(7), EndOffset(9), 0, b"q"),
             ],
+            (),
+            KEY,
         )
     ]
 
@@ -228,7 +235,7 @@ def test_c4_a_transaction_without_partitions_ends_too(body: End):
     """C4: a transaction without partitions has no markers to wait for."""
     log = Log()
     log.add(Open(5000, 1, ()))
-    assert log.add(body) == [log.reply(Done()), EndParticipants(0, body.committed, [])]
+    assert log.add(body) == [log.reply(Done()), EndParticipants(0, body.committed, [], (), KEY)]
 
 
 @pytest.mark.parametrize("end", [End(0, True, (), False), End(0, False, (), False)])
@@ -240,7 +247,7 @@ def test_c4_every_registered_subscription_is_settled_before_the_end(end: End):
     assert log.add(AddSubscriptions(0, (orders, pay))) == [log.reply(Done())]
     assert log.add(end) == [
         log.reply(Done()),
-        EndParticipants(0, end.committed, [], (orders, pay)),
+        EndParticipants(0, end.committed, [], (orders, pay), KEY),
     ]
 
 
@@ -248,7 +255,7 @@ def test_c5_wait_visible_answers_when_every_marker_is_durable():
     """C5: `Ended` is not waited for; a repeat meanwhile waits too."""
     log = opened()
     waiting = log.request(End(0, True, WRITTEN, True))
-    assert log.add(waiting) == [EndParticipants(0, True, MARKERS_OF_COMMIT)]
+    assert log.add(waiting) == [EndParticipants(0, True, MARKERS_OF_COMMIT, (), KEY)]
     assert log.add(waiting) == []
     assert set(log.coordinator.participants_ended(0, NOW_MS)) == {Reply(waiting, Done())}
     log.add(Ended(0))
@@ -298,7 +305,7 @@ def test_c7_a_commit_in_front_of_the_time_out_wins():
 @pytest.mark.parametrize(
     ("before", "again"),
     [
-        ((COMMIT,), EndParticipants(0, True, MARKERS_OF_COMMIT)),
+        ((COMMIT,), EndParticipants(0, True, MARKERS_OF_COMMIT, (), KEY)),
         ((ABORT,), ReadEnds(0, (P, Q))),
     ],
 )
@@ -324,7 +331,7 @@ def test_c7_a_lost_time_out_is_proposed_again():
 def test_c4_a_new_owner_drives_what_its_predecessor_left():
     """C4: a new owner has no effects while it replays, then completes what the log contains."""
     log = opened(COMMIT)
-    assert log.take_over() == [EndParticipants(0, True, MARKERS_OF_COMMIT)]
+    assert log.take_over() == [EndParticipants(0, True, MARKERS_OF_COMMIT, (), KEY)]
 
 
 def test_c7_a_new_owner_times_out_by_the_time_of_the_opening():
@@ -352,9 +359,9 @@ def test_c1b_silent_clients_are_forgotten():
     log.add(Request(b"busy", 1, 0, 0, OPEN), now_ms=later_ms - 1)
     log.add(Ended(0))
     effects = log.coordinator.tick(later_ms)
-    assert Propose(ForgetClients((b"app",))) in effects
-    log.add(ForgetClients((b"app",)), now_ms=later_ms)
-    assert set(log.coordinator.state.clients) == {b"busy"}
+    assert Propose(ForgetClients((KEY,))) in effects
+    log.add(ForgetClients((KEY,)), now_ms=later_ms)
+    assert set(log.coordinator.state.clients) == {client_key(b"busy")}
 
 
 def test_c1b_clients_are_looked_over_once_a_minute():

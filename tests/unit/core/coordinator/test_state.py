@@ -9,6 +9,7 @@ from stilltide.pipeline.core.coordinator.state import (
     CoordinatorState,
     TxnState,
 )
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -36,7 +37,8 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPar
 
 P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)
-CLIENT = b"app"
+CLIENT = b"application-0016"
+KEY = client_key(CLIENT)
 
 OPEN = Open(60_000, 1, (Registered(P, EndOffset(100), b"id"),))
 COMMIT = End(0, True, (), False)
@@ -334,9 +336,9 @@ def test_c1b_acknowledged_answers_are_not_kept():
     one = log()
     for number in range(1, 100):
         one.send(ADD_NONE, number, acked_through=max(0, number - 10))
-    assert len(one.state.clients[CLIENT].answers) == 10
+    assert len(one.state.clients[KEY].answers) == 10
     one.send(ADD_NONE, 5000, acked_through=4999)
-    assert list(one.state.clients[CLIENT].answers) == [5000]
+    assert list(one.state.clients[KEY].answers) == [5000]
 
 
 def test_c1b_a_client_that_acknowledges_nothing_is_bounded():
@@ -345,7 +347,7 @@ def test_c1b_a_client_that_acknowledges_nothing_is_bounded():
     for number in range(1, ANSWERS_PER_CLIENT_MAX + 1):
         one.send(ADD_NONE, number)
     assert isinstance(one.send(OPEN, ANSWERS_PER_CLIENT_MAX + 1), Refused)
-    assert len(one.state.clients[CLIENT].answers) == ANSWERS_PER_CLIENT_MAX
+    assert len(one.state.clients[KEY].answers) == ANSWERS_PER_CLIENT_MAX
     assert one.state.next_sequence == 0
 
 
@@ -378,13 +380,13 @@ def test_c0_a_client_that_has_spoken_since_is_not_forgotten():
     one = log(OPEN)
     one.at_ms += FORGET_AFTER_MS
     one.ask(OPEN)
-    one.apply(ForgetClients((CLIENT, b"nobody")))
+    one.apply(ForgetClients((KEY, b"nobody")))
     assert one.send(OPEN, 2, acked_through=1) == Opened(1, 1)
 
 
 def _forget(one: Log) -> None:
     one.at_ms += FORGET_AFTER_MS
-    one.apply(ForgetClients((CLIENT,)))
+    one.apply(ForgetClients((KEY,)))
     assert one.state.clients == {}
 
 
@@ -417,15 +419,17 @@ def _next(one: Log, body: object) -> Log:
 def test_describe_tells_open_ended_and_unknown_transactions_apart():
     """C0: three different answers."""
     one = log(OPEN, OPEN, COMMIT, Ended(0))
-    assert one.state.describe(1) == Description(1, "OPEN", 1000, 60_000, OPEN.partitions)
-    assert one.state.describe(0) == Description(0, "ENDED", 0, 0, ())
-    assert one.state.describe(2) == Refused("transaction 2 was never opened")
+    assert one.state.describe(1, KEY) == Description(
+        1, "OPEN", 1000, 60_000, OPEN.partitions, client_key=KEY
+    )
+    assert one.state.describe(0, KEY) == Description(0, "ENDED", 0, 0, ())
+    assert one.state.describe(2, KEY) == Refused("transaction 2 was never opened")
 
 
 def test_list_shows_what_has_not_ended():
     """C7: by sequence, with the low watermark."""
     one = log(Open(500, 3, ()), COMMIT, Ended(0), End(2, False, (), False))
-    listed = one.state.list_transactions()
+    listed = one.state.list_transactions(None)
     assert isinstance(listed, Listed)
     assert [(t.sequence, t.state) for t in listed.transactions] == [(1, "OPEN"), (2, "ABORTING")]
     assert listed.low_watermark == 1

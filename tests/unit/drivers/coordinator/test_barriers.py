@@ -7,11 +7,6 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_SERVICE,
-    CoordinatorRequests,
-    Requests,
-)
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.barriers import UNASKED, Barrier, Probe
 from stilltide.schemas.coordinator.transactions import (
@@ -29,6 +24,7 @@ from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import EndOffset, TopicPartition
+from tests.support.coordinator.asker import Asker
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 
 TIMEOUT_MS = 30_000
@@ -48,29 +44,22 @@ async def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-async def asker(broker: MemoryBroker) -> AsyncIterator[CoordinatorRequests]:
+async def asker(broker: MemoryBroker) -> AsyncIterator[Asker]:
     """A client of the only coordinator of a worker that runs."""
     connector = MemoryConnector(broker)
     async with MemoryWorker(connector):
-        writer = connector.writer("asker")
-        made: CoordinatorRequests = Requests(
-            COORDINATOR_SERVICE,
-            connector,
-            writer,
-            name="asker",
-            request_timeout_s=10,
-            resend_s=0.2,
-        )
+        made = Asker(connector)
         await made.open(partition_count=1, response_partition_count=PARTITIONS)
         yield made
         await made.close()
-        await writer.close()
 
 
 def opening(**starts: int) -> Open:
     """A request to open one transaction on the first partitions of topics."""
     places = {"orders": ORDERS, "payments": PAYMENTS}
-    registered = (Registered(places[it], EndOffset(start), b"id") for it, start in starts.items())
+    registered = (
+        Registered(places[it], EndOffset(start), bytes(16)) for it, start in starts.items()
+    )
     return Open(TIMEOUT_MS, 1, tuple(registered))
 
 
@@ -90,7 +79,7 @@ def last_logged(broker: MemoryBroker) -> type:
     return type(decode(decode_value(values[-1])[-1]).body)
 
 
-async def test_a_barrier_names_what_has_not_ended(broker: MemoryBroker, asker: CoordinatorRequests):
+async def test_a_barrier_names_what_has_not_ended(broker: MemoryBroker, asker: Asker):
     """E1: the lowest start offset on each partition that the marker partition serves."""
     for one in (opening(orders=7, payments=9), opening(orders=5), opening()):
         await asker.ask(0, one)
@@ -103,9 +92,7 @@ async def test_a_barrier_names_what_has_not_ended(broker: MemoryBroker, asker: C
     assert shown == {it for it in (ORDERS, PAYMENTS) if system_partition(it, PARTITIONS) == SERVING}
 
 
-async def test_a_new_data_partition_makes_a_barrier(
-    broker: MemoryBroker, asker: CoordinatorRequests
-):
+async def test_a_new_data_partition_makes_a_barrier(broker: MemoryBroker, asker: Asker):
     """E7: its snapshot writer hears of the first transaction there, and of no other."""
     await asker.ask(0, opening(orders=7))
     await until(lambda: barriers_in(broker, asked=False))
@@ -117,7 +104,7 @@ async def test_a_new_data_partition_makes_a_barrier(
 
 
 async def test_a_barrier_lies_behind_the_markers_of_what_has_ended(
-    broker: MemoryBroker, asker: CoordinatorRequests
+    broker: MemoryBroker, asker: Asker
 ):
     """E1: while its markers are on their way, an aborting transaction still counts as open."""
     await asker.ask(0, opening(orders=0))
@@ -135,7 +122,7 @@ async def test_a_barrier_lies_behind_the_markers_of_what_has_ended(
 
 
 async def test_a_barrier_that_was_not_reported_is_asked_for_again(
-    broker: MemoryBroker, asker: CoordinatorRequests
+    broker: MemoryBroker, asker: Asker
 ):
     """E1: an answer says that the barrier is durable, so there is none without a report."""
     broker.reports.lose(TXN_MARKERS)
@@ -143,7 +130,8 @@ async def test_a_barrier_that_was_not_reported_is_asked_for_again(
     assert len(barriers_in(broker)) == 2
 
 
-async def test_a_barrier_where_there_is_no_partition_is_refused(asker: CoordinatorRequests):
+async def test_a_barrier_where_there_is_no_partition_is_refused(asker: Asker):
     """A snapshot writer that counts other partitions than the coordinator is told so."""
     answer = await asker.ask(0, WriteBarrier(PARTITIONS, PROBE))
-    assert answer == Refused(f"marker partition {PARTITIONS}; there are {PARTITIONS}")
+    assert isinstance(answer, Refused)
+    assert answer.reason == f"marker partition {PARTITIONS}; there are {PARTITIONS}"

@@ -7,7 +7,6 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.memory.log import Log
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, Requests
 from stilltide.pipeline.errors import LogTrimmedError
 from stilltide.schemas.coordinator import txn_log
 from stilltide.schemas.coordinator.transactions import (
@@ -23,6 +22,7 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.topics import TXN_LOG, TopicSpec, system_topics
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from tests.support.coordinator.asker import Asker
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 
 LOG = TopicPartition(TXN_LOG, 0)
@@ -39,26 +39,19 @@ async def broker() -> MemoryBroker:
     """A broker with a data topic."""
     broker = MemoryBroker()
     broker.create_topic(TopicSpec("orders", 1))
+    broker.create_topic(TopicSpec(MANY[0].data.topic, len(MANY)))
     return broker
 
 
 @pytest.fixture
-async def client(connector: MemoryConnector) -> AsyncIterator[Requests]:
+async def client(connector: MemoryConnector) -> AsyncIterator[Asker]:
     """A client of the coordinator, which need not run yet."""
-    admin, writer = connector.admin(), connector.writer("client")
+    admin = connector.admin()
     await admin.ensure_topics(system_topics(coordinators=1, partitions=PARTITIONS))
-    made = Requests(
-        COORDINATOR_SERVICE,
-        connector,
-        writer,
-        name="c",
-        request_timeout_s=10,
-        resend_s=0.5,
-    )
+    made = Asker(connector, name="c", resend_s=0.5)
     await made.open(partition_count=1, response_partition_count=PARTITIONS)
     yield made
     await made.close()
-    await writer.close()
 
 
 def log_of(broker: MemoryBroker) -> Log:
@@ -75,7 +68,7 @@ def logged(broker: MemoryBroker) -> list[str]:
 
 
 async def test_a_log_without_open_transactions_is_trimmed_to_its_base(
-    broker: MemoryBroker, connector: MemoryConnector, client: Requests
+    broker: MemoryBroker, connector: MemoryConnector, client: Asker
 ):
     """C8: soon after the last transaction ended; the next sequence outlives its record."""
     log = log_of(broker)
@@ -91,7 +84,7 @@ async def test_a_log_without_open_transactions_is_trimmed_to_its_base(
 
 
 async def test_a_trimmed_log_without_a_base_is_refused(
-    broker: MemoryBroker, connector: MemoryConnector, client: Requests
+    broker: MemoryBroker, connector: MemoryConnector, client: Asker
 ):
     """C8: records that others deleted end the coordinator, with the log's place."""
     async with MemoryWorker(connector):
@@ -105,7 +98,7 @@ async def test_a_trimmed_log_without_a_base_is_refused(
 
 
 async def test_a_large_base_is_written_in_pieces(
-    broker: MemoryBroker, connector: MemoryConnector, client: Requests
+    broker: MemoryBroker, connector: MemoryConnector, client: Asker
 ):
     """C8: open transactions survive in a base of several records, in their order."""
     log = log_of(broker)

@@ -12,6 +12,7 @@ from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
     CoordinatorStats,
     DescribeCoordinator,
     Done,
@@ -25,7 +26,8 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
-from tests.support.coordinator.worker_memory import WAIT_S, MemoryWorker, until
+from tests.support.coordinator.asker import AskingCoordinators
+from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWorker, until
 
 ORDERS = Registered(TopicPartition("orders", 0), EndOffset(0), b"\x01" * 16)
 SOON_S = 0.5
@@ -50,7 +52,9 @@ async def worker(broker: MemoryBroker) -> AsyncIterator[MemoryWorker]:
 @pytest.fixture
 async def coordinators(broker: MemoryBroker, worker: MemoryWorker) -> AsyncIterator[Coordinators]:
     """Who asks them."""
-    async with Coordinators(MemoryConnector(broker), request_timeout_s=WAIT_S) as made:
+    async with AskingCoordinators(
+        MemoryConnector(broker), request_timeout_s=WAIT_S, partitions=PARTITIONS
+    ) as made:
         yield made
 
 
@@ -107,8 +111,7 @@ async def test_a_transaction_is_aborted_by_who_only_asked_before(
     sequence = await opened(coordinators)
     async with Coordinators(MemoryConnector(broker), request_timeout_s=WAIT_S) as other:
         await other.ask_each(ListTransactions())
-        end = End(sequence, committed=False, written=(), wait_visible=True)
-        assert await other.ask(0, end) == Done()
+        assert await other.ask(0, Abort(sequence)) == Done()
     commit = End(sequence, committed=True, written=(), wait_visible=False)
     with pytest.raises(RefusedError):
         await coordinators.ask(0, commit)

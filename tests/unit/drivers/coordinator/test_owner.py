@@ -9,6 +9,7 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.coordinator import machine
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator import markers, txn_log
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.requests import decode_response, encode_request
@@ -35,12 +36,20 @@ from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_REQUESTS, TXN_RESPONSES, TopicSpec
+from stilltide.schemas.topics import (
+    OPERATOR_REQUESTS,
+    TXN_LOG,
+    TXN_MARKERS,
+    TXN_REQUESTS,
+    TXN_RESPONSES,
+    TopicSpec,
+)
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.schemas.wire import too_deep
 
-CLIENT = b"client-0123456789abcdef"
+CLIENT = b"0123456789abcdef"
+KEY = client_key(CLIENT)
 LOG = TopicPartition(TXN_LOG, 0)
 RESPONSES = TopicPartition(TXN_RESPONSES, 1)
 ORDERS = TopicPartition("orders", 0)
@@ -77,7 +86,8 @@ class Client:
         if not number:
             self._last = number = self._last + 1
         data = encode_request(Request(CLIENT, number, acked_through, RESPONSES.partition, body))
-        self._broker.append(TopicPartition(TXN_REQUESTS, 0), CLIENT, data, None)
+        topic = OPERATOR_REQUESTS if isinstance(body, ListTransactions) else TXN_REQUESTS
+        self._broker.append(TopicPartition(topic, 0), KEY, data, None)
         return number
 
     async def ask(self, body: RequestBody, *, number: int = 0) -> Answer:
@@ -89,7 +99,7 @@ class Client:
 
     def answers(self, number: int) -> list[Answer]:
         """Every answer there is to a request."""
-        values = [it.value for it in self._broker.records(RESPONSES) if it.key == CLIENT]
+        values = [it.value for it in self._broker.records(RESPONSES) if it.key == KEY]
         responses = [decode_response(data) for value in values for data in decode_value(value)]
         return [it.answer for it in responses if it.number == number]
 
@@ -212,7 +222,9 @@ async def test_an_illegal_request_is_refused_and_changes_nothing(
 ):
     """C0: the refusal says why; the transaction that was open is open as before."""
     await client.ask(opening(ORDERS))
-    assert await client.ask(body) == Refused(reason)
+    answer = await client.ask(body)
+    assert isinstance(answer, Refused)
+    assert answer.reason == reason
     (one,) = (await listed(client)).transactions
     assert (one.sequence, one.state, one.partitions) == (0, "OPEN", (registered(ORDERS),))
 

@@ -36,6 +36,9 @@ from tests.support.pending_ack.store import StateStore
 
 X = TxnId(0, 1)
 Y = TxnId(0, 2)
+OWNER = bytes(16)
+"""The id of the client of all transactions."""
+
 DATA = TopicPartition("orders", 0)
 SUBSCRIPTION = SubscriptionId(DATA, "billing")
 THEIRS = b"t" * 16
@@ -96,9 +99,9 @@ async def claimed_and_sent(
         partition = driver.claim(txn, message, cumulative=cumulative)
     found = [it.offset for it in messages]
     if cumulative:
-        await driver.send(partition, txn, [], found[-1])
+        await driver.send(partition, txn, OWNER, [], found[-1])
     else:
-        await driver.send(partition, txn, found, None)
+        await driver.send(partition, txn, OWNER, found, None)
 
 
 def ended(driver: AcknowledgingDriver, txn: TxnId, *, committed: bool) -> None:
@@ -404,7 +407,7 @@ async def test_a_rebalance_ends_what_was_delivered(
             owner = first if DATA in first._partitions else second
             assert offsets(await take(owner, 2)) == [0, 2]
             with pytest.raises(NotDeliveredError):
-                await first.send(partition, Y, [Offset(0)], None)
+                await first.send(partition, Y, OWNER, [Offset(0)], None)
             loser = second if owner is first else first
             with pytest.raises(NotDeliveredError, match="not assigned"):
                 loser.acknowledge(messages[0])

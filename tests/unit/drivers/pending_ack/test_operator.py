@@ -11,6 +11,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.pending_ack import stats as module
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
@@ -20,7 +21,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     SubscriptionStats,
 )
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import PENDING_ACK_LOG
+from stilltide.schemas.topics import PENDING_ACK_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWorker, until
 from tests.support.pending_ack.client import FIRST, AckClient, one
@@ -50,7 +51,8 @@ ATTACHED = SubscriptionStats(
 
 @pytest.fixture
 async def worker(broker: MemoryBroker) -> AsyncIterator[MemoryWorker]:
-    """A worker with one coordinator."""
+    """A worker with one coordinator, and the topic that the group reads."""
+    broker.create_topic(TopicSpec(READ.data.topic, 1))
     async with MemoryWorker(MemoryConnector(broker)) as made:
         yield made
 
@@ -72,6 +74,11 @@ async def client(broker: MemoryBroker, worker: MemoryWorker) -> AsyncIterator[Ac
     await made.close()
 
 
+def attached(client: AckClient) -> SubscriptionStats:
+    """The figures of the subscription to which the client's first member is attached."""
+    return ATTACHED._replace(client_key=client_key(client.client_id))
+
+
 async def stats(stores: PendingAckStores, **asked: str) -> StoreStats:
     """The figures of the store that holds the subscription."""
     answer = (await stores.stats(**asked))[PARTITION]
@@ -89,14 +96,14 @@ async def test_figures_of_an_idle_store(stores: PendingAckStores):
 
 async def test_figures_follow_the_acknowledgements(client: AckClient, stores: PendingAckStores):
     """G: transactions, single and cumulative acknowledgements, and the offsets that they lock."""
-    assert (await stats(stores)).subscriptions == (ATTACHED,)
+    assert (await stats(stores)).subscriptions == (attached(client),)
     first, second = await client.begin(), await client.begin()
     await client.ask(CursorMoved(FIRST, EndOffset(5), (one(7, 8),)))
     await client.acknowledge(first, 20, 22)
     await client.ask(Acknowledge(second, FIRST, (), Offset(9)))
     busy = await stats(stores)
     assert busy.subscriptions == (
-        ATTACHED._replace(
+        attached(client)._replace(
             acknowledged_ranges=1,
             pending_transactions=2,
             pending_individual=2,
@@ -111,7 +118,7 @@ async def test_figures_follow_the_acknowledgements(client: AckClient, stores: Pe
     await client.end(first, committed=False)
     done = await stats(stores)
     assert (done.transaction_count, done.pending_individual, done.pending_cumulative) == (0, 0, 0)
-    assert done.subscriptions == (ATTACHED._replace(cursor=EndOffset(10), has_served=True),)
+    assert done.subscriptions == (attached(client)._replace(cursor=EndOffset(10), has_served=True),)
 
 
 async def test_a_transaction_counts_once(client: AckClient, stores: PendingAckStores):
@@ -177,7 +184,7 @@ async def test_a_new_owner_has_served_nothing(
 async def test_a_refused_acknowledgement_is_no_service(client: AckClient, stores: PendingAckStores):
     """What changed nothing does not make a subscription one that was served."""
     await client.acknowledge(await client.begin(), 4)
-    assert (await stats(stores)).subscriptions == (ATTACHED,)
+    assert (await stats(stores)).subscriptions == (attached(client),)
 
 
 async def test_the_base_is_the_newest_there_is(

@@ -9,6 +9,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.buffered_log.owned_log import Appended as LogSettle
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator import txn_log
 from stilltide.schemas.coordinator.transactions import (
     Done,
@@ -32,7 +33,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Settle,
 )
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_LOG
+from stilltide.schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.pending_ack.client import FIRST, SECOND, AckClient, one
@@ -44,8 +45,9 @@ LOG = TopicPartition(PENDING_ACK_LOG, PARTITION)
 
 
 @pytest.fixture
-async def worker(connector: MemoryConnector) -> AsyncIterator[MemoryWorker]:
-    """A worker with one coordinator."""
+async def worker(broker: MemoryBroker, connector: MemoryConnector) -> AsyncIterator[MemoryWorker]:
+    """A worker with one coordinator, and the topic that the group reads."""
+    broker.create_topic(TopicSpec(READ.data.topic, 1))
     async with MemoryWorker(connector) as made:
         yield made
 
@@ -72,6 +74,11 @@ def acks(
     return Acks(EndOffset(cursor), acknowledged, pending, member)
 
 
+def pending_of(client: AckClient, txn: TxnId, ranges: tuple[AckRange, ...]) -> PendingAcks:
+    """What the client has acknowledged in one of its transactions."""
+    return PendingAcks(txn, ranges, None, client_key(client.txn_client_id))
+
+
 def logged(broker: MemoryBroker) -> list[str]:
     """What the log holds, by kind of record."""
     bodies = [
@@ -87,7 +94,7 @@ async def test_a_commit_acknowledges_and_an_abort_frees(client: AckClient, broke
     kept, dropped = await client.begin(), await client.begin()
     assert await client.acknowledge(kept, 7, 8) == Done()
     assert await client.acknowledge(dropped, 10) == Done()
-    pending = (PendingAcks(kept, (one(7, 9),), None), PendingAcks(dropped, (one(10, 11),), None))
+    pending = (pending_of(client, kept, (one(7, 9),)), pending_of(client, dropped, (one(10, 11),)))
     assert await client.ask(DescribeAcks()) == acks(5, pending=pending, member=FIRST)
     await client.end(kept, committed=True)
     await client.end(dropped, committed=False)
@@ -119,7 +126,7 @@ async def test_a_conflict_is_refused_as_a_whole(
     refused = await client.acknowledge(second, 20, offset)
     assert isinstance(refused, AckRefused)
     assert refused.code == code
-    pending = (PendingAcks(first, (one(7, 8),), None),)
+    pending = (pending_of(client, first, (one(7, 8),)),)
     assert await client.ask(DescribeAcks()) == acks(5, pending=pending, member=FIRST)
 
 
@@ -136,7 +143,7 @@ async def test_a_replaced_member_is_refused_and_what_it_did_stays_pending(client
     """G: the next member sees what is pending, and the one before acknowledges nothing more."""
     txn = await client.begin()
     assert await client.acknowledge(txn, 7) == Done()
-    pending = (PendingAcks(txn, (one(7, 8),), None),)
+    pending = (pending_of(client, txn, (one(7, 8),)),)
     assert await client.ask(attach(SECOND)) == acks(5, pending=pending, member=SECOND)
     for again in (Acknowledge(txn, FIRST, (Offset(8),)), attach(FIRST)):
         refused = await client.ask(again)
@@ -221,7 +228,7 @@ async def test_the_next_owner_knows_what_is_pending(
         driver.assigned = False
     async with MemoryWorker(connector):  # is given every request anew
         await asyncio.wait(worker.tasks, timeout=10)
-        pending = (PendingAcks(txn, (one(7, 8),), None),)
+        pending = (pending_of(client, txn, (one(7, 8),)),)
         assert await client.ask(DescribeAcks()) == acks(5, pending=pending, member=FIRST)
         await client.end(txn, committed=True)
         assert await client.ask(DescribeAcks()) == acks(5, one(7, 8), member=FIRST)

@@ -16,6 +16,7 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
 )
 from stilltide.pipeline.errors import ClientFailedError, RequestTimeoutError
+from stilltide.schemas.client_ids import reply_key
 from stilltide.schemas.coordinator.requests import decode_request, encode_response
 from stilltide.schemas.coordinator.transactions import (
     Answer,
@@ -90,7 +91,7 @@ def sent(broker: MemoryBroker, coordinator: int = 0) -> list[list[Request]]:
 def answer(broker: MemoryBroker, request: Request, answer: Answer, coordinator: int = 0) -> None:
     """Answers a request as a coordinator does."""
     data = encode_response(Response(request.number, coordinator, answer))
-    broker.append(RESPONSES, request.client_id, data, None)
+    broker.append(RESPONSES, reply_key(request.client_id), data, None)
 
 
 async def test_requests_of_one_moment_share_a_record(broker: MemoryBroker, client: Requests):
@@ -197,7 +198,7 @@ async def test_an_undecodable_answer_fails_every_request(broker: MemoryBroker, c
     """What cannot be understood is not waited over: the error names its place."""
     asking = asyncio.create_task(client.ask(0, OPEN))
     await until(lambda: sent(broker))
-    broker.append(RESPONSES, sent(broker)[0][0].client_id, b"\xff garbage", None)
+    broker.append(RESPONSES, reply_key(sent(broker)[0][0].client_id), b"\xff garbage", None)
     with pytest.raises(DecodeError) as caught:
         await asking
     assert caught.value.place == f"{RESPONSES}@0"
@@ -317,7 +318,7 @@ async def test_a_batch_of_answers_is_read_in_one(broker: MemoryBroker, client: R
     await until(lambda: sent(broker))
     (requests,) = sent(broker)
     answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
-    broker.append(RESPONSES, requests[0].client_id, encode_batch(answers), None)
+    broker.append(RESPONSES, reply_key(requests[0].client_id), encode_batch(answers), None)
     assert await asyncio.gather(*asking) == [Opened(1, 1), Opened(2, 1)]
 
 
@@ -331,7 +332,7 @@ async def test_who_is_told_hears_before_who_asks(broker: MemoryBroker, client: R
     await until(lambda: sent(broker))
     (requests,) = sent(broker)
     answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
-    broker.append(RESPONSES, requests[0].client_id, encode_batch(answers), None)
+    broker.append(RESPONSES, reply_key(requests[0].client_id), encode_batch(answers), None)
     assert await asking == Opened(1, 1)
     await until(lambda: len(heard) == 2)
     assert heard == [Opened(2, 1), "asked"]
@@ -345,7 +346,7 @@ async def test_every_caller_of_a_large_batch_wakes_up(broker: MemoryBroker, clie
     (requests,) = sent(broker)
     asking[0].cancel()
     answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
-    broker.append(RESPONSES, requests[0].client_id, encode_batch(answers), None)
+    broker.append(RESPONSES, reply_key(requests[0].client_id), encode_batch(answers), None)
     assert await asyncio.gather(*asking[1:]) == [Opened(it, 1) for it in range(2, count + 1)]
 
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 
+from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.log_base import decode_state, encode_state
 from stilltide.schemas.coordinator.transactions import (
     BaseClient,
@@ -19,7 +20,7 @@ STATE = BaseState(
     9,
     (
         BaseTransaction(7, "OPEN", 1000, 60, (REGISTERED,), (READ,), ()),
-        BaseTransaction(8, "COMMITTING", 1000, 60, (), (), (WRITTEN,)),
+        BaseTransaction(8, "COMMITTING", 1000, 60, (), (), (WRITTEN,), b"k", "n"),
     ),
     (BaseClient(b"c", 2000, 3, 1, ((4, Opened(7, 2)), (5, Refused("no")))),),
 )
@@ -27,9 +28,15 @@ BYTES = (
     "0809 "
     "122f 0807 1001 18e807 203c 2a1a 0a0174 1003 18ac02 2210000102030405060708090a0b0c0d0e0f "
     "3208 0a0174 1003 1a0167 "
-    "1218 0808 1002 18e807 203c 3a0d 0a0174 1003 18ac02 20b602 2809 "
-    "1a1e 0a0163 10d00f 1803 2001 2a08 0804 1a04 08071002 2a08 0805 2a04 0a026e6f"
+    "121e 0808 1002 18e807 203c 3a0d 0a0174 1003 18ac02 20b602 2809 42016b 4a016e "
+    "1a1e 10d00f 1803 2001 2a08 0804 1a04 08071002 2a08 0805 2a04 0a026e6f 320163"
 )
+
+
+def test_a_client_of_an_older_base_is_known_by_its_hash():
+    """C15: bases of earlier versions hold ids; the hash is what requests are compared with."""
+    (client,) = decode_state(bytes.fromhex("1a08 0a0163 10d00f 1803")).clients
+    assert client == BaseClient(client_key(b"c"), 2000, 3, 0, ())
 
 
 def test_state_bytes():

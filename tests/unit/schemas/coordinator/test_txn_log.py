@@ -40,7 +40,7 @@ OWN: dict[str, tuple[OwnBody, str]] = {
     "ended": (Ended(7), "2a02 0807"),
     "sequence 0 ended": (Ended(0), "2a00"),
     "base": (Base(EndOffset(9), 1, 2, b"ab"), "3a0a 0809 1001 1802 22026162"),
-    "forget clients": (ForgetClients((b"a", b"bc")), "3207 0a0161 0a026263"),
+    "forget clients": (ForgetClients((b"a", b"bc")), "3207 120161 12026263"),
 }
 REQUEST = "1a0d 0a0163 1002 1801 2004 4202 0807"
 

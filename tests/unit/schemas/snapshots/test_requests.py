@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.coordinator.transactions import Refused
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.snapshots import requests as codec
 from stilltide.schemas.snapshots.requests import (
@@ -61,7 +61,7 @@ SUMMARIES = st.builds(SnapshotSummary, st.binary(), U64.map(EndOffset), U64)
 
 
 @ROUND_TRIPS
-@given(U64.filter(bool), U32, SUMMARIES | st.builds(Refused, TEXT))
+@given(U64.filter(bool), U32, SUMMARIES | st.builds(Refused, TEXT, st.just(RefusalCode.ILLEGAL)))
 def test_every_answer_is_read_back(number: int, partition: int, answer: SnapshotAnswer):
     """Encoding loses nothing of an answer."""
     one = SnapshotResponse(number, partition, answer)
@@ -77,8 +77,16 @@ def test_what_is_no_request_is_refused(data: str):
         codec.decode_request(bytes.fromhex(data))
 
 
-@pytest.mark.parametrize("data", ["08", "1001 1a00", "0807 1001", "0807 3a00"])
+@pytest.mark.parametrize("data", ["0807 1001", "0807 3a00"])
+def test_c10_an_answer_of_a_later_version_is_a_refusal(data: str):
+    """C10: one request fails, and its client goes on."""
+    answer = codec.decode_response(bytes.fromhex(data)).answer
+    assert isinstance(answer, Refused)
+    assert answer.code is RefusalCode.UNSUPPORTED
+
+
+@pytest.mark.parametrize("data", ["08", "1001 1a00"])
 def test_what_is_no_answer_is_refused(data: str):
-    """Cut off, without number, or with a body that this program does not know."""
+    """Cut off, or without number."""
     with pytest.raises(DecodeError):
         codec.decode_response(bytes.fromhex(data))

@@ -1,0 +1,226 @@
+"""Admits the requests of clients: values in their bounds, and each client within its share.
+
+*Source*: docs/protocols C10, C16. Settings must not be part of what the log means (C0), so bounds
+that a user sets are checked before a request is appended. What was appended and not read back yet
+counts as if it had taken effect.
+
+*Invariants*: at no moment does a client hold more than its limits, except by requests that were
+logged under higher limits.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stilltide.pipeline.core.coordinator.request_values import wrong_values
+from stilltide.pipeline.core.coordinator.state import CoordinatorState
+from stilltide.schemas.client_ids import client_key
+from stilltide.schemas.coordinator.transactions import (
+    AddPartitions,
+    AddSubscriptions,
+    Change,
+    Open,
+    RefusalCode,
+    Refused,
+    Request,
+)
+
+QUESTIONS_IN_FLIGHT_MAX = 100
+"""Questions of one client that wait for their no-op; each answer may take a millisecond."""
+
+TRANSACTION_BYTES = 1100
+REGISTRATION_BYTES = 450
+ANSWER_BYTES = 250
+CLIENT_BYTES = 500
+"""What a transaction, a registered partition or subscription, a remembered answer, and a client
+take in the memory of a coordinator, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """Bounds of what one client may hold at one coordinator; settings of these names.
+
+    Attributes:
+        txn_timeout_ms_max: longest time-out of a transaction (C2).
+        client_transactions_max: most open transactions.
+        transaction_partitions_max: most partitions, and most subscriptions, of a transaction.
+        client_partitions_max: most registered partitions and subscriptions in open transactions.
+        client_requests_max: most requests that were taken and not read back yet.
+        state_bytes_max: most bytes of state of all coordinators of a worker, by estimate.
+    """
+
+    txn_timeout_ms_max: int
+    client_transactions_max: int = 10_000
+    transaction_partitions_max: int = 1000
+    client_partitions_max: int = 20_000
+    client_requests_max: int = 10_000
+    state_bytes_max: int = 256 * 1024 * 1024
+
+
+class _Share(NamedTuple):
+    """What a request adds to what its client holds."""
+
+    transactions: int
+    registrations: int
+
+
+_NOTHING = _Share(0, 0)
+
+
+class Admission:
+    """The requests of clients at one coordinator, from one owner's fence to the next owner's.
+
+    Args:
+        state: the coordinator's state, which others change.
+        limits: bounds of each client.
+        state_bytes: estimated bytes of the states of all coordinators of the worker.
+    """
+
+    def __init__(
+        self, state: CoordinatorState, limits: ClientLimits, state_bytes: Callable[[], int]
+    ) -> None:
+        self._state = state
+        self._limits = limits
+        self._state_bytes = state_bytes
+        self._requests: Counter[bytes] = Counter()
+        self._questions: Counter[bytes] = Counter()
+        self._transactions: Counter[bytes] = Counter()
+        self._registrations: Counter[bytes] = Counter()
+        self._adding: Counter[int] = Counter()
+
+    def take(self, request: Request, body: Change) -> Refused | None:
+        """Counts a request that is appended next, or returns why it is not."""
+        wrong = wrong_values(request, body)
+        if wrong:
+            return Refused(wrong, RefusalCode.MALFORMED)
+        key = client_key(request.client_id)
+        limits = self._limits
+        if self._requests[key] >= limits.client_requests_max:
+            return _over("client_requests_max", "requests in flight", limits.client_requests_max)
+        share = _share(body)
+        if (
+            share is not _NOTHING or key not in self._state.clients
+        ) and self._state_bytes() > limits.state_bytes_max:
+            return _over(
+                "coordinator_state_mib_max",
+                "bytes of state of a worker's coordinators",
+                limits.state_bytes_max,
+            )
+        if share is not _NOTHING:
+            refused = self._unheld(key, body, share)
+            if refused is not None:
+                return refused
+            self._transactions[key] += share.transactions
+            self._registrations[key] += share.registrations
+            if isinstance(body, AddPartitions | AddSubscriptions):
+                self._adding[body.sequence] += share.registrations
+        self._requests[key] += 1
+        return None
+
+    def ended(self, request: Request) -> None:
+        """A request that was counted was read back, or will never be."""
+        key = client_key(request.client_id)
+        if not _less(self._requests, key, 1):
+            return
+        share = _share(request.body)
+        if share is not _NOTHING:
+            _less(self._transactions, key, share.transactions)
+            _less(self._registrations, key, share.registrations)
+            if isinstance(request.body, AddPartitions | AddSubscriptions):
+                _less(self._adding, request.body.sequence, share.registrations)
+
+    def ask(self, client_id: bytes) -> Refused | None:
+        """Counts a question, or returns why it is not answered."""
+        key = client_key(client_id)
+        if self._questions[key] >= QUESTIONS_IN_FLIGHT_MAX:
+            return Refused(f"{QUESTIONS_IN_FLIGHT_MAX} questions in flight", RefusalCode.LIMIT)
+        self._questions[key] += 1
+        return None
+
+    def answered(self, client_id: bytes) -> None:
+        """A question that was counted was answered."""
+        _less(self._questions, client_key(client_id), 1)
+
+    def _unheld(self, key: bytes, body: Change, share: _Share) -> Refused | None:
+        """Why the client may not hold that much more; None if it may."""
+        limits, held = self._limits, self._state.held.get(key)
+        transactions = self._transactions[key] + share.transactions
+        registrations = self._registrations[key] + share.registrations
+        if held is not None:
+            transactions += held.transactions
+            registrations += held.registrations
+        if isinstance(body, Open):
+            if body.timeout_ms > limits.txn_timeout_ms_max or not body.timeout_ms:
+                return Refused(
+                    f"time-out of {body.timeout_ms} ms; allowed are 1..{limits.txn_timeout_ms_max}",
+                    RefusalCode.MALFORMED,
+                )
+            each = max(len(body.partitions), len(body.subscriptions))
+        else:
+            each = self._of_transaction(body)
+        if each > limits.transaction_partitions_max:
+            return _over(
+                "transaction_partitions_max",
+                "partitions or subscriptions of a transaction",
+                limits.transaction_partitions_max,
+            )
+        if transactions > limits.client_transactions_max and share.transactions:
+            return _over(
+                "client_transactions_max",
+                "open transactions of a client",
+                limits.client_transactions_max,
+            )
+        if registrations > limits.client_partitions_max and share.registrations:
+            return _over(
+                "client_partitions_max",
+                "registered partitions and subscriptions of a client",
+                limits.client_partitions_max,
+            )
+        return None
+
+    def _of_transaction(self, body: Change) -> int:
+        """How many partitions, or subscriptions, a transaction would have at the most."""
+        if isinstance(body, AddPartitions):
+            txn = self._state.transactions.get(body.sequence)
+            held = 0 if txn is None else len(txn.partitions)
+            return held + self._adding[body.sequence] + len(body.partitions)
+        assert isinstance(body, AddSubscriptions)
+        txn = self._state.transactions.get(body.sequence)
+        held = 0 if txn is None else len(txn.subscriptions)
+        return held + self._adding[body.sequence] + len(body.subscriptions)
+
+
+def estimated_bytes(state: CoordinatorState) -> int:
+    """About how many bytes a coordinator's state takes; costs less than a microsecond."""
+    return (
+        len(state.transactions) * TRANSACTION_BYTES
+        + state.registration_count * REGISTRATION_BYTES
+        + state.answer_count * ANSWER_BYTES
+        + len(state.clients) * CLIENT_BYTES
+    )
+
+
+def _share(body: object) -> _Share:
+    if isinstance(body, Open):
+        registrations = len(body.partitions) + len(body.subscriptions)
+        return _Share(body.transaction_count, body.transaction_count * registrations)
+    if isinstance(body, AddPartitions):
+        return _Share(0, len(body.partitions))
+    if isinstance(body, AddSubscriptions):
+        return _Share(0, len(body.subscriptions))
+    return _NOTHING
+
+
+def _less(counter: Counter[bytes] | Counter[int], key: bytes | int, count: int) -> bool:
+    """Lowers a count, and forgets a key that counts nothing; False if it counted nothing before."""
+    left = counter[key] - count  # type: ignore[index]
+    if left > 0:
+        counter[key] = left  # type: ignore[index]
+    else:
+        return counter.pop(key, None) is not None  # type: ignore[arg-type]
+    return True
+
+
+def _over(setting: str, what: str, most: int) -> Refused:
+    return Refused(f"too many {what}: the most is {most} (setting {setting})", RefusalCode.LIMIT)

@@ -10,8 +10,8 @@ logged under higher limits.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from stilltide.pipeline.core.coordinator.request_values import wrong_values
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
@@ -25,6 +25,8 @@ from stilltide.schemas.coordinator.transactions import (
     Refused,
     Request,
 )
+
+_K = TypeVar("_K")
 
 QUESTIONS_IN_FLIGHT_MAX = 100
 """Questions of one client that wait for their no-op; each answer may take a millisecond."""
@@ -68,6 +70,22 @@ class _Share(NamedTuple):
 _NOTHING = _Share(0, 0)
 
 
+class _InFlight(NamedTuple):
+    """A request that was taken and not read back: its share, and the transaction it adds to."""
+
+    share: _Share
+    adds_to: int | None
+
+
+@dataclass(slots=True)
+class _Client:
+    """The requests of a client that were taken and not read back, by number, and their shares."""
+
+    requests: dict[int, _InFlight] = field(default_factory=dict[int, _InFlight])
+    transactions: int = 0
+    registrations: int = 0
+
+
 class Admission:
     """The requests of clients at one coordinator, from one owner's fence to the next owner's.
 
@@ -83,52 +101,58 @@ class Admission:
         self._state = state
         self._limits = limits
         self._state_bytes = state_bytes
-        self._requests: Counter[bytes] = Counter()
+        self._clients: dict[bytes, _Client] = {}
         self._questions: Counter[bytes] = Counter()
-        self._transactions: Counter[bytes] = Counter()
-        self._registrations: Counter[bytes] = Counter()
         self._adding: Counter[int] = Counter()
 
+    def in_flight(self, request: Request) -> bool:
+        """Whether the request was counted and not read back: the client will get that answer."""
+        client = self._clients.get(client_key(request.client_id))
+        return client is not None and request.number in client.requests
+
     def take(self, request: Request, body: Change) -> Refused | None:
-        """Counts a request that is appended next, or returns why it is not."""
+        """Counts a request that is appended next, or returns why it is not.
+
+        The repeat of a request that was answered takes nothing: its answer is remembered (C1b).
+        """
         wrong = wrong_values(request, body)
         if wrong:
             return Refused(wrong, RefusalCode.MALFORMED)
         key = client_key(request.client_id)
         limits = self._limits
-        if self._requests[key] >= limits.client_requests_max:
+        client = self._clients.get(key) or _Client()
+        if len(client.requests) >= limits.client_requests_max:
             return _over("client_requests_max", "requests in flight", limits.client_requests_max)
-        share = _share(body)
-        if (
-            share is not _NOTHING or key not in self._state.clients
-        ) and self._state_bytes() > limits.state_bytes_max:
-            return _over(
-                "coordinator_state_mib_max",
-                "bytes of state of a worker's coordinators",
-                limits.state_bytes_max,
-            )
-        if share is not _NOTHING:
-            refused = self._unheld(key, body, share)
+        memory = self._state.clients.get(key)
+        share = _NOTHING
+        if memory is None or request.number not in memory.answers:
+            share = _share(body)
+            refused = self._beyond(key, body, share, client)
             if refused is not None:
                 return refused
-            self._transactions[key] += share.transactions
-            self._registrations[key] += share.registrations
-            if isinstance(body, AddPartitions | AddSubscriptions):
-                self._adding[body.sequence] += share.registrations
-        self._requests[key] += 1
+        adds_to = None
+        if isinstance(body, AddPartitions | AddSubscriptions) and share is not _NOTHING:
+            adds_to = body.sequence
+            self._adding[adds_to] += share.registrations
+        client.requests[request.number] = _InFlight(share, adds_to)
+        client.transactions += share.transactions
+        client.registrations += share.registrations
+        self._clients[key] = client
         return None
 
     def ended(self, request: Request) -> None:
-        """A request that was counted was read back, or will never be."""
+        """A request that was counted was read back, or will never be; others are passed over."""
         key = client_key(request.client_id)
-        if not _less(self._requests, key, 1):
+        client = self._clients.get(key)
+        one = None if client is None else client.requests.pop(request.number, None)
+        if client is None or one is None:
             return
-        share = _share(request.body)
-        if share is not _NOTHING:
-            _less(self._transactions, key, share.transactions)
-            _less(self._registrations, key, share.registrations)
-            if isinstance(request.body, AddPartitions | AddSubscriptions):
-                _less(self._adding, request.body.sequence, share.registrations)
+        client.transactions -= one.share.transactions
+        client.registrations -= one.share.registrations
+        if not client.requests:
+            del self._clients[key]
+        if one.adds_to is not None:
+            _less(self._adding, one.adds_to, one.share.registrations)
 
     def ask(self, client_id: bytes) -> Refused | None:
         """Counts a question, or returns why it is not answered."""
@@ -142,11 +166,23 @@ class Admission:
         """A question that was counted was answered."""
         _less(self._questions, client_key(client_id), 1)
 
-    def _unheld(self, key: bytes, body: Change, share: _Share) -> Refused | None:
+    def _beyond(self, key: bytes, body: Change, share: _Share, client: _Client) -> Refused | None:
         """Why the client may not hold that much more; None if it may."""
+        limits = self._limits
+        if (
+            share is not _NOTHING or key not in self._state.clients
+        ) and self._state_bytes() > limits.state_bytes_max:
+            return _over(
+                "coordinator_state_mib_max",
+                "bytes of state of a worker's coordinators",
+                limits.state_bytes_max,
+            )
+        return None if share is _NOTHING else self._unheld(key, body, share, client)
+
+    def _unheld(self, key: bytes, body: Change, share: _Share, client: _Client) -> Refused | None:
         limits, held = self._limits, self._state.held.get(key)
-        transactions = self._transactions[key] + share.transactions
-        registrations = self._registrations[key] + share.registrations
+        transactions = client.transactions + share.transactions
+        registrations = client.registrations + share.registrations
         if held is not None:
             transactions += held.transactions
             registrations += held.registrations
@@ -212,14 +248,13 @@ def _share(body: object) -> _Share:
     return _NOTHING
 
 
-def _less(counter: Counter[bytes] | Counter[int], key: bytes | int, count: int) -> bool:
-    """Lowers a count, and forgets a key that counts nothing; False if it counted nothing before."""
-    left = counter[key] - count  # type: ignore[index]
+def _less(counter: "Counter[_K]", key: _K, count: int) -> None:
+    """Lowers a count, and forgets a key that counts nothing."""
+    left = counter[key] - count
     if left > 0:
-        counter[key] = left  # type: ignore[index]
+        counter[key] = left
     else:
-        return counter.pop(key, None) is not None  # type: ignore[arg-type]
-    return True
+        counter.pop(key, None)
 
 
 def _over(setting: str, what: str, most: int) -> Refused:

@@ -8,10 +8,10 @@ later is the matter of E8.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from stilltide.connectors.errors import ConnectorError
-from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import TopicPartition
 
@@ -45,6 +45,10 @@ class KnownTopics:
         self._asked.append((partitions, looked))
         self._wake.set()
 
+    def learn(self, found: Mapping[str, TopicDescription]) -> None:
+        """Remembers topics that exist."""
+        self._counts |= {name: one.partition_count for name, one in found.items()}
+
     async def run(self) -> None:
         """Looks up until cancelled."""
         while True:
@@ -62,8 +66,7 @@ class KnownTopics:
             self._counts.clear()
         try:
             for first in range(0, len(names), NAMES_PER_CALL):
-                found = await self._admin.describe_topics(names[first : first + NAMES_PER_CALL])
-                self._counts |= {name: one.partition_count for name, one in found.items()}
+                self.learn(await self._admin.describe_topics(names[first : first + NAMES_PER_CALL]))
         except ConnectorError as error:
             log.warning("topics_not_described", topics=len(names), why=str(error))
             return False

@@ -177,6 +177,8 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             case Describe():
                 self._described(request)
             case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
+                if self._admission.in_flight(request):
+                    return  # a repeat that came before the answer, which is on its way (C1b)
                 refused = self._admission.take(request, body)
                 if refused is not None:
                     self._refuse(request, refused)

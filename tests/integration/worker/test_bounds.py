@@ -84,7 +84,7 @@ async def attacked(connector: Connector, about: Registered) -> None:
         await one.open(partition_count=1, response_partition_count=4)
         for _ in range(EACH // 1000):
             opened = await one.ask(0, Open(3000, 1000, (about,)))
-            assert isinstance(opened, Opened)
+            assert isinstance(opened, Opened), opened
         refused = await one.ask(0, Open(3000, 1, (about,)))
         assert isinstance(refused, Refused)
         assert refused.code is RefusalCode.LIMIT

@@ -145,6 +145,8 @@ class MemoryWorker:
             reply_partitions=self._partitions,
         )
         known_topics = KnownTopics(admin)
+        found = await admin.describe_topics(await admin.list_topics())
+        known_topics.learn(found)  # else the first request of a topic would be overtaken
         self._make_owners(deps, ends, acks, known_topics)
         acks.neighbours = dict(enumerate(self.pending_acks))
         barriers.neighbours = dict(enumerate(self.drivers))

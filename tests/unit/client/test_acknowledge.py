@@ -182,7 +182,8 @@ async def test_an_end_names_no_subscription_whose_registration_was_not_answered(
 ):
     """The coordinator may never have heard of it, and would refuse the end; nothing was sent."""
     (message,) = await take(orders, 1)
-    acks, elsewhere = TransactionAcks(), SubscriptionId(TopicPartition(TOPICS[1], 0), GROUP)
+    acks = TransactionAcks(orders.acknowledging.cluster_id, bytes(16))
+    elsewhere = SubscriptionId(TopicPartition(TOPICS[1], 0), GROUP)
     acks.registered_ahead(TxnId(0, 7), frozenset({elsewhere}))
     acks.claim(orders.acknowledging, message, cumulative=False)
     assert acks.unregistered == acks.subscriptions == (SUBSCRIPTION,)
@@ -276,7 +277,9 @@ async def test_a_refusal_aborts_the_transaction(
     messages = await take(orders, 4)
     subscription = SubscriptionId(TopicPartition(TOPICS[0], 0), GROUP)
     store = orders.acknowledging._store
-    await store.ask(subscription, Attach(b"another member's", EndOffset(0), ()))
+    assert orders._driver is not None
+    member = orders._driver.group_member
+    await store.ask(subscription, Attach(b"another member's", EndOffset(0), (), member))
     with pytest.raises(NotDeliveredError, match="NOT_ATTACHED"):
         async with client.transaction() as txn:
             await txn.send(TOPICS[1], b"invoice")

@@ -8,7 +8,7 @@ from stilltide.pipeline.client.transaction_acks import TransactionAcks
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
-from stilltide.pipeline.errors import ClientFailedError
+from stilltide.pipeline.errors import ClientFailedError, OtherClusterError
 from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckBody, Acknowledge
 from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
@@ -30,7 +30,10 @@ class Failing(StateStore):
 
 
 async def test_an_acknowledgement_that_was_not_sent_is_never_committed():
-    """G: the commit raises what its task failed with, rather than going on without it."""
+    """G: the commit raises what its task failed with, rather than going on without it.
+
+    C11: a message of another cluster is refused before it is claimed.
+    """
     connector = MemoryConnector(MemoryBroker())
     topic = await CoordinatedTopic.create(connector, "orders", 1)
     await topic.write(0, None)
@@ -41,7 +44,9 @@ async def test_an_acknowledgement_that_was_not_sent_is_never_committed():
     try:
         await until(lambda: acknowledging.queue(SUBSCRIPTION.data))
         message = acknowledging.queue(SUBSCRIPTION.data).popleft()
-        acks = TransactionAcks()
+        with pytest.raises(OtherClusterError):  # C11: and nothing is claimed
+            TransactionAcks("another", bytes(16)).claim(acknowledging, message, cumulative=False)
+        acks = TransactionAcks(acknowledging.cluster_id, bytes(16))
         acks.claim(acknowledging, message, cumulative=False)
         acks.registered(TXN, (SUBSCRIPTION,))
         with pytest.raises(ClientFailedError, match="LookupError: no such line") as caught:

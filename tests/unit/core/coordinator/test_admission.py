@@ -130,6 +130,20 @@ def test_c16_requests_in_flight_are_bounded():
     assert rig.take(End(0, False, (), False), OTHER)[1] is None
 
 
+def test_c1b_a_repeat_takes_no_second_share():
+    """C1b, C16: neither before the first copy is read back, nor after."""
+    rig = Rig()
+    body = Open(5000, 10, ())
+    request, refused = rig.take(body)
+    assert refused is None
+    assert rig.admission.in_flight(request)
+    rig.state.apply(TxnLogRecord(request, 1000))
+    rig.admission.ended(request)
+    assert not rig.admission.in_flight(request)
+    assert rig.admission.take(request, body) is None
+    assert limit_of(rig.take(Open(5000, 1, ()))[1]) == "client_transactions_max"
+
+
 def test_c16_questions_in_flight_are_bounded():
     """C16: each of them may cost a millisecond."""
     admission = Rig().admission

@@ -9,6 +9,7 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_SERVICE,
@@ -306,7 +307,8 @@ async def test_an_outage_is_ridden_out(broker: MemoryBroker, writer: LogWriter):
         broker.up()
         broker.release()
         assert {await before, await during} == {Opened(0, 1), Opened(1, 1)}
-        listed = await client.ask(0, ListTransactions())
+        async with Coordinators(MemoryConnector(broker), request_timeout_s=10) as operator:
+            listed = await operator.ask(0, ListTransactions())
         assert isinstance(listed, Listed)
         assert [it.sequence for it in listed.transactions] == [0, 1]
     await client.close()

@@ -27,7 +27,7 @@ from stilltide.schemas.replication.signals import (
     UpdateKey,
 )
 from stilltide.schemas.topics import (
-    ACK_REQUESTS,
+    OPERATOR_ACK_REQUESTS,
     PENDING_ACK_LOG,
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -77,7 +77,7 @@ def _ack_log_holds(kind: type) -> Callable[[Record], bool]:
 
 
 def _asked_to_settle(record: Record) -> bool:
-    """Whether a value of ack-requests holds a settle."""
+    """Whether a value of operator-ack-requests holds a settle."""
     requests = map(pending_ack.decode_request, decode_value(record.value))
     return any(isinstance(request.body, Settle) for request in requests)
 
@@ -100,7 +100,7 @@ POINTS = (REQUESTED, DECIDED, MARKED, ENDED, ANSWERED, PROBED, SNAPPED)
 """Where a fault may strike while transactions run."""
 
 ACK_LOGGED = Point("an acknowledgement is in the log", PENDING_ACK_LOG, _ack_log_holds(Acknowledge))
-TO_SETTLE = Point("a worker has asked another to settle", ACK_REQUESTS, _asked_to_settle)
+TO_SETTLE = Point("a worker has asked another to settle", OPERATOR_ACK_REQUESTS, _asked_to_settle)
 SETTLED = Point("a settle is in the log", PENDING_ACK_LOG, _ack_log_holds(Settle))
 ACK_BASE = Point("a base of acknowledgements was written", PENDING_ACK_LOG, _ack_log_holds(Base))
 CLAIMED = Point("a member has claimed a partition", PENDING_ACK_LOG, _ack_log_holds(Attach))

@@ -26,6 +26,7 @@ async def test_a_group_that_does_not_exist(groups: GroupAdmin, topic_name: str):
     assert await groups.committed([topic_name], []) == {topic_name: {}}
     assert await groups.active([topic_name]) == set()
     assert await groups.active([]) == set()
+    assert await groups.members(topic_name) == set()
 
 
 async def test_a_move_makes_a_group_and_moves_it_anywhere(groups: GroupAdmin, log: TopicPartition):
@@ -53,6 +54,7 @@ async def test_a_group_with_members_is_not_moved(rig: Rig, groups: GroupAdmin, l
     await member.until(lambda: len(member.records) == 2)
     await member.reader.commit({log: Offset(1)}, {log: "st1;g=3"})
     assert await groups.active([group, f"{group}-absent"]) == {group}
+    assert await groups.members(group) == {member.reader.member_id}  # C15
     with pytest.raises(ActiveGroupError, match=group):
         await groups.move(group, {log: Committed(Offset(2), "")})
     assert await groups.committed([group], [log]) == {group: {log: Committed(Offset(1), "st1;g=3")}}
@@ -103,6 +105,7 @@ async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
     for ask in (
         lambda: admin.committed(["g"], [data]),
         lambda: admin.active(["g"]),
+        lambda: admin.members("g"),
         lambda: admin.move("g", {data: Committed(Offset(0), "")}),
     ):
         with pytest.raises(RetriableError, match=rig.address):

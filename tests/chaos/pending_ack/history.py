@@ -21,6 +21,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.buffered_log.effective import EffectiveLog
 from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.schemas.client_ids import reply_key
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import entry_stamp
@@ -28,6 +29,7 @@ from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
+    AckRefused,
     AckRequest,
     Acks,
     Settle,
@@ -74,7 +76,7 @@ class _Log:
         records = [pending_ack.decode(record) for record in decode_value(entry.value)]
         if not self._judging:
             self.earlier |= {
-                (it.body.client_id, it.body.number)
+                (reply_key(it.body.client_id), it.body.number)
                 for it in records
                 if isinstance(it.body, AckRequest)
             }
@@ -179,7 +181,8 @@ class AckHistory:
         for request, answer in (
             (it.request, it.answer) for it in self._logs[data.partition].read(record)
         ):
-            self._right[request.client_id, data.partition, request.number].append(answer)
+            key = reply_key(request.client_id)
+            self._right[key, data.partition, request.number].append(answer)
             self._note(request, answer)
 
     def _note(self, request: AckRequest, answer: AckAnswer) -> None:
@@ -223,6 +226,7 @@ def judged(answer: AckAnswer, places: Sequence[AckAnswer], *, unseen: bool) -> b
     """
     if answer in places:
         return True
-    asked = isinstance(answer, Acks) and not places  # questions are not logged
+    # Neither questions nor claims that the group does not confirm are logged.
+    asked = isinstance(answer, Acks | AckRefused) and not places
     assert unseen or asked, f"{answer} to a request that the log answers so: {places}"
     return False

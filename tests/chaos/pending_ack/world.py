@@ -16,7 +16,9 @@ from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
+from stilltide.pipeline.drivers.pending_ack.client import RemoteAckStore
+from stilltide.pipeline.drivers.service.client import connect_service
+from stilltide.pipeline.drivers.service.requests import PENDING_ACK_OPERATOR_SERVICE
 from stilltide.schemas.pending_ack.acknowledgements import Acks, DescribeAcks
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 from tests.chaos.pending_ack.acknowledger import COPYING, WAYS
@@ -177,7 +179,11 @@ class AckWorld:
         assert not self._kept & rest.keys(), f"again: {sorted(self._kept & rest.keys())}"
 
     async def _check_nothing_pending(self) -> None:
-        async with connect_ack_store(self.site.connector, "check", timeout_s=POINT_S) as store:
+        line = connect_service(
+            PENDING_ACK_OPERATOR_SERVICE, self.site.connector, "check", timeout_s=POINT_S
+        )
+        async with line as (requests, count):
+            store = RemoteAckStore(requests, count)
             for way in WAYS:
                 for partition in range(PARTITIONS):
                     topic = f"{way}-{self._suffix}"

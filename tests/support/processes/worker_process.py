@@ -14,6 +14,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.demo import worker_process
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import OutcomeUnknownError, PipelineError
 from stilltide.schemas.coordinator.transactions import Listed, ListTransactions
 from stilltide.schemas.topics import TopicSpec
@@ -225,10 +226,10 @@ async def create_topics(bootstrap: str, *names: str) -> None:
 
 async def await_all_ended(client: TransactionClient) -> None:
     """Returns when no coordinator has a transaction that has not ended."""
-    assert client._cluster is not None
-    for coordinator in range(COORDINATORS):
-        while True:
-            listed = await client._cluster.ask(coordinator, ListTransactions())
-            assert isinstance(listed, Listed)
-            if not listed.transactions:
-                break
+    async with Coordinators(client._connector, request_timeout_s=READ_S) as operator:
+        for coordinator in range(COORDINATORS):
+            while True:
+                listed = await operator.ask(coordinator, ListTransactions())
+                assert isinstance(listed, Listed)
+                if not listed.transactions:
+                    break

@@ -10,6 +10,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Message, Subscription, TransactionClient
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import (
     AlreadyAcknowledgedError,
     ConfigError,
@@ -67,10 +68,10 @@ def values(messages: list[Message]) -> list[bytes | None]:
     return [it.value for it in messages]
 
 
-async def open_at(client: TransactionClient, coordinator: int) -> int:
+async def open_at(connector: MemoryConnector, coordinator: int) -> int:
     """How many transactions of a coordinator have not ended."""
-    assert client._cluster is not None
-    listed = await client._cluster.ask(coordinator, ListTransactions())
+    async with Coordinators(connector, request_timeout_s=10) as operator:
+        listed = await operator.ask(coordinator, ListTransactions())
     assert isinstance(listed, Listed)
     return len(listed.transactions)
 
@@ -292,7 +293,7 @@ async def test_a_refusal_aborts_the_transaction(
 
 
 async def test_a_transaction_out_of_time_acknowledges_nothing(
-    client: TransactionClient, orders: Subscription
+    connector: MemoryConnector, client: TransactionClient, orders: Subscription
 ):
     """Its commit is refused, and its messages come again."""
     messages = await take(orders, 4)
@@ -301,7 +302,7 @@ async def test_a_transaction_out_of_time_acknowledges_nothing(
             await txn.acknowledge(orders, messages[0])
             await txn.flush()
             assert txn.id is not None
-            while await open_at(client, txn.id.coordinator):
+            while await open_at(connector, txn.id.coordinator):
                 assert txn.state == "open"
     assert await take(orders, 1) == messages[:1]
 

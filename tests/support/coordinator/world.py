@@ -52,15 +52,12 @@ from tests.support.coordinator.judge import Judge
 
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)]
 CLIENTS = (b"a" * 16, b"b" * 16)
-"""Ids of the clients."""
-
 RETENTION_MS = 10 * 60 * 1000
 """Retention of the requests topic: older copies are deleted."""
 
 ASK_TIMEOUT_MS = 20_000
 
-BASE_LIMITS = BaseLimits(interval_ms=700, dead_floor=4, dead_factor=0)
-"""Limits that lead to bases in nearly every example."""
+BASE_LIMITS = BaseLimits(interval_ms=700, dead_floor=4, dead_factor=0)  # bases in most examples
 
 
 @dataclass

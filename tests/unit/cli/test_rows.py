@@ -66,6 +66,7 @@ def test_a_description_says_everything():
         "timeout_s": 30.0,
         "partitions": ["t/3 from 300"],
         "subscriptions": [str(READ)],
+        "client": "",
     }
 
 

@@ -264,9 +264,7 @@ async def test_an_answer_follows_an_entry_of_its_own(
 ):
     """C1: nothing is answered, not even a question, before the log has been written behind it."""
     broker.hold(TXN_LOG)
-    numbers = [
-        client.send(it) for it in (ListTransactions(), opening(ORDERS), opening(timeout_ms=0))
-    ]
+    numbers = [client.send(it) for it in (Describe(0), opening(ORDERS), opening(timeout_ms=0))]
     for _ in range(20):
         await asyncio.sleep(0)
     assert [client.answers(it) for it in numbers] == [[], [], []]

@@ -21,6 +21,7 @@ STOP_TIMEOUT_S = 20.0
 POLL_S = 0.02
 _METADATA_TIMEOUT_S = 2.0
 _CREATION_TIMEOUT_S = 30.0
+_CREATION_ATTEMPTS = 3
 _OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -107,11 +108,17 @@ def ensure_offsets_topic(bootstrap: str) -> None:
             "segment.bytes": str(100 * 1024 * 1024),
         },
     )
-    try:
-        admin.create_topics([topic])[_OFFSETS_TOPIC].result(_CREATION_TIMEOUT_S)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
+    for attempt in range(_CREATION_ATTEMPTS):
+        try:
+            admin.create_topics([topic])[_OFFSETS_TOPIC].result(_CREATION_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            # After a start of some of the brokers, the others may still name a dead controller.
+            if attempt == _CREATION_ATTEMPTS - 1:
+                raise
+        else:
+            return
 
 
 def _only(record: BrokerRecord) -> str:

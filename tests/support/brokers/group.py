@@ -61,9 +61,11 @@ class Group:
         ) as subscription:
             reading = asyncio.create_task(self._read(subscription, number))
             stopped = asyncio.create_task(self._stopped.wait())
-            await asyncio.wait([reading, stopped], return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
-            reading.cancel()
+            try:
+                await asyncio.wait([reading, stopped], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopped.cancel()
+                reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
             await self._commit(subscription, subscription.rebalance_count, {})

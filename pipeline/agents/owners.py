@@ -22,7 +22,7 @@ from stilltide.pipeline.agents.deps import (
 from stilltide.pipeline.agents.partition_owner import PartitionOwnerAgent, PartitionOwners
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
-from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
+from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver, Shares
 from stilltide.pipeline.drivers.groups.owner import ReplicationDriver
 from stilltide.pipeline.drivers.native.owner import IndexOwner
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
@@ -162,9 +162,7 @@ class Owners:
             limits=txn_log_limits(deps.settings, deps.dynamic),
             partition_count=deps.settings.partitions,
             metrics=deps.metrics.coordinator(coordinator),
-            client_limits=deps.settings.client_limits,
-            known_topics=self._known_topics,
-            state_bytes=self._state_bytes,
+            shares=Shares(deps.settings.client_limits, self._known_topics, self._state_bytes),
         )
 
     def _state_bytes(self) -> int:

@@ -40,3 +40,24 @@ class DueTransactions:
         if not self._due or self._due[0][0] > now_ms:
             return None
         return heapq.heappop(self._due)[1]
+
+
+class TimingOut:
+    """Transactions whose time-outs are on their way, each with its share of a bound (C16)."""
+
+    def __init__(self) -> None:
+        self._shares: dict[int, int] = {}
+        self.total = 0
+
+    def __contains__(self, sequence: int) -> bool:
+        """Whether the time-out of this transaction is on its way."""
+        return sequence in self._shares
+
+    def add(self, sequence: int, share: int) -> None:
+        """The time-out of a transaction is on its way."""
+        self._shares[sequence] = share
+        self.total += share
+
+    def remove(self, sequence: int) -> None:
+        """The transaction has ended, or is tried again later."""
+        self.total -= self._shares.pop(sequence, 0)

@@ -21,7 +21,7 @@ from stilltide.pipeline.core.coordinator.base import (
     live_keys,
     state_of,
 )
-from stilltide.pipeline.core.coordinator.due import DueTransactions
+from stilltide.pipeline.core.coordinator.due import DueTransactions, TimingOut
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
 from stilltide.pipeline.core.coordinator.visibility import Reply, VisibilityWaits
 from stilltide.schemas.client_ids import NO_CLIENT, client_key
@@ -150,8 +150,7 @@ class Coordinator:
         self._serving = False
         self._due = DueTransactions()
         self._driving: set[int] = set()  # sequences whose next step is on its way
-        self._timing_out: dict[int, int] = {}  # sequences, each with its share of the bound
-        self._timing_out_total = 0
+        self._timing_out = TimingOut()
         self._waiting = VisibilityWaits()
         self._ending: dict[int, None] = {}  # sequences whose `Ended` waits for an entry to join
         self._ending_ms = 0
@@ -164,7 +163,7 @@ class Coordinator:
         if not self._serving:
             return None
         times = [self._forget_ms]
-        if self._due.first_ms is not None and self._timing_out_total < TIMING_OUT_MAX:
+        if self._due.first_ms is not None and self._timing_out.total < TIMING_OUT_MAX:
             times.append(self._due.first_ms)
         if self._ending:
             times.append(self._ending_ms)
@@ -263,13 +262,13 @@ class Coordinator:
     def lost(self, sequence: int, now_ms: int) -> None:
         """A step of this transaction's end failed; it is repeated after `RETRY_MS`."""
         self._driving.discard(sequence)
-        self._timed_out(sequence)
+        self._timing_out.remove(sequence)
         self._due.add(now_ms + RETRY_MS, sequence, self.state.transactions)
 
     def tick(self, now_ms: int) -> list[CoordinatorEffect]:
         """Does what is due: time-outs, repeated steps, clients to forget, bases and trims."""
         effects: list[CoordinatorEffect] = []
-        while self._timing_out_total < TIMING_OUT_MAX:
+        while self._timing_out.total < TIMING_OUT_MAX:
             sequence = self._due.take(now_ms)
             if sequence is None:
                 break
@@ -334,11 +333,7 @@ class Coordinator:
         for sequence in body.sequences:
             if sequence not in self.state.transactions:
                 self.bases.liveness.ended(sequence)
-                self._timed_out(sequence)
-
-    def _timed_out(self, sequence: int) -> None:
-        """A transaction whose time-out was on its way has ended, or is tried again later."""
-        self._timing_out_total -= self._timing_out.pop(sequence, 0)
+                self._timing_out.remove(sequence)
 
     def _follow(
         self,
@@ -365,7 +360,7 @@ class Coordinator:
             self._drive(body.sequence, now_ms, effects)
         elif isinstance(body, Ended):
             self._driving.discard(body.sequence)
-            self._timed_out(body.sequence)
+            self._timing_out.remove(body.sequence)
             effects += self._waiting.visible(body.sequence)
 
     def _opened(self, opened: Opened) -> None:
@@ -395,9 +390,7 @@ class Coordinator:
             return
         if txn.state is TxnState.OPEN:
             if txn.opened_at_ms + txn.timeout_ms <= now_ms and sequence not in self._timing_out:
-                share = 1 + txn.registrations
-                self._timing_out[sequence] = share
-                self._timing_out_total += share
+                self._timing_out.add(sequence, 1 + txn.registrations)
                 effects.append(Propose(TimedOut(sequence)))
             return
         self._driving.add(sequence)

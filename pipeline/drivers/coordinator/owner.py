@@ -6,7 +6,7 @@ else; C16 no request is appended that its client has no room for.
 """
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.writers import Delivered, LogWriter
@@ -27,9 +27,9 @@ from stilltide.pipeline.core.coordinator.machine import (
     Reply,
     WriteBase,
 )
-from stilltide.pipeline.core.coordinator.request_values import wrong_values
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.intake import Intake, IntakeCalls
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
@@ -40,27 +40,15 @@ from stilltide.schemas import topics
 from stilltide.schemas.coordinator import barriers, markers, requests, txn_log
 from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.transactions import (
-    Abort,
-    AddPartitions,
-    AddSubscriptions,
     Answer,
-    Change,
     CoordinatorStats,
-    Describe,
-    DescribeCoordinator,
     Done,
-    End,
     ForgetClients,
-    ListTransactions,
-    Open,
     RefusalCode,
     Refused,
-    Release,
     Request,
-    RequestBody,
     Response,
     TxnLogRecord,
-    Unreadable,
     WriteBarrier,
 )
 from stilltide.schemas.errors import StilltideError
@@ -70,6 +58,20 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import BatchPosition, Offset, SubscriptionId, TopicPartition, TxnId
 
 log = get_logger(__name__)
+
+
+class Shares(NamedTuple):
+    """What clients may hold at the coordinators of a worker (C16).
+
+    Attributes:
+        limits: bounds of each client.
+        known_topics: looks up the topics of registrations.
+        state_bytes: bytes of the states of all coordinators, by estimate.
+    """
+
+    limits: ClientLimits
+    known_topics: KnownTopics
+    state_bytes: Callable[[], int]
 
 
 class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
@@ -84,9 +86,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         limits: thresholds of the buffered writer.
         partition_count: number of partitions of txn-markers and ack-requests.
         metrics: metrics of this coordinator.
-        client_limits: bounds of what one client may hold.
-        known_topics: looks up the topics of registrations; shared with other coordinators.
-        state_bytes: bytes of the states of all coordinators of the worker, by estimate.
+        shares: what clients may hold (C16); shared with other coordinators.
     """
 
     def __init__(
@@ -100,14 +100,11 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         limits: BatchLimits,
         partition_count: int,
         metrics: OwnerMetrics,
-        client_limits: ClientLimits,
-        known_topics: KnownTopics,
-        state_bytes: Callable[[], int],
+        shares: Shares,
     ) -> None:
         self.coordinator = coordinator
-        self._client_limits = client_limits
-        self._known_topics = known_topics
-        self._state_bytes = state_bytes
+        self._shares = shares
+        self._intake: Intake | None = None
         log_partition = TopicPartition(topics.TXN_LOG, coordinator)
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
         self._marker_writer = marker_writer
@@ -142,7 +139,20 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
     def _new_machine(self, log_start: Offset) -> Coordinator:
         machine = Coordinator(self.coordinator, log_start)
-        self._admission = Admission(machine.state, self._client_limits, self._state_bytes)
+        if self._intake is not None:
+            self._intake.close()
+        self._intake = Intake(
+            machine,
+            Admission(machine.state, self._shares.limits, self._shares.state_bytes),
+            self._shares.known_topics,
+            IntakeCalls(
+                lambda: self.serving,
+                self._log_request,
+                self._answer_after_noop,
+                self._barrier_asked,
+                lambda: self.stats(live_entries=True),
+            ),
+        )
         return machine
 
     def _decode_request(self, data: bytes) -> Request:
@@ -153,100 +163,19 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
     def _take(self, received: Received[Request]) -> None:
         self._run(self._machine.appending())
-        take = self._operator_asked if received.operator else self._client_asked
-        for data, request in received.requests:
-            body = request.body
-            if isinstance(body, Unreadable):
-                self._refuse(request, body.refusal)
-            else:
-                take(data, request, body)
+        assert self._intake is not None
+        self._intake.take(received.requests, operator=received.operator)
 
     def _applied(self, offset: Offset, records: Sequence[TxnLogRecord], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         super()._applied(offset, records, own)
-        if own:
+        if own and self._intake is not None:
             for record in records:
                 if isinstance(record.body, Request):
-                    self._admission.ended(record.body)
-
-    def _client_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
-        """Takes a request from a topic that applications may write."""
-        match body:
-            case Abort() | ListTransactions() | DescribeCoordinator() | WriteBarrier():
-                reason = f"{type(body).__name__} is taken from {topics.OPERATOR_REQUESTS} alone"
-                self._refuse(request, Refused(reason, RefusalCode.OPERATORS_ONLY))
-            case Describe():
-                self._described(request)
-            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
-                if self._admission.in_flight(request):
-                    return  # a repeat that came before the answer, which is on its way (C1b)
-                refused = self._admission.take(request, body)
-                if refused is not None:
-                    self._refuse(request, refused)
-                elif unknown := self._known_topics.unknown(_registered(body)):
-                    self._known_topics.look(unknown, self._looked_up(data, request))
-                else:
-                    self._log_request(data, request)
-            case _:
-                assert_never(body)
-
-    def _operator_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
-        """Takes a request from the topic that only operators and workers may write (C15)."""
-        match body:
-            case Describe() | ListTransactions():
-                self._answer_after_noop(
-                    request, lambda: self._machine.asked(request, operator=True)
-                )
-            case DescribeCoordinator():
-                self._answer_after_noop(request, lambda: self.stats(live_entries=True))
-            case WriteBarrier():
-                self._barrier_asked(request, body)
-            case Abort():
-                wrong = wrong_values(request, body)
-                if wrong:
-                    self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
-                else:
-                    self._log_request(data, request)
-            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
-                reason = f"{type(body).__name__} is taken from {topics.TXN_REQUESTS} alone"
-                self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
-            case _:
-                assert_never(body)
-
-    def _described(self, request: Request) -> None:
-        admission = self._admission
-        refused = admission.ask(request.client_id)
-        if refused is not None:
-            self._refuse(request, refused)
-            return
-
-        def answer() -> Answer:
-            admission.answered(request.client_id)
-            return self._machine.asked(request, operator=False)
-
-        self._answer_after_noop(request, answer)
-
-    def _looked_up(self, data: bytes, request: Request) -> Callable[[str | None], None]:
-        """Goes on with a request whose topics were unknown; the client repeats a lost one."""
-        machine, admission = self._machine, self._admission
-
-        def looked(missing: str | None) -> None:
-            if self._machine is not machine or not self.serving:
-                return
-            if missing == "":
-                self._log_request(data, request)
-                return
-            admission.ended(request)
-            if missing is not None:
-                self._refuse(request, Refused(missing, RefusalCode.MALFORMED))
-
-        return looked
+                    self._intake.read_back(record.body)
 
     def _log_request(self, data: bytes, request: Request) -> None:
         at_ms = self._deps.clock.now_ms()
         self._append(encode_request_record(data, at_ms), decoded=TxnLogRecord(request, at_ms))
-
-    def _refuse(self, request: Request, refused: Refused) -> None:
-        self._answer_after_noop(request, lambda: refused)
 
     def _answer_after_noop(self, request: Request, answer: Callable[[], Answer]) -> None:
         self._after_noop(lambda: self._reply(request, answer()))
@@ -259,7 +188,8 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         count = self._partition_count
         if asked.marker_partition >= count:
             reason = f"marker partition {asked.marker_partition}; there are {count}"
-            self._refuse(request, Refused(reason, RefusalCode.MALFORMED))
+            refused = Refused(reason, RefusalCode.MALFORMED)
+            self._answer_after_noop(request, lambda: refused)
             return
 
         def written(error: ConnectorError | None, _offset: int) -> None:
@@ -394,13 +324,6 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _reply(self, request: Request, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
         self._respond(request.client_id, request.reply_partition, data)
-
-
-def _registered(body: Change) -> Sequence[TopicPartition]:
-    """The partitions that a request registers."""
-    if isinstance(body, Open | AddPartitions):
-        return [one.data for one in body.partitions]
-    return ()
 
 
 def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:

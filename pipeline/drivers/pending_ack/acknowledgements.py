@@ -141,7 +141,7 @@ class AcknowledgingDriver:
     @property
     def cluster_id(self) -> str:
         """The id of the cluster that the messages are from."""
-        return self._driver.cluster_id
+        return self._driver.identity().cluster_id
 
     def claim(self, txn: Hashable, message: Record, *, cumulative: bool) -> AssignedPartition:
         """Reserves a message for a transaction's acknowledgement; raises `AcknowledgementError`."""
@@ -192,6 +192,7 @@ class AcknowledgingDriver:
 
     def assigned(self, committed: Mapping[TopicPartition, Committed]) -> None:
         """See `AssignmentListener`."""
+        identity = self._driver.identity()
         for data, (offset, metadata) in committed.items():
             try:
                 cursor = decode(offset, metadata)
@@ -211,7 +212,7 @@ class AcknowledgingDriver:
                 SubscriptionId(data, self._group),
                 cursor,
                 metadata,
-                Claimant(self._driver.group_member, self._driver.client_name),
+                Claimant(identity.group_member, identity.client_name),
                 redelivery_delay_ms=self._options.redelivery_delay_s * 1000,
                 patient=self._options.patient,
             )

@@ -39,6 +39,20 @@ TURN_RECORDS = 256
 _SYSTEM_TOPICS = (TXN_MARKERS, TXN_SNAPSHOTS)
 
 
+class Identity(NamedTuple):
+    """Who reads, and where.
+
+    Attributes:
+        cluster_id: Kafka's id of the cluster that the messages are from (C11).
+        group_member: Kafka's id of the member of the group (C15).
+        client_name: name of the client in operators' lists.
+    """
+
+    cluster_id: str
+    group_member: str
+    client_name: str
+
+
 class _Joined(NamedTuple):
     """The objects that are made once the topics are known."""
 
@@ -195,21 +209,10 @@ class SubscriptionDriver:
         """The undecided record of each partition that has one."""
         return self._here.intake.decided.blocked()
 
-    @property
-    def group_member(self) -> str:
-        """Kafka's id of this member of the group, as of the last assignment."""
-        return self._here.intake.reader.member_id
-
-    @property
-    def client_name(self) -> str:
-        """The name of this client in operators' lists."""
-        return self._options.client_id
-
-    @property
-    def cluster_id(self) -> str:
-        """The id of the cluster that the messages are from; known after `start`."""
-        assert self._cluster_id, "call it after `start`"
-        return self._cluster_id
+    def identity(self) -> Identity:
+        """Who reads, as of the last assignment; known after `start`."""
+        member = self._here.intake.reader.member_id
+        return Identity(self._cluster_id, member, self._options.client_id)
 
     @property
     def _here(self) -> _Joined:

@@ -22,7 +22,7 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
-from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
+from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver, Shares
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
 from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
@@ -172,9 +172,11 @@ class MemoryWorker:
                 limits=self._limits,
                 partition_count=self._partitions,
                 metrics=self.metrics.coordinator(coordinator),
-                client_limits=self._client_limits,
-                known_topics=known_topics,
-                state_bytes=lambda: sum(it.state_bytes for it in self.drivers),
+                shares=Shares(
+                    self._client_limits,
+                    known_topics,
+                    lambda: sum(it.state_bytes for it in self.drivers),
+                ),
             )
             self.drivers.append(driver)
         for partition in range(self._partitions):

@@ -279,7 +279,7 @@ async def test_a_refusal_aborts_the_transaction(
     subscription = SubscriptionId(TopicPartition(TOPICS[0], 0), GROUP)
     store = orders.acknowledging._store
     assert orders._driver is not None
-    member = orders._driver.group_member
+    member = orders._driver.identity().group_member
     await store.ask(subscription, Attach(b"another member's", EndOffset(0), (), member))
     with pytest.raises(NotDeliveredError, match="NOT_ATTACHED"):
         async with client.transaction() as txn:

@@ -1,0 +1,178 @@
+"""Takes the requests that arrive at a coordinator: each is refused, answered, or goes to the log.
+
+*Source*: docs/protocols C10, C15, C16.
+*Invariants*: what operators ask for is taken from their topic alone, and of clients everything
+else; no request is appended that its client has no room for.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from stilltide.pipeline.core.coordinator.admission import Admission
+from stilltide.pipeline.core.coordinator.machine import Coordinator
+from stilltide.pipeline.core.coordinator.request_values import wrong_values
+from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
+from stilltide.schemas import topics
+from stilltide.schemas.coordinator.transactions import (
+    Abort,
+    AddPartitions,
+    AddSubscriptions,
+    Answer,
+    Change,
+    CoordinatorStats,
+    Describe,
+    DescribeCoordinator,
+    End,
+    ListTransactions,
+    Open,
+    RefusalCode,
+    Refused,
+    Release,
+    Request,
+    RequestBody,
+    Unreadable,
+    WriteBarrier,
+)
+from stilltide.schemas.values import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeCalls:
+    """Calls of the coordinator's owner.
+
+    Attributes:
+        serving: whether the owner owns its log.
+        log: appends a request's bytes to the log.
+        answer: answers a request after a no-op (C1).
+        barrier: writes a barrier (E1).
+        stats: the figures of the coordinator.
+    """
+
+    serving: Callable[[], bool]
+    log: Callable[[bytes, Request], None]
+    answer: Callable[[Request, Callable[[], Answer]], None]
+    barrier: Callable[[Request, WriteBarrier], None]
+    stats: Callable[[], CoordinatorStats]
+
+
+class Intake:
+    """The requests that arrive at a coordinator, from one owner's fence to the next owner's.
+
+    Args:
+        machine: the coordinator.
+        admission: what clients have room for.
+        known_topics: looks up the topics of registrations.
+        calls: calls of the owner.
+    """
+
+    def __init__(
+        self,
+        machine: Coordinator,
+        admission: Admission,
+        known_topics: KnownTopics,
+        calls: IntakeCalls,
+    ) -> None:
+        self._machine = machine
+        self._admission = admission
+        self._known_topics = known_topics
+        self._calls = calls
+        self._over = False
+
+    def take(self, requests: Sequence[tuple[bytes, Request]], *, operator: bool) -> None:
+        """Takes requests and their bytes; `operator`: from the topic of operators (C15)."""
+        take = self._operator_asked if operator else self._client_asked
+        for data, request in requests:
+            body = request.body
+            if isinstance(body, Unreadable):
+                self._refuse(request, body.refusal)
+            else:
+                take(data, request, body)
+
+    def read_back(self, request: Request) -> None:
+        """A request of this owner was read back."""
+        self._admission.ended(request)
+
+    def close(self) -> None:
+        """Another ownership has begun: topics that are still looked up lead to nothing."""
+        self._over = True
+
+    def _client_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
+        """Takes a request from a topic that applications may write."""
+        match body:
+            case Abort() | ListTransactions() | DescribeCoordinator() | WriteBarrier():
+                reason = f"{type(body).__name__} is taken from {topics.OPERATOR_REQUESTS} alone"
+                self._refuse(request, Refused(reason, RefusalCode.OPERATORS_ONLY))
+            case Describe():
+                self._described(request)
+            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
+                if self._admission.in_flight(request):
+                    return  # a repeat that came before the answer, which is on its way (C1b)
+                refused = self._admission.take(request, body)
+                if refused is not None:
+                    self._refuse(request, refused)
+                elif unknown := self._known_topics.unknown(_registered(body)):
+                    self._known_topics.look(unknown, self._looked_up(data, request))
+                else:
+                    self._calls.log(data, request)
+            case _:
+                assert_never(body)
+
+    def _operator_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
+        """Takes a request from the topic that only operators and workers may write (C15)."""
+        match body:
+            case Describe() | ListTransactions():
+                self._calls.answer(request, lambda: self._machine.asked(request, operator=True))
+            case DescribeCoordinator():
+                self._calls.answer(request, self._calls.stats)
+            case WriteBarrier():
+                self._calls.barrier(request, body)
+            case Abort():
+                wrong = wrong_values(request, body)
+                if wrong:
+                    self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
+                else:
+                    self._calls.log(data, request)
+            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
+                reason = f"{type(body).__name__} is taken from {topics.TXN_REQUESTS} alone"
+                self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
+            case _:
+                assert_never(body)
+
+    def _described(self, request: Request) -> None:
+        admission = self._admission
+        refused = admission.ask(request.client_id)
+        if refused is not None:
+            self._refuse(request, refused)
+            return
+
+        def answer() -> Answer:
+            admission.answered(request.client_id)
+            return self._machine.asked(request, operator=False)
+
+        self._calls.answer(request, answer)
+
+    def _looked_up(self, data: bytes, request: Request) -> Callable[[str | None], None]:
+        """Goes on with a request whose topics were unknown; the client repeats a lost one."""
+
+        def looked(missing: str | None) -> None:
+            if self._over or not self._calls.serving():
+                return
+            if missing == "":
+                self._calls.log(data, request)
+                return
+            self._admission.ended(request)
+            if missing is not None:
+                self._refuse(request, Refused(missing, RefusalCode.MALFORMED))
+
+        return looked
+
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        self._calls.answer(request, lambda: refused)
+
+
+def _registered(body: Change) -> Sequence[TopicPartition]:
+    """The partitions that a request registers."""
+    if isinstance(body, Open | AddPartitions):
+        return [one.data for one in body.partitions]
+    return ()

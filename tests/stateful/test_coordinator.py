@@ -119,7 +119,7 @@ class Coordinated(RuleBasedStateMachine):
 
     @rule(pick=PICK)
     def abort_as_operator(self, pick: int):
-        """C11: whoever has opened it; clients themselves change their own transactions only."""
+        """C11: of any client; clients themselves change their own transactions only."""
         self.world.ask(pick, Abort(self.any_sequence(pick)))
 
     @rule(picks=st.lists(PICK, min_size=1, max_size=3))

@@ -230,16 +230,12 @@ class OwnerDriver(ABC, Generic[M, R]):
             if self.serving:
                 self._take(received)
             else:
-                self._hold(received)
+                self._held.append(received)
+                self._held_bytes += size_bytes
+                while len(self._held) > HELD_BATCHES_MAX or self._held_bytes > HELD_BYTES_MAX:
+                    self._held_bytes -= self._held.popleft().size_bytes
         if failed is not None:
             raise failed
-
-    def _hold(self, received: Received[R]) -> None:
-        """Keeps requests until the owner serves; drops the oldest at the limit."""
-        self._held.append(received)
-        self._held_bytes += received.size_bytes
-        while len(self._held) > HELD_BATCHES_MAX or self._held_bytes > HELD_BYTES_MAX:
-            self._held_bytes -= self._held.popleft().size_bytes
 
     async def _own_once(self) -> None:
         self._ownership = Ownership(asyncio.get_running_loop().time())

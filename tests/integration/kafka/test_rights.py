@@ -159,7 +159,7 @@ async def visible(guarded: GuardedCluster, group: str, value: bytes) -> None:
 
 
 async def read_answers(connector: KafkaConnector) -> list[Record]:
-    """All answers that any client was ever sent, as whoever reads them sees them."""
+    """All answers that any client was ever sent, as a reader sees them."""
     admin, reader = connector.admin(), connector.reader("curious", committed=False)
     logs = [TopicPartition(TXN_RESPONSES, number) for number in range(4)]
     try:

@@ -140,7 +140,7 @@ class Judge:
         if body.sequence >= len(self.fates):
             return Refused("")
         fate = self.fates[body.sequence]
-        if isinstance(body, Abort):  # C11: an operator's, whoever the owner is
+        if isinstance(body, Abort):  # C11: an operator's, for any owner
             body = End(body.sequence, committed=False, written=(), wait_visible=False)
         elif fate.owner != client:  # C11: nothing of another's transaction is changed
             return Refused("")

@@ -280,7 +280,7 @@ def test_what_is_no_request_is_an_error(hex_bytes: str, primary: str):
     ],
 )
 def test_c10_what_cannot_be_read_is_refused(hex_bytes: str, code: str, reason: str):
-    """C10: whoever is known gets an answer, in a form that older clients know."""
+    """C10: a client that is known gets an answer, in a form that older clients know."""
     body = codec.decode_request(bytes.fromhex(hex_bytes)).body
     assert isinstance(body, AckUnreadable)
     assert body.refusal.code is AckRefusalCode[code]

@@ -42,6 +42,7 @@ from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.transactions import (
     Answer,
     CoordinatorStats,
+    DescribeCoordinator,
     Done,
     ForgetClients,
     RefusalCode,

@@ -14,8 +14,8 @@ from functools import lru_cache
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.errors import DecodeError, OversizeError, UnknownVersionError
+from stilltide.schemas.service.wire_bounds import LEAF, check_elements
 from stilltide.schemas.v1.framing_pb2 import Batch, RequestRecord
-from stilltide.schemas.wire_bounds import LEAF, check_elements
 
 MAGIC = b"\x0e\x01"
 VERSION = b"\x00\x01"

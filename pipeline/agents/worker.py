@@ -258,16 +258,7 @@ class Worker:
         links = self._links = links_agent(
             cluster, settings, connector, self._metrics.registry, self._watches
         )
-        tasks = [
-            self._task(dynamic.run(), "dynamic-settings"),
-            self._task(ends.run(), "end-offsets"),
-            self._task(owners.look_up_topics(), "topics"),
-            self._task(acks.failed(), "settling"),
-            self._task(barriers.failed(), "barriers"),
-            self._task(buffered_writer.run(), "buffered-writer"),
-            self._task(self._announce(owners), "announce"),
-            self._task(self._run_apps(writers, cluster), "apps"),
-        ]
+        tasks = self._start(deps, owners, writers, cluster)
         try:
             await self._stop.wait()
         finally:
@@ -278,6 +269,21 @@ class Worker:
             await asyncio.gather(acks.close(), barriers.close())
             await asyncio.gather(_stop(cluster), _stop(writers))
             await asyncio.gather(writer.close(), marker_writer.close())
+
+    def _start(
+        self, deps: WorkerDeps, owners: Owners, writers: faust.App, cluster: faust.App
+    ) -> list[asyncio.Task[None]]:
+        """Starts everything that runs until the worker ends."""
+        return [
+            self._task(deps.dynamic.run(), "dynamic-settings"),
+            self._task(deps.ends.run(), "end-offsets"),
+            self._task(owners.look_up_topics(), "topics"),
+            self._task(deps.acks.failed(), "settling"),
+            self._task(deps.barriers.failed(), "barriers"),
+            self._task(deps.buffered_writer.run(), "buffered-writer"),
+            self._task(self._announce(owners), "announce"),
+            self._task(self._run_apps(writers, cluster), "apps"),
+        ]
 
     async def _open(self, asking: Requests[B, R, A], owners: int, admin: LogAdmin) -> None:
         """Opens a client of owners; waits for a cluster that is away."""

@@ -23,7 +23,6 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.client_ids import shown_client
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     Answer,
@@ -32,6 +31,7 @@ from stilltide.schemas.coordinator.transactions import (
     Listed,
     ListTransactions,
 )
+from stilltide.schemas.service.client_ids import shown_client
 from stilltide.schemas.values import TxnId
 
 STATES = ("OPEN", "COMMITTING", "ABORTING")

@@ -1,12 +1,12 @@
 """Producers, coordinators and topic metadata that the transactions of one client share."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.client.gathering import Gathering
@@ -142,6 +142,14 @@ class ClientCluster:
         await self._admin.close()
 
 
+async def _look(admin: LogAdmin) -> tuple[Mapping[str, TopicDescription], str]:
+    """The system topics that a client needs, and the cluster's id; raises as `connect`."""
+    needed = (topics.TXN_REQUESTS, topics.TXN_RESPONSES)
+    found = await admin.describe_topics(needed)
+    require_topics(needed, found)
+    return found, await admin.cluster_id()
+
+
 async def connect(
     connector: Connector,
     *,
@@ -159,11 +167,8 @@ async def connect(
         RetriableError: the cluster cannot be reached; the error names its address.
     """
     admin = connector.admin()
-    needed = (topics.TXN_REQUESTS, topics.TXN_RESPONSES)
     try:
-        found = await admin.describe_topics(needed)
-        require_topics(needed, found)
-        cluster_id = await admin.cluster_id()
+        found, cluster_id = await _look(admin)
     except BaseException:
         await admin.close()
         raise

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.requests import (
     answer_of,
     registered_of,
@@ -26,6 +25,7 @@ from stilltide.schemas.coordinator.transactions import (
     Response,
 )
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 
 _STATES = {

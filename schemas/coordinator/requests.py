@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.coordinator.barriers import Probe
 from stilltide.schemas.coordinator.stats import stats_message, stats_of
 from stilltide.schemas.coordinator.transactions import (
@@ -38,6 +37,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 

@@ -6,7 +6,6 @@ they arrived: the owner validates the request in log order (C0) and never encode
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.requests import arrived_request_of, request_of
 from stilltide.schemas.coordinator.transactions import (
     Ended,
@@ -20,8 +19,9 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import request_field
 from stilltide.schemas.log_frame_codec import frame_of, put_frame
 from stilltide.schemas.log_frames import LogFrame
+from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.wire_bounds import check_request, shape_of
 from stilltide.schemas.v1 import txn_log_pb2 as pb
-from stilltide.schemas.wire_bounds import check_request, shape_of
 
 _SHAPE = shape_of([(5,), (6,), (7, 5), (10,), (11,)])
 """Where a request holds elements: in its body, and in `AcknowledgedIn` of an `End`."""

@@ -8,11 +8,11 @@ them. A *cursor* is a group's committed offset: every message below the cursor i
 from enum import Enum
 from typing import NamedTuple
 
-from stilltide.schemas.client_ids import NO_CLIENT
 from stilltide.schemas.coordinator.transactions import (
     Done,
 )
 from stilltide.schemas.log_frames import LogFigures, LogFrame
+from stilltide.schemas.service.client_ids import NO_CLIENT
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
 
 MEMBER_BYTES = 16

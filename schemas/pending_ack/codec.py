@@ -11,7 +11,6 @@ from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.coordinator.requests import OLDER_CLIENT, subscription_pb
 from stilltide.schemas.coordinator.transactions import (
     Done,
@@ -43,10 +42,11 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
 )
 from stilltide.schemas.pending_ack.stats import stats_message, stats_of
+from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
+from stilltide.schemas.service.wire_bounds import check_request, shape_of
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
-from stilltide.schemas.wire_bounds import check_request, shape_of
 
 _NEWER = "a newer Stilltide wrote it: upgrade this one"
 

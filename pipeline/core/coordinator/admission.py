@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 
 from stilltide.pipeline.core.coordinator.request_values import wrong_values
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -25,6 +24,7 @@ from stilltide.schemas.coordinator.transactions import (
     Refused,
     Request,
 )
+from stilltide.schemas.service.client_ids import client_key
 
 _K = TypeVar("_K")
 

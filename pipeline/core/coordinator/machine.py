@@ -24,7 +24,6 @@ from stilltide.pipeline.core.coordinator.base import (
 from stilltide.pipeline.core.coordinator.due import DueTransactions, TimingOut
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
 from stilltide.pipeline.core.coordinator.visibility import Reply, VisibilityWaits
-from stilltide.schemas.client_ids import NO_CLIENT, client_key
 from stilltide.schemas.coordinator.barriers import Barrier
 from stilltide.schemas.coordinator.log_base import decode_state
 from stilltide.schemas.coordinator.markers import Marker
@@ -49,6 +48,7 @@ from stilltide.schemas.coordinator.transactions import (
     WriteBarrier,
 )
 from stilltide.schemas.log_frames import Base, Noop
+from stilltide.schemas.service.client_ids import NO_CLIENT, client_key
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from stilltide.pipeline.core.coordinator.state import TRANSACTIONS_PER_OPEN_MAX
-from stilltide.schemas.client_ids import CLIENT_NAME_CHARS_MAX
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -21,6 +20,7 @@ from stilltide.schemas.coordinator.transactions import (
     Request,
     Written,
 )
+from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX
 from stilltide.schemas.topics import is_system_topic, is_topic_name
 from stilltide.schemas.values import SubscriptionId
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from stilltide.schemas.client_ids import NO_CLIENT, client_key, is_client_id
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -38,6 +37,7 @@ from stilltide.schemas.coordinator.transactions import (
     Unknown,
     Written,
 )
+from stilltide.schemas.service.client_ids import NO_CLIENT, client_key, is_client_id
 from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 FORGET_AFTER_MS = 60 * 60 * 1000

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from stilltide.pipeline.core.pending_ack.subscription import HELD_MAX
-from stilltide.schemas.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
     AckRequest,
@@ -15,6 +14,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     Ranges,
 )
+from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.topics import is_system_topic, is_topic_name
 from stilltide.schemas.values import SubscriptionId
 

@@ -11,7 +11,6 @@ of their client ids, name the member alone.
 
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.core.pending_ack.transactions import CoordinatorView
-from stilltide.schemas.client_ids import NO_CLIENT, client_key, is_client_id
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
@@ -25,6 +24,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     Settle,
 )
+from stilltide.schemas.service.client_ids import NO_CLIENT, client_key, is_client_id
 from stilltide.schemas.values import EndOffset, SubscriptionId
 
 SUBSCRIPTIONS_MAX = 10_000

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet, runs_of
-from stilltide.schemas.client_ids import NO_CLIENT
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckRefusalCode,
     AckRefused,
@@ -22,6 +21,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     Ranges,
 )
+from stilltide.schemas.service.client_ids import NO_CLIENT
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
 
 HELD_MAX = 100_000

@@ -38,7 +38,7 @@ from stilltide.schemas.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class IntakeCalls:
+class RequestIntakeCalls:
     """Calls of the coordinator's owner.
 
     Attributes:
@@ -56,7 +56,7 @@ class IntakeCalls:
     stats: Callable[[], CoordinatorStats]
 
 
-class Intake:
+class RequestIntake:
     """The requests that arrive at a coordinator, from one owner's fence to the next owner's.
 
     Args:
@@ -71,7 +71,7 @@ class Intake:
         machine: Coordinator,
         admission: Admission,
         known_topics: KnownTopics,
-        calls: IntakeCalls,
+        calls: RequestIntakeCalls,
     ) -> None:
         self._machine = machine
         self._admission = admission

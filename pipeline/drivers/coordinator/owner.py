@@ -8,8 +8,8 @@ else; C16 no request is appended that its client has no room for.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from stilltide.connectors.errors import ConnectorError, RetriableError
-from stilltide.connectors.ports.writers import Delivered, LogWriter
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.buffered_log.bases import Trim
 from stilltide.pipeline.core.coordinator.admission import (
@@ -29,15 +29,16 @@ from stilltide.pipeline.core.coordinator.machine import (
 )
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
-from stilltide.pipeline.drivers.coordinator.intake import Intake, IntakeCalls
+from stilltide.pipeline.drivers.coordinator.intake import RequestIntake, RequestIntakeCalls
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
+from stilltide.pipeline.drivers.coordinator.marker_log import MarkerLog
 from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.drivers.service.requests import AckRequests
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
-from stilltide.schemas.coordinator import barriers, markers, requests, txn_log
+from stilltide.schemas.coordinator import barriers, requests, txn_log
 from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.transactions import (
     Answer,
@@ -105,13 +106,12 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     ) -> None:
         self.coordinator = coordinator
         self._shares = shares
-        self._intake: Intake | None = None
+        self._intake: RequestIntake | None = None
         log_partition = TopicPartition(topics.TXN_LOG, coordinator)
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
-        self._marker_writer = marker_writer
+        self._markers = MarkerLog(marker_writer, partition_count)
         self._ends = ends
         self._acks = acks
-        self._partition_count = partition_count
         self._markers_pending = 0
 
     @property
@@ -142,11 +142,11 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         machine = Coordinator(self.coordinator, log_start)
         if self._intake is not None:
             self._intake.close()
-        self._intake = Intake(
+        self._intake = RequestIntake(
             machine,
             Admission(machine.state, self._shares.limits, self._shares.state_bytes),
             self._shares.known_topics,
-            IntakeCalls(
+            RequestIntakeCalls(
                 lambda: self.serving,
                 self._log_request,
                 self._answer_after_noop,
@@ -186,7 +186,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
 
         The snapshot writer asks again for a barrier that is lost.
         """
-        count = self._partition_count
+        count = self._markers.partition_count
         if asked.marker_partition >= count:
             reason = f"marker partition {asked.marker_partition}; there are {count}"
             refused = Refused(reason, RefusalCode.MALFORMED)
@@ -200,18 +200,18 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         def write() -> None:
             value = barriers.encode_value(self._machine.barrier(asked, count))
             key = barriers.encode_key(self.coordinator)
-            self._append_marker(asked.marker_partition, key, value, written)
+            self._markers.append(asked.marker_partition, key, value, written)
 
         self._after_noop(write)
 
     def _announce(self, partitions: Sequence[TopicPartition]) -> None:
         """Writes a barrier without a probe to each marker partition of these data partitions."""
-        count = self._partition_count
+        count = self._markers.partition_count
         key = barriers.encode_key(self.coordinator)
         for marker_partition in {system_partition(data, count) for data in partitions}:
             asked = WriteBarrier(marker_partition, barriers.UNASKED)
             value = barriers.encode_value(self._machine.barrier(asked, count))
-            self._append_marker(marker_partition, key, value, _nobody_waits)
+            self._markers.append(marker_partition, key, value, _nobody_waits)
 
     def _carry_out(self, effect: CoordinatorEffect) -> None:
         match effect:
@@ -284,7 +284,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         if not missing:
             self._run(machine.participants_ended(sequence, self._deps.clock.now_ms()))
         for marker in effect.markers:
-            self._write_marker(marker, marked)
+            self._markers.write(marker, marked)
         if not effect.subscriptions:
             return
         txn = TxnId(self.coordinator, sequence)
@@ -293,27 +293,13 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         for subscription in effect.subscriptions:
             self._settle(subscription, body, lambda answer: acknowledged(done=answer == Done()))
 
-    def _write_marker(self, marker: markers.Marker, delivered: Delivered) -> None:
-        partition = system_partition(marker.data, self._partition_count)
-        key = markers.encode_key(marker.data, marker.txn)
-        self._append_marker(partition, key, markers.encode_value(marker), delivered)
-
-    def _append_marker(
-        self, partition: int, key: bytes, value: bytes, delivered: Delivered
-    ) -> None:
-        data = TopicPartition(topics.TXN_MARKERS, partition)
-        try:
-            self._marker_writer.append(data, value, delivered, key=key)
-        except RetriableError as error:  # the queue is full: the step or the probe is repeated
-            delivered(error, -1)
-
     def _settle(
         self,
         subscription: SubscriptionId,
         body: Settle,
         answered: Callable[[AckAnswer | StilltideError], None],
     ) -> None:
-        partition = system_partition(subscription.data, self._partition_count)
+        partition = system_partition(subscription.data, self._markers.partition_count)
         self._acks.tell(partition, AckQuestion(subscription, body), answered)
 
     def _lost(self, sequence: int, step: str) -> None:

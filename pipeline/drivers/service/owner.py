@@ -30,8 +30,8 @@ from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import Base, Noop
+from stilltide.schemas.service.wire_bounds import REQUESTS_MAX
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
-from stilltide.schemas.wire_bounds import REQUESTS_MAX
 
 log = get_logger(__name__)
 

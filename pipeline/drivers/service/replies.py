@@ -13,8 +13,8 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.client_ids import reply_key
 from stilltide.schemas.framing import encode_batch
+from stilltide.schemas.service.client_ids import reply_key
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
 

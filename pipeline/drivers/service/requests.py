@@ -22,7 +22,6 @@ from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.errors import OutcomeUnknownError, RequestTimeoutError, client_failed
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import topics
-from stilltide.schemas.client_ids import client_key, new_client_id
 from stilltide.schemas.coordinator import requests
 from stilltide.schemas.coordinator.transactions import Answer, Request, RequestBody
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
@@ -34,6 +33,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRequest,
     ack_request,
 )
+from stilltide.schemas.service.client_ids import client_key, new_client_id
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, snapshot_request
 from stilltide.schemas.values import Offset, TopicPartition
@@ -158,11 +158,9 @@ class Requests(Generic[B, R, A]):
         self._sessions: list[ClientSession[B, R, A]] = []
         self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
-        self._client_id = new_client_id()
-        self._reply_key = client_key(self._client_id)
-        self._keys = (self._reply_key, self._client_id)  # the id: of an older worker
+        self._id = new_client_id()
         self._new_session: Callable[..., ClientSession[B, R, A]] = partial(
-            ClientSession, self._client_id, make=service.make, resend_ms=resend_s * 1000
+            ClientSession, self._id, make=service.make, resend_ms=resend_s * 1000
         )
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._listening: asyncio.Task[None] | None = None
@@ -173,7 +171,7 @@ class Requests(Generic[B, R, A]):
     @property
     def client_id(self) -> bytes:
         """The secret in this client's requests; each object of this class has its own (C15)."""
-        return self._client_id
+        return self._id
 
     @property
     def home(self) -> int:
@@ -182,11 +180,11 @@ class Requests(Generic[B, R, A]):
         All such requests of a client go to one owner, so that they share records and log entries;
         several clients spread over the coordinators. `grow` may change it.
         """
-        return home_of(self._client_id, len(self._sessions))
+        return home_of(self._id, len(self._sessions))
 
     async def open(self, *, partition_count: int, response_partition_count: int) -> None:
         """Starts to listen for answers."""
-        partition = zlib.crc32(self._client_id) % response_partition_count
+        partition = zlib.crc32(self._id) % response_partition_count
         data = TopicPartition(topics.TXN_RESPONSES, partition)
         admin = self._connector.admin()
         try:
@@ -279,7 +277,7 @@ class Requests(Generic[B, R, A]):
             return
         data = TopicPartition(self._service.topic, partition)
         try:
-            self._writer.append(data, value, delivered, key=self._reply_key)
+            self._writer.append(data, value, delivered, key=client_key(self._id))
         except ConnectorError as error:
             self._loop.call_soon(delivered, error, -1)
 
@@ -291,6 +289,7 @@ class Requests(Generic[B, R, A]):
             self._fail_all(error)
 
     async def _listen(self) -> None:
+        keys = client_key(self._id), self._id  # workers of earlier versions answer under the id
         away = False
         while self._failure is None:
             try:
@@ -304,11 +303,11 @@ class Requests(Generic[B, R, A]):
             away = False
             with placed_each(items, StilltideError) as each:
                 for item in each:
-                    if isinstance(item, EndReached) or item.key not in self._keys:
+                    if isinstance(item, EndReached) or item.key not in keys:
                         continue
                     if self._failure is not None:
                         return  # the client failed while these answers were read
-                    older = item.key == self._client_id
+                    older = item.key == self._id
                     self._answered(decode_value(item.value), older=older)
 
     def _answered(self, records: Sequence[bytes], *, older: bool = False) -> None:

@@ -14,12 +14,12 @@ from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
-from stilltide.schemas.client_ids import is_client_id
 from stilltide.schemas.coordinator.requests import OLDER_CLIENT
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.service.client_ids import is_client_id
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, SnapshotResponse
 from stilltide.schemas.topics import is_topic_name

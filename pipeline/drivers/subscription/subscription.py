@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import NO_METADATA, Committed
+from stilltide.connectors.ports.readers import NO_METADATA, Committed, GroupReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
@@ -110,7 +110,14 @@ class SubscriptionDriver:
             self._deliveries.elsewhere = ElsewhereFilter(
                 self._connector, self._admin, options.group, self._topic_ids
             )
-        intake = self._join(found)
+        deps = _evidence(self._connector, self._admin, self._outages, options, found)
+        intake = Intake(
+            _reader(self._connector, options), deps, options, self._deliveries, self.changes
+        )
+        commits = GroupCommits(
+            intake.reader, self._outages, self._deliveries, lambda: self.rebalance_count
+        )
+        self._joined = _Joined(intake, commits)
         self.rebalanced_at = asyncio.get_running_loop().time()
         await self._at_start.call(
             lambda: intake.reader.subscribe(
@@ -219,31 +226,6 @@ class SubscriptionDriver:
         assert self._joined is not None, "call it after `start`"
         return self._joined
 
-    def _join(self, found: Mapping[str, TopicDescription]) -> Intake:
-        """Opens the reader of the group."""
-        options = self._options
-        reader = self._connector.group_reader(
-            options.client_id,
-            options.group,
-            from_start=options.from_start,
-            metadata_max_age_s=options.metadata_max_age_s,
-        )
-        deps = EvidenceDeps(
-            self._connector,
-            self._admin,
-            self._outages,
-            options.client_id,
-            marker_partitions=found[TXN_MARKERS].partition_count,
-            snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
-            metadata_max_age_s=options.metadata_max_age_s,
-        )
-        intake = Intake(reader, deps, options, self._deliveries, self.changes)
-        commits = GroupCommits(
-            reader, self._outages, self._deliveries, lambda: self.rebalance_count
-        )
-        self._joined = _Joined(intake, commits)
-        return intake
-
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
         intake, commits = self._here
         committed = {data: intake.reader.committed(data) for data in positions}
@@ -286,3 +268,30 @@ def _require(topics: Sequence[str], found: Mapping[str, TopicDescription]) -> No
                 "the topic does not exist", hint="create it, or correct its name", topic=name
             )
     require_topics([*topics, *_SYSTEM_TOPICS], found)
+
+
+def _reader(connector: Connector, options: SubscriptionOptions) -> GroupReader:
+    return connector.group_reader(
+        options.client_id,
+        options.group,
+        from_start=options.from_start,
+        metadata_max_age_s=options.metadata_max_age_s,
+    )
+
+
+def _evidence(
+    connector: Connector,
+    admin: LogAdmin,
+    outages: OutageGuard,
+    options: SubscriptionOptions,
+    found: Mapping[str, TopicDescription],
+) -> EvidenceDeps:
+    return EvidenceDeps(
+        connector,
+        admin,
+        outages,
+        options.client_id,
+        marker_partitions=found[TXN_MARKERS].partition_count,
+        snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
+        metadata_max_age_s=options.metadata_max_age_s,
+    )

@@ -21,7 +21,6 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.buffered_log.effective import EffectiveLog
 from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.schemas.client_ids import reply_key
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import entry_stamp
@@ -34,6 +33,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Acks,
     Settle,
 )
+from stilltide.schemas.service.client_ids import reply_key
 from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_RESPONSES
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 

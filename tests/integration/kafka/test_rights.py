@@ -20,7 +20,6 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
 )
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.requests import encode_request
 from stilltide.schemas.coordinator.transactions import (
     Abort,
@@ -38,6 +37,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Attach,
 )
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     TXN_LOG,

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
     Abort,
@@ -30,6 +29,7 @@ from stilltide.schemas.coordinator.transactions import (
     Unknown,
     Written,
 )
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
 
 HOUR_MS = 60 * 60 * 1000

@@ -22,7 +22,6 @@ from stilltide.pipeline.core.coordinator.machine import (
 )
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Send
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
@@ -47,6 +46,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.log_frames import Base, Noop
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.judge import Judge
 

@@ -9,14 +9,14 @@ from stilltide.schemas.coordinator.transactions import Open, Registered, Request
 from stilltide.schemas.coordinator.txn_log import decode_request
 from stilltide.schemas.errors import DecodeError, OversizeError
 from stilltide.schemas.framing import MAGIC, VERSION, decode_value, encode_batch
-from stilltide.schemas.values import EndOffset, TopicPartition
-from stilltide.schemas.wire_bounds import (
+from stilltide.schemas.service.wire_bounds import (
     LEAF,
     REQUEST_BYTES_MAX,
     REQUESTS_MAX,
     check_elements,
     shape_of,
 )
+from stilltide.schemas.values import EndOffset, TopicPartition
 
 
 def test_c16_a_batch_of_too_many_parts_is_not_parsed():

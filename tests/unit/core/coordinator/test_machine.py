@@ -14,7 +14,6 @@ from stilltide.pipeline.core.coordinator.machine import (
     WriteBase,
 )
 from stilltide.pipeline.core.coordinator.state import FORGET_AFTER_MS
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
     Abort,
@@ -38,6 +37,7 @@ from stilltide.schemas.coordinator.transactions import (
     TxnLogRecord,
     Written,
 )
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 P = TopicPartition("orders", 0)

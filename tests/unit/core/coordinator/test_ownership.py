@@ -4,7 +4,6 @@ import pytest
 
 from stilltide.pipeline.core.coordinator.base import install, state_of
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, TxnState
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.log_base import decode_state, encode_state
 from stilltide.schemas.coordinator.transactions import (
     Abort,
@@ -24,6 +23,7 @@ from stilltide.schemas.coordinator.transactions import (
     Request,
     TxnLogRecord,
 )
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

@@ -9,7 +9,6 @@ from stilltide.pipeline.core.coordinator.state import (
     CoordinatorState,
     TxnState,
 )
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -33,6 +32,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.log_frames import Fence, Noop
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

@@ -1,7 +1,6 @@
 """C11, C15: who acknowledges for a member, and in whose transactions."""
 
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
@@ -17,6 +16,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Settle,
 )
 from stilltide.schemas.pending_ack.log_base import decode_state, encode_state
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")

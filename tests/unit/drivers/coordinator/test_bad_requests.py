@@ -9,7 +9,6 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, Requests
 from stilltide.pipeline.errors import OutcomeUnknownError
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.requests import (
     decode_request,
     decode_response,
@@ -31,6 +30,7 @@ from stilltide.schemas.coordinator.transactions import (
     Response,
 )
 from stilltide.schemas.framing import decode_value, encode_batch
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import OPERATOR_REQUESTS, TXN_REQUESTS, TXN_RESPONSES, TopicSpec
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, TopicPartition

@@ -9,7 +9,6 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.coordinator import machine
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator import markers, txn_log
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.requests import decode_response, encode_request
@@ -36,6 +35,7 @@ from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import (
     OPERATOR_REQUESTS,
     TXN_LOG,

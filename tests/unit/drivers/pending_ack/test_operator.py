@@ -11,7 +11,6 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.pending_ack import stats as module
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
@@ -21,6 +20,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     SubscriptionStats,
 )
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import PENDING_ACK_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWorker, until

@@ -9,7 +9,6 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.buffered_log.owned_log import Appended as LogSettle
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
-from stilltide.schemas.client_ids import client_key
 from stilltide.schemas.coordinator import txn_log
 from stilltide.schemas.coordinator.transactions import (
     Done,
@@ -33,6 +32,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Settle,
 )
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until

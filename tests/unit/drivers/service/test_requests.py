@@ -17,7 +17,6 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
 )
 from stilltide.pipeline.errors import ClientFailedError, RequestTimeoutError
-from stilltide.schemas.client_ids import reply_key
 from stilltide.schemas.coordinator.requests import decode_request, encode_response
 from stilltide.schemas.coordinator.transactions import (
     Answer,
@@ -31,6 +30,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import decode_value, encode_batch
+from stilltide.schemas.service.client_ids import reply_key
 from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS, TXN_RESPONSES, system_topics
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import MemoryWorker, until

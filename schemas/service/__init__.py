@@ -1,0 +1,1 @@
+"""What the requests of all services share."""

@@ -137,9 +137,13 @@ class ClientCluster:
         self._looking.cancel()
         await asyncio.gather(self._looking, return_exceptions=True)
         self.pool.close()
-        await self._requests.close()
-        await asyncio.gather(*(writer.close() for writer in self._writers))
-        await self._admin.close()
+        await _close(self._requests, self._writers, self._admin)
+
+
+async def _close(requests: CoordinatorRequests, writers: Writers, admin: LogAdmin) -> None:
+    await requests.close()
+    await asyncio.gather(*(writer.close() for writer in writers))
+    await admin.close()
 
 
 async def _look(admin: LogAdmin) -> tuple[Mapping[str, TopicDescription], str]:
@@ -191,16 +195,10 @@ async def connect(
             response_partition_count=found[topics.TXN_RESPONSES].partition_count,
         )
     except BaseException:
-        await requests.close()
-        await asyncio.gather(*(writer.close() for writer in writers))
-        await admin.close()
+        await _close(requests, writers, admin)
         raise
     make_topics = partial(ClientTopics, admin, metadata_max_age_s, found[topics.TXN_REQUESTS])
+    limit = open_transactions_max
     return ClientCluster(
-        admin,
-        writers,
-        requests,
-        open_transactions_max,
-        make_topics=make_topics,
-        cluster_id=cluster_id,
+        admin, writers, requests, limit, make_topics=make_topics, cluster_id=cluster_id
     )

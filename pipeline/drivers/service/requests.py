@@ -154,7 +154,6 @@ class Requests(Generic[B, R, A]):
         self._connector = connector
         self._writer = writer
         self._timeout_ms = request_timeout_s * 1000
-        self._loop = asyncio.get_running_loop()
         self._sessions: list[ClientSession[B, R, A]] = []
         self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
@@ -224,11 +223,11 @@ class Requests(Generic[B, R, A]):
             RequestTimeoutError: no answer in time; whether the request took effect is unknown.
             ClientFailedError, or another StilltideError: the error that ended the client.
         """
-        future: asyncio.Future[A] = self._loop.create_future()
+        future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
         def answered(answer: A | StilltideError) -> None:
             if not self._waking:
-                self._loop.call_soon(self._wake)
+                asyncio.get_running_loop().call_soon(self._wake)
             self._waking.append((future, answer))
 
         self.tell(partition, body, answered)
@@ -239,7 +238,7 @@ class Requests(Generic[B, R, A]):
         if self._failure is not None:
             answered(self._failure)
             return
-        now_ms = self._loop.time() * 1000
+        now_ms = asyncio.get_running_loop().time() * 1000
         session = self._sessions[partition]
         request = session.made(body, now_ms, self._timeout_ms).request
         self._alarm.arm(session.deadline_ms, now_ms)
@@ -266,20 +265,22 @@ class Requests(Generic[B, R, A]):
             else:
                 future.set_result(answer)
         if waking:
-            self._loop.call_soon(self._wake)
+            asyncio.get_running_loop().call_soon(self._wake)
 
     def _send(self, partition: int, value: bytes, delivered: Delivered) -> None:
         neighbour = self.neighbours.get(partition)
         if neighbour is not None and neighbour.serving:
             operator = self._service.for_operators
-            self._loop.call_soon(partial(neighbour.requests_received, value, operator=operator))
-            self._loop.call_soon(delivered, None, -1)
+            asyncio.get_running_loop().call_soon(
+                partial(neighbour.requests_received, value, operator=operator)
+            )
+            asyncio.get_running_loop().call_soon(delivered, None, -1)
             return
         data = TopicPartition(self._service.topic, partition)
         try:
             self._writer.append(data, value, delivered, key=client_key(self._id))
         except ConnectorError as error:
-            self._loop.call_soon(delivered, error, -1)
+            asyncio.get_running_loop().call_soon(delivered, error, -1)
 
     async def _listen_guarded(self) -> None:
         """Listens; an unexpected error ends the client, because its calls would hang otherwise."""
@@ -325,7 +326,7 @@ class Requests(Generic[B, R, A]):
         if self._failure is not None:
             return  # every caller has got the error
         try:
-            now_ms = self._loop.time() * 1000
+            now_ms = asyncio.get_running_loop().time() * 1000
             for partition, session in enumerate(self._sessions):
                 deadline_ms = session.deadline_ms
                 if deadline_ms is not None and deadline_ms <= now_ms:

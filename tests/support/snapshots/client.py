@@ -9,11 +9,6 @@ from stilltide.connectors.errors import ConnectorError, OffsetOutOfRangeError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
-from stilltide.pipeline.drivers.service.client import connect_service
-from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_OPERATOR_SERVICE,
-    CoordinatorRequests,
-)
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.barriers import Barrier
@@ -24,6 +19,7 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.requests import SnapshotSummary
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.coordinator.asker import AskingCoordinators
 from tests.support.snapshots.recovered import recover
 
 WAIT_S = 20.0
@@ -71,7 +67,7 @@ class SnapshotClient:
         self,
         connector: Connector,
         data: TopicPartition,
-        asker: CoordinatorRequests,
+        asker: AskingCoordinators,
         line: SnapshotLine,
         *,
         partitions: int,
@@ -176,11 +172,9 @@ async def snapshot_client(
     connector: Connector, data: TopicPartition, *, partitions: int
 ) -> AsyncIterator[SnapshotClient]:
     """A client of a cluster with a worker; `partitions` is the worker's setting."""
-    asking = connect_service(
-        COORDINATOR_OPERATOR_SERVICE, connector, "test-asker", timeout_s=WAIT_S
-    )
+    asking = AskingCoordinators(connector, request_timeout_s=WAIT_S, partitions=partitions)
     lines = connect_snapshots(connector, "test-line", timeout_s=WAIT_S)
-    async with asking as (asker, _), lines as line:
+    async with asking as asker, lines as line:
         made = SnapshotClient(connector, data, asker, line, partitions=partitions)
         try:
             yield made

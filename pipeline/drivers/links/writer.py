@@ -8,7 +8,6 @@ replaced, as far as known: the broker refuses the writer of a transaction that i
 same way (B9).
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -18,6 +17,7 @@ from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord
 from stilltide.pipeline.core.links.effects import Commit, Copy, Finish
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker
+from stilltide.pipeline.drivers.links.awake import AwakeTime
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import Payload
 from stilltide.schemas.replication import signals as replication_markers
@@ -40,7 +40,7 @@ class LinkWriter:
         self._source = source
         self._target = target
         self._writer = target.connector.copy_writer(f"link-{source}-{target.name}-{partition}")
-        self._began_s: float | None = None  # loop time at which the open transaction began
+        self._open_for = AwakeTime()  # of the open transaction
         self._spans: dict[tuple[TopicPartition, int], Span] = {}
         self._stamps: dict[Incarnation, OriginStamp] = {}
 
@@ -51,7 +51,7 @@ class LinkWriter:
     async def begin(self) -> None:
         """Begins a transaction."""
         self._spans.clear()
-        self._began_s = asyncio.get_running_loop().time()
+        self._open_for.begin()
         with self._own_time_out():
             await self._writer.begin()
 
@@ -84,20 +84,23 @@ class LinkWriter:
         records = [*self._buckets(effect.buckets), *self._markers(effect.markers)]
         with self._own_time_out():
             await self._writer.commit(records)
-        self._began_s = None
+        self._open_for.end()
 
     async def close(self) -> None:
         """Aborts the open transaction and releases the connection."""
+        self._open_for.end()
         await self._writer.close()
 
     @contextmanager
     def _own_time_out(self) -> Iterator[None]:
-        """Raises `RetriableError` instead of `FencedError` after the transaction's time-out."""
+        """Raises `RetriableError` instead of `FencedError` after the transaction's time-out.
+
+        A link that was frozen meanwhile gets the `FencedError`: another one may have taken over.
+        """
         try:
             yield
         except FencedError as error:
-            began_s, now_s = self._began_s, asyncio.get_running_loop().time()
-            if began_s is None or now_s - began_s <= COPY_TIMEOUT_S:
+            if self._open_for.seconds <= COPY_TIMEOUT_S:
                 raise
             raise RetriableError(
                 "the transaction of a link was refused after its time-out", detail=str(error)

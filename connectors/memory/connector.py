@@ -14,7 +14,6 @@ from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader
 from stilltide.connectors.memory.transactional import MemoryTransactionalWriter
 from stilltide.connectors.memory.writer import MemoryWriter
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.topic_check import check_specs, check_topic
 from stilltide.schemas.topics import Broker, BrokerFigures, PartitionReplicas, TopicSpec
@@ -63,21 +62,10 @@ class MemoryConnector:
         return MemoryCopyWriter(self._broker, transactional_id)
 
     def group_reader(
-        self,
-        client_id: str,
-        group: str,
-        *,
-        from_start: bool = True,
-        metadata_max_age_s: float = METADATA_MAX_AGE_S,
+        self, client_id: str, group: str, *, from_start: bool = True
     ) -> MemoryGroupReader:
         """A group's reader of committed data; see `Connector.group_reader`."""
-        return MemoryGroupReader(
-            self._broker,
-            client_id,
-            group,
-            from_start=from_start,
-            metadata_max_age_s=metadata_max_age_s,
-        )
+        return MemoryGroupReader(self._broker, client_id, group, from_start=from_start)
 
     def admin(self) -> "MemoryAdmin":
         """An admin."""

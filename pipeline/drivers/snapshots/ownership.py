@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import TypeVarTuple
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import FencedError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.errors import (
+    FatalError,
+    FencedError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
@@ -43,7 +48,7 @@ from stilltide.schemas.coordinator.barriers import Barrier, Probe
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import Refused, WriteBarrier
 from stilltide.schemas.errors import placed_each
-from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
+from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = get_logger(__name__)
@@ -67,6 +72,7 @@ class SnapshotDeps:
         coordinators: asks coordinators for barriers.
         clock: wall clock.
         limits: times of snapshots and sizes of parts.
+        coordinator_count: number of coordinators.
         partition_count: number of partitions of txn-markers and of txn-snapshots.
     """
 
@@ -76,6 +82,7 @@ class SnapshotDeps:
     coordinators: CoordinatorRequests
     clock: Clock
     limits: SnapshotLimits
+    coordinator_count: int
     partition_count: int
 
 
@@ -274,9 +281,12 @@ class OwnedSnapshots:
         except RetriableError as error:
             self._left("reading positions", error)
             return
-        if len(log_ends) < machine.coordinators:
-            self._log_stale(machine.coordinators, len(log_ends))
-        self._deps.coordinators.grow(len(log_ends))
+        if len(log_ends) != self._deps.coordinator_count:
+            raise FatalError(
+                f"there are {len(log_ends)} coordinators now, not {self._deps.coordinator_count}",
+                hint="the number of partitions must not change; it is a setting",
+                topic=TXN_LOG,
+            )
         self.found = found
         now_ms = self._deps.clock.now_ms()
         self._carry_out(machine.positions_read(asked.counter, found, log_ends, now_ms))
@@ -320,16 +330,6 @@ class OwnedSnapshots:
             self._left("trimming the markers", error)
         else:
             self.trimmed_to = max(self.trimmed_to, before)
-
-    def _log_stale(self, known: int, found: int) -> None:
-        """The machine does not take such an answer, and asks again (C14)."""
-        log.warning(
-            "coordinators_missing",
-            partition=self._partition,
-            known=known,
-            found=found,
-            hint="the metadata of a broker lag behind; else a foreign record names a coordinator",
-        )
 
     def _left(self, step: str, error: Exception) -> None:
         log.warning("snapshot_step_failed", partition=self._partition, step=step, why=str(error))

@@ -70,7 +70,6 @@ class SubscriptionDriver:
         self.changes = Changes()
         self._tasks = Tasks(self.changes.fail)
         self._deliveries = Deliveries(self.changes)
-        self._topic_ids: Mapping[str, bytes] = {}
         self._joined: _Joined | None = None
         self._tailing: asyncio.Task[None] | None = None
         self.listener: AssignmentListener | None = None
@@ -88,11 +87,10 @@ class SubscriptionDriver:
         asked = [*options.topics, *_SYSTEM_TOPICS, REPLICATION_MARKERS]
         found = await self._at_start.call(lambda: self._admin.describe_topics(asked))
         _require(options.topics, found)
-        # Fixed before the group's positions are known: they belong to these ids, or to later ones.
-        self._topic_ids = {name: found[name].topic_id for name in options.topics}
         if REPLICATION_MARKERS in found:
+            topic_ids = {name: found[name].topic_id for name in options.topics}
             self._deliveries.elsewhere = ElsewhereFilter(
-                self._connector, self._admin, options.group, self._topic_ids
+                self._connector, self._admin, options.group, topic_ids
             )
         intake = self._join(found)
         self.rebalanced_at = asyncio.get_running_loop().time()
@@ -202,10 +200,7 @@ class SubscriptionDriver:
         """Opens the reader of the group."""
         options = self._options
         reader = self._connector.group_reader(
-            options.client_id,
-            options.group,
-            from_start=options.from_start,
-            metadata_max_age_s=options.metadata_max_age_s,
+            options.client_id, options.group, from_start=options.from_start
         )
         deps = EvidenceDeps(
             self._connector,
@@ -214,7 +209,6 @@ class SubscriptionDriver:
             options.client_id,
             marker_partitions=found[TXN_MARKERS].partition_count,
             snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
-            metadata_max_age_s=options.metadata_max_age_s,
         )
         intake = Intake(reader, deps, options, self._deliveries, self.changes)
         commits = GroupCommits(
@@ -228,7 +222,7 @@ class SubscriptionDriver:
         committed = {data: intake.reader.committed(data) for data in positions}
         opened = self._deliveries.open(positions, committed)
         commits.open(positions)
-        intake.decided.add(positions, self._topic_ids)
+        intake.decided.add(positions)
         self._rebalanced()
         if opened:
             self._tasks.start(intake.learn(opened))

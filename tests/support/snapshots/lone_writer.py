@@ -128,6 +128,7 @@ async def lone_writer(
             coordinators=coordinators,
             clock=clock or SystemClock(),
             limits=limits,
+            coordinator_count=COORDINATORS,
             partition_count=PARTITIONS,
         )
         metrics = WorkerMetrics("lone", CollectorRegistry()).snapshots(0)

@@ -268,6 +268,15 @@ class Settings(BaseSettings):
             request_timeout_s=self.request_timeout_s,
         )
 
+    def kafka_of(self, name: str) -> KafkaConfig:
+        """The config of the named cluster for the Kafka connector; raises as `address_of`."""
+        address = self.address_of(name)
+        return KafkaConfig(
+            address.bootstrap_servers,
+            extra=address.options,
+            request_timeout_s=self.request_timeout_s,
+        )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, bound in BOUNDS.items():

@@ -16,6 +16,10 @@ from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, copy_options
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.producer.native_producer import NativeProducer
+from stilltide.connectors.kafka.producer.new_partitions import (
+    is_unknown_partition,
+    learn_partition,
+)
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, NewCopy, Span
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -42,13 +46,17 @@ class KafkaCopyWriter(NativeProducer):
 
     async def copy(self, data: TopicPartition, copies: Sequence[NewCopy], span: Span) -> None:
         """Queues copies; see `CopyWriter.copy`."""
-        done = 0
-        while done < len(copies):
-            done = self._produce(data, copies, done, span)
-            if done < len(copies):
+        done, action = 0, f"cannot copy to {data}"
+        with self._translated(action):
+            try:
+                done = self._produce(data, copies, done, span)
+            except KafkaException as error:  # of the first copy: none was queued
+                if not is_unknown_partition(error) or not await self._learn(data, action):
+                    raise
+            while done < len(copies):
                 producer = self._fenced()
-                action = f"cannot copy to {data}"
                 await self._call(lambda it=producer: it.poll(_ROOM_WAIT_S), action)
+                done = self._produce(data, copies, done, span)
 
     async def flush(self) -> None:
         """Waits until every copy is durable."""
@@ -77,15 +85,19 @@ class KafkaCopyWriter(NativeProducer):
         def reported(error: KafkaError | None, message: Message) -> None:
             self._landed(error, message, span)
 
-        with self._translated(f"cannot copy to {data}"):
-            try:
-                for at in range(at, last + 1):  # noqa: B020, PLR1704 - returned to the caller
-                    key, value, made_ms, headers = copies[at]
-                    callback = reported if at in (0, last) else None
-                    produce(topic, value, key, partition, callback, None, made_ms, headers)
-            except BufferError:
-                return at
+        try:
+            for at in range(at, last + 1):  # noqa: B020, PLR1704 - returned to the caller
+                key, value, made_ms, headers = copies[at]
+                callback = reported if at in (0, last) else None
+                produce(topic, value, key, partition, callback, None, made_ms, headers)
+        except BufferError:
+            return at
         return last + 1
+
+    async def _learn(self, data: TopicPartition, action: str) -> bool:
+        """Makes a partition that the topic has gained known to the producer (C13)."""
+        producer, timeout_s = self._fenced(), self._request_timeout_s
+        return await self._call(lambda: learn_partition(producer, data, timeout_s), action)
 
     def _commit(self, records: Sequence[NewRecord]) -> None:
         producer = self._fenced()

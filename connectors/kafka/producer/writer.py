@@ -24,6 +24,11 @@ from stilltide.connectors.kafka.config import KafkaConfig, producer_options
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.logs import ClientLog
 from stilltide.connectors.kafka.producer.hurrying import Hurrier
+from stilltide.connectors.kafka.producer.new_partitions import (
+    HeldRecord,
+    NewPartitions,
+    is_unknown_partition,
+)
 from stilltide.connectors.kafka.producer.polling import ProducerPolling
 from stilltide.connectors.ports.writers import Delivered
 from stilltide.schemas.values import TopicPartition
@@ -58,6 +63,9 @@ class KafkaWriter:
             self._producer: Producer | None = Producer(options, logger=logger)
         except KafkaException as error:
             raise translate(error, self._address, "cannot make a producer") from error
+        self._new_partitions = NewPartitions(
+            self._producer, self._address, config.request_timeout_s, self._send, self._fail
+        )
         self._produce: Callable[..., None] = self._start
         self._polling: ProducerPolling | None = None
         self._hurrier = Hurrier(self._producer, f"{client_id}-hurry") if linger_ms > 0 else None
@@ -74,6 +82,10 @@ class KafkaWriter:
         """Queues one record and returns at once; see `LogWriter.append`."""
         if self._under_way >= self._records_max:
             raise self._refuse_full()
+        if self._new_partitions.held and data in self._new_partitions.held:
+            self._new_partitions.hold(data, HeldRecord(value, key, headers, delivered))
+            self._under_way += 1
+            return
         try:
             report = partial(self._report, delivered)
             if headers:
@@ -86,7 +98,9 @@ class KafkaWriter:
             # the client's own count goes down only some time after the report.
             raise self._refuse_full() from None
         except KafkaException as error:
-            raise translate(error, self._address, f"cannot write to {data}") from error
+            if not is_unknown_partition(error):
+                raise translate(error, self._address, f"cannot write to {data}") from error
+            self._new_partitions.hold(data, HeldRecord(value, key, headers, delivered))
         self._under_way += 1
 
     async def room(self) -> None:
@@ -119,6 +133,7 @@ class KafkaWriter:
         self._produce = self._refuse
         if self._polling is not None:
             await self.flush(timeout_s)
+            await self._new_partitions.close()
             self._polling.end()
             if (hurrier := self._hurrier) is not None:
                 self._hurrier = None
@@ -151,6 +166,18 @@ class KafkaWriter:
         self._polling.start()
         self._produce = self._producer.produce
         self._produce(*record, **headers)
+
+    def _send(self, data: TopicPartition, record: HeldRecord) -> None:
+        """Queues a record whose partition the producer has come to know."""
+        assert self._producer is not None
+        report = partial(self._report, record.delivered)
+        self._producer.produce(
+            data[0], record.value, record.key, data[1], report, headers=record.headers or []
+        )
+
+    def _fail(self, record: HeldRecord, error: ConnectorError) -> None:
+        self._reports.append((record.delivered, error, _UNKNOWN_OFFSET))
+        self._drain()
 
     def _expect_room(self) -> None:
         self._full = True

@@ -16,6 +16,10 @@ class ConfigError(PipelineError):
     """A setting that is unknown, not of its type, or out of its bounds."""
 
 
+class CoordinatorCountError(ConfigError):
+    """The setting `coordinators` is lower than the number of coordinators that there are (C14)."""
+
+
 class RefusedError(PipelineError):
     """The owner that was asked (such as a coordinator) refused the request; nothing was changed."""
 
@@ -69,7 +73,7 @@ class SnapshotPartError(SnapshotError):
 
 
 class TopicRecreatedError(SnapshotError):
-    """A snapshot's offsets belong to a former topic of the same name (E8)."""
+    """A topic was deleted and created again: offsets of the former topic mean nothing (E8, C13)."""
 
 
 class MarkersTrimmedError(SnapshotError):
@@ -117,6 +121,23 @@ def client_failed(cause: Exception) -> ClientFailedError:
     )
     failed.__cause__ = cause
     return failed
+
+
+def topic_recreated(topic: str, before: bytes, now: bytes, *, hint: str) -> TopicRecreatedError:
+    """The error for a topic whose id is no longer the one that was read or written (C13).
+
+    Args:
+        topic: name of the topic.
+        before: Kafka's id of the topic that was read or written.
+        now: Kafka's id of the topic that has the name now.
+        hint: the next step.
+    """
+    return TopicRecreatedError(
+        "the topic was deleted, and another one was created under its name",
+        detail=f"the topic id was {before.hex()} and is {now.hex()}",
+        hint=hint,
+        topic=topic,
+    )
 
 
 def system_topic(name: str, *, hint: str) -> SystemTopicError:

@@ -42,6 +42,9 @@ _COPY_BATCH_BYTES = 512 * 1024
 _COPY_QUEUE_KIB = 48 * 1024
 """Limit of the copies queued for sending; `CopyWriter.copy` waits while the queue is full."""
 
+_AGE_MS_MIN, _AGE_MS_MAX = 10, 3_600_000
+"""librdkafka's bounds of the time between two requests for metadata."""
+
 TOPIC_ABSENT_MS = 3000
 """A topic that the metadata does not show for this long is missing; until then it may be new."""
 
@@ -183,9 +186,12 @@ def reader_options(
     return {**options, **_FETCHING[fetching], "group.id": client_id}
 
 
-def group_options(config: KafkaConfig, client_id: str, group: str) -> Options:
+def group_options(
+    config: KafkaConfig, client_id: str, group: str, metadata_max_age_s: float
+) -> Options:
     """Options of a group member: assignment is eager, so a rebalance revokes every partition."""
     session_ms = milliseconds(config.session_timeout_s)
+    age_ms = min(max(milliseconds(metadata_max_age_s), _AGE_MS_MIN), _AGE_MS_MAX)
     return {
         **_consumer_options(config, client_id, committed=True),
         "group.id": group,
@@ -194,6 +200,8 @@ def group_options(config: KafkaConfig, client_id: str, group: str) -> Options:
         "session.timeout.ms": session_ms,
         "heartbeat.interval.ms": max(session_ms // 5, 1),
         "max.poll.interval.ms": max(300_000, session_ms),
+        "topic.metadata.refresh.interval.ms": age_ms,
+        "metadata.max.age.ms": 3 * age_ms,
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stilltide.connectors.kafka.admin.admin import KafkaAdmin
 from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
-from stilltide.connectors.kafka.config import KafkaConfig, reader_options
+from stilltide.connectors.kafka.config import KafkaConfig, group_options, reader_options
 from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
@@ -18,6 +18,7 @@ from stilltide.connectors.kafka.consumer.sharing import SharedConsumers
 from stilltide.connectors.kafka.producer.copying import KafkaCopyWriter
 from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.fetching import Fetching
 
 if TYPE_CHECKING:
@@ -82,10 +83,16 @@ class KafkaConnector:
         return KafkaNativeTransactions(self._config, client_id)
 
     def group_reader(
-        self, client_id: str, group: str, *, from_start: bool = True
+        self,
+        client_id: str,
+        group: str,
+        *,
+        from_start: bool = True,
+        metadata_max_age_s: float = METADATA_MAX_AGE_S,
     ) -> KafkaGroupReader:
-        """A group's reader of committed native data; starts at the log start, or its end."""
-        return KafkaGroupReader(self._config, client_id, group, from_start=from_start)
+        """A group's reader of committed native data; see `Connector.group_reader`."""
+        options = group_options(self._config, client_id, group, metadata_max_age_s)
+        return KafkaGroupReader(self._config, options, group, from_start=from_start)
 
     def admin(self) -> KafkaAdmin:
         """An admin."""

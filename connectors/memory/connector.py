@@ -14,6 +14,7 @@ from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader
 from stilltide.connectors.memory.transactional import MemoryTransactionalWriter
 from stilltide.connectors.memory.writer import MemoryWriter
 from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.topic_check import check_specs, check_topic
 from stilltide.schemas.topics import Broker, BrokerFigures, PartitionReplicas, TopicSpec
@@ -66,10 +67,21 @@ class MemoryConnector:
         del client_id
 
     def group_reader(
-        self, client_id: str, group: str, *, from_start: bool = True
+        self,
+        client_id: str,
+        group: str,
+        *,
+        from_start: bool = True,
+        metadata_max_age_s: float = METADATA_MAX_AGE_S,
     ) -> MemoryGroupReader:
         """A group's reader of committed data; see `Connector.group_reader`."""
-        return MemoryGroupReader(self._broker, client_id, group, from_start=from_start)
+        return MemoryGroupReader(
+            self._broker,
+            client_id,
+            group,
+            from_start=from_start,
+            metadata_max_age_s=metadata_max_age_s,
+        )
 
     def admin(self) -> "MemoryAdmin":
         """An admin."""

@@ -31,10 +31,16 @@ class Member(Protocol):
 
 
 class Group:
-    """One group."""
+    """One group.
+
+    Attributes:
+        committed: the group's commits.
+        shared: the partitions that the last rebalance has shared out.
+    """
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, Committed] = {}
+        self.shared: set[TopicPartition] = set()
         self._members: list[Member] = []
 
     @property
@@ -64,6 +70,7 @@ class Group:
                 takers, _ranges(partitions_of([topic]), len(takers)), strict=True
             ):
                 shares[taker].extend(share)
+        self.shared = {data for share in shares.values() for data in share}
         for i, member in enumerate(self._members):
             member.give(shares[i])
 

@@ -124,9 +124,16 @@ class MemoryGroupReader:
     """A `GroupReader`; subscribes once."""
 
     def __init__(
-        self, broker: MemoryBroker, client_id: str, group: str, *, from_start: bool
+        self,
+        broker: MemoryBroker,
+        client_id: str,
+        group: str,
+        *,
+        from_start: bool,
+        metadata_max_age_s: float,
     ) -> None:
         self._broker = broker
+        self._age_s = metadata_max_age_s
         self._name = group
         self._group = broker.group(group)
         self._from_start = from_start
@@ -135,6 +142,8 @@ class MemoryGroupReader:
         self._found: dict[TopicPartition, Committed] = {}
         self._assigned: Callable[[Mapping[TopicPartition, Offset]], None]
         self._revoked: Callable[[Sequence[TopicPartition]], None]
+        self._first: frozenset[TopicPartition] = frozenset()  # that were there in `subscribe`
+        self._looking: asyncio.Task[None] | None = None
         self.topics: Sequence[str] = ()
 
     async def subscribe(
@@ -149,6 +158,8 @@ class MemoryGroupReader:
         self.topics = tuple(topics)
         self._assigned, self._revoked = assigned, revoked
         self._group.join(self)
+        self._first = frozenset(self._broker.partitions(topics))
+        self._looking = asyncio.create_task(self._look())
         self._rebalance_soon()
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
@@ -196,6 +207,9 @@ class MemoryGroupReader:
     async def close(self) -> None:
         """Leaves the group; a waiting `read` raises `FatalError`. Safe to call twice."""
         self._held = frozenset()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         if self._group.leave(self):
             self._rebalance_soon()
         await self._reader.close()
@@ -228,7 +242,16 @@ class MemoryGroupReader:
             return self._group.committed[data].offset
         log = self._broker.log(data)
         assert log is not None
-        return log.start if self._from_start else Offset(log.end)
+        begun = any(it.topic == data.topic for it in self._group.committed)
+        is_added = begun or data not in self._first
+        return log.start if self._from_start or is_added else Offset(log.end)
+
+    async def _look(self) -> None:
+        """Shares out partitions that the topics have gained, until cancelled."""
+        while True:
+            await asyncio.sleep(self._age_s)
+            if set(self._broker.partitions(self.topics)) - self._group.shared:
+                self._rebalance_soon()
 
     def _rebalance_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self._broker.when_up, self._rebalance)

@@ -7,6 +7,9 @@ from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import GroupReader, LogReader
 from stilltide.connectors.ports.writers import LogWriter, TransactionalWriter
 
+METADATA_MAX_AGE_S = 300.0
+"""How old the description of a topic may become; the default of Kafka's own clients."""
+
 
 class Connector(Protocol):
     """Makes writers, readers and admins of one cluster."""
@@ -33,10 +36,26 @@ class Connector(Protocol):
         """
         ...
 
-    def group_reader(self, client_id: str, group: str, *, from_start: bool = True) -> GroupReader:
+    def group_reader(
+        self,
+        client_id: str,
+        group: str,
+        *,
+        from_start: bool = True,
+        metadata_max_age_s: float = METADATA_MAX_AGE_S,
+    ) -> GroupReader:
         """A group's reader of committed data.
 
-        Without a commit for a partition it begins at the log start, or at the end.
+        Without a commit for a partition it begins at the log start, or at the end. A partition that
+        the topic has gained since begins at the log start in any case: a partition that this reader
+        did not find at its first assignment, or one in a topic of which the group has committed
+        other partitions.
+
+        Args:
+            client_id: name of the reader at the brokers.
+            group: name of the consumer group.
+            from_start: whether to begin at the log start.
+            metadata_max_age_s: longest time until the group shares out an added partition, > 0.
         """
         ...
 

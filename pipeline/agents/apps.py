@@ -23,6 +23,14 @@ from stilltide.pipeline.agents.transport import PromptTransport
 from stilltide.pipeline.config.settings import Settings
 
 MAX_POLL_INTERVAL_S = 300.0
+
+ASSIGNMENT_METADATA_AGE_S = 5.0
+"""Age of the worker group's metadata: after so long, added coordinators are assigned (C14).
+
+A worker of the group may have joined before the coordinators were added, and the metadata of one
+worker, the group's leader, decide what is assigned. A client waits for an answer for longer.
+"""
+
 FETCH_BYTES_MAX = 8 * 1024 * 1024
 
 
@@ -85,6 +93,7 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
         broker_request_timeout=max(90.0, session_s),
         broker_max_poll_interval=MAX_POLL_INTERVAL_S,
         producer_request_timeout=30.0,
+        consumer_metadata_max_age_ms=int(ASSIGNMENT_METADATA_AGE_S * 1000),
         consumer_max_fetch_size=FETCH_BYTES_MAX,
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=settings.worker_instance_id,

@@ -123,7 +123,6 @@ def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
             settings.snapshot_interval_ms,
             settings.snapshot_part_bytes_max,
         ),
-        coordinator_count=settings.coordinators,
         partition_count=settings.partitions,
     )
 

@@ -30,6 +30,7 @@ from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.replies import Replies
@@ -96,6 +97,7 @@ class Worker:
             FatalError: a system topic has wrong configs or a wrong partition count.
             DecodeError: a dynamic setting cannot be decoded; names topic, partition and offset.
             StilltideError: every owner that is assigned to this worker has ended by an error (B8).
+            CoordinatorCountError: the cluster has more coordinators than the settings say (C14).
             ConfigError: the port of the web site is taken, or system topics would have fewer
                 replicas than must be in sync.
         """
@@ -129,7 +131,7 @@ class Worker:
             raise self._failure
 
     async def _first_contact(self, admin: LogAdmin, dynamic: DynamicSettings) -> None:
-        """Makes the system topics, and reads the dynamic settings.
+        """Makes the system topics or adds coordinators (C14), and reads the dynamic settings.
 
         A cluster that has answered here is waited for without a limit later, since its address is
         right (B9).
@@ -139,6 +141,7 @@ class Worker:
         outages = OutageGuard(
             admin, timeout_s=settings.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
         )
+        await outages.call(lambda: grow_coordinators(admin, settings.coordinators))
         await outages.call(lambda: ensure_replicated(admin, specs, settings.replicas))
         await dynamic.open()
 

@@ -1,13 +1,17 @@
 """Producers, coordinators and topic metadata that the transactions of one client share."""
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
 
-from stilltide.connectors.errors import FatalError, RetriableError
-from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.client.gathering import Gathering
+from stilltide.pipeline.client.topics import ClientTopics
+from stilltide.pipeline.core.topic_table import TopicChange, TopicRecreated
 from stilltide.pipeline.drivers.coordinator.pool import PoolDriver
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_SERVICE,
@@ -15,9 +19,9 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
 )
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
-from stilltide.pipeline.errors import RefusedError, system_topic
+from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
-from stilltide.schemas.coordinator.transactions import Answer, Refused, Registered, RequestBody
+from stilltide.schemas.coordinator.transactions import Answer, Refused, RequestBody
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 
@@ -28,8 +32,23 @@ class Writers(NamedTuple):
     requests: LogWriter
 
 
+class OpenTransaction(Protocol):
+    """A transaction that has not ended."""
+
+    def topic_recreated(self, change: TopicRecreated) -> None:
+        """A topic was deleted and created again; fails the transaction if it wrote to the topic."""
+        ...
+
+
 class ClientCluster:
-    """One client's connections to one cluster; made by `connect`."""
+    """One client's connections to one cluster; made by `connect`.
+
+    Attributes:
+        writer: appends the records of transactions.
+        gathering: ends the writer's linger in time.
+        topics: the topics that the client writes to.
+        pool: transactions opened ahead.
+    """
 
     def __init__(
         self,
@@ -37,60 +56,33 @@ class ClientCluster:
         writers: Writers,
         requests: CoordinatorRequests,
         open_transactions_max: int,
+        make_topics: Callable[[Callable[[TopicChange], None]], ClientTopics],
     ) -> None:
         self._writers = writers
         self.writer = writers.records
         self.gathering = Gathering(self.writer.hurry)
         self._slots = asyncio.Semaphore(open_transactions_max)
-        self.known_ends: dict[TopicPartition, EndOffset] = {}
+        self._open: set[OpenTransaction] = set()
         self._admin = admin
         self._requests = requests
-        self._topics: dict[str, TopicDescription] = {}
-        self._lock = asyncio.Lock()
-        self.pool = PoolDriver(requests, self.registration)
+        self.topics = make_topics(self._topic_changed)
+        self.pool = PoolDriver(requests, self.topics.registration)
+        self._looking = asyncio.create_task(self.topics.run(), name="topics")
 
     @property
     def coordinator(self) -> int:
-        """The number of the coordinator that opens this client's transactions."""
-        return self._requests.home
+        """The number of the coordinator that opens this client's next transactions."""
+        return self.pool.home
 
-    async def enter(self) -> None:
-        """Counts one open transaction more; waits while there are `open_transactions_max`."""
+    async def enter(self, txn: OpenTransaction) -> None:
+        """Counts an open transaction; waits while there are `open_transactions_max`."""
         await self._slots.acquire()
+        self._open.add(txn)
 
-    def leave(self) -> None:
-        """Counts one open transaction less."""
+    def leave(self, txn: OpenTransaction) -> None:
+        """The transaction is over."""
+        self._open.discard(txn)
         self._slots.release()
-
-    def topic(self, name: str) -> TopicDescription | None:
-        """The topic's description if `describe` has asked for it, without waiting."""
-        return self._topics.get(name)
-
-    async def describe(self, name: str) -> TopicDescription:
-        """The topic's id and partition count; asks the cluster the first time.
-
-        A topic has to be described before its partitions are registered or written to.
-
-        Raises:
-            SystemTopicError: the topic is one of Stilltide's own; the cluster was not asked.
-            FatalError: the topic does not exist.
-            RetriableError: the topic is being created or deleted, or the broker is away.
-        """
-        if topics.is_system_topic(name):  # a foreign record there ends workers
-            raise system_topic(name, hint="write to a topic of another name")
-        async with self._lock:
-            if name in self._topics:
-                return self._topics[name]
-            found = (await self._admin.describe_topics([name])).get(name)
-            if found is None:
-                raise FatalError("the topic does not exist", hint="create it first", topic=name)
-            partitions = [TopicPartition(name, number) for number in range(found.partition_count)]
-            ends = await self._admin.end_offsets(partitions)
-            if len(ends) < len(partitions):
-                raise RetriableError("the topic is changing", hint="try again", topic=name)
-            self.known_ends.update(ends)
-            self._topics[name] = found
-            return found
 
     async def end_offset(self, data: TopicPartition) -> EndOffset:
         """The partition's current end offset, as the broker answers now.
@@ -102,10 +94,6 @@ class ClientCluster:
         if data not in ends:
             raise FatalError("the partition has gone", topic=data.topic, partition=data.partition)
         return ends[data]
-
-    def registration(self, data: TopicPartition) -> Registered:
-        """The registration of a described partition, from the last known end offset (C2)."""
-        return Registered(data, self.known_ends[data], self._topics[data.topic].topic_id)
 
     async def ask(self, coordinator: int, body: RequestBody) -> Answer:
         """Sends a request to a coordinator, and returns the answer.
@@ -119,8 +107,21 @@ class ClientCluster:
             raise RefusedError("the coordinator refused the request", detail=answer.reason)
         return answer
 
+    def _topic_changed(self, change: TopicChange) -> None:
+        if change.topic == topics.TXN_REQUESTS:
+            requests = self.topics.get(change.topic)
+            assert requests is not None
+            self._requests.grow(requests.partition_count)
+            self.pool.move_home()
+        elif isinstance(change, TopicRecreated):
+            self.pool.renew()
+            for txn in list(self._open):
+                txn.topic_recreated(change)
+
     async def close(self) -> None:
         """Closes the connections, and gives up the transactions that were opened ahead."""
+        self._looking.cancel()
+        await asyncio.gather(self._looking, return_exceptions=True)
         self.pool.close()
         await self._requests.close()
         await asyncio.gather(*(writer.close() for writer in self._writers))
@@ -135,6 +136,7 @@ async def connect(
     resend_s: float,
     open_transactions_max: int,
     linger_ms: float,
+    metadata_max_age_s: float,
 ) -> ClientCluster:
     """Connects a client; the arguments are those of `TransactionClient`.
 
@@ -163,13 +165,15 @@ async def connect(
         request_timeout_s=request_timeout_s,
         resend_s=resend_s,
     )
-    cluster = ClientCluster(admin, writers, requests, open_transactions_max)
     try:
         await requests.open(
             partition_count=found[topics.TXN_REQUESTS].partition_count,
             response_partition_count=found[topics.TXN_RESPONSES].partition_count,
         )
     except BaseException:
-        await cluster.close()
+        await requests.close()
+        await asyncio.gather(*(writer.close() for writer in writers))
+        await admin.close()
         raise
-    return cluster
+    make_topics = partial(ClientTopics, admin, metadata_max_age_s, found[topics.TXN_REQUESTS])
+    return ClientCluster(admin, writers, requests, open_transactions_max, make_topics)

@@ -15,6 +15,7 @@ class PartitionWrites:
 
     Attributes:
         data: the partition.
+        topic_id: the topic id with which the partition was registered (E8).
         start: the end offset from which the partition was registered (C2).
         sent: number of records handed to the producer.
         count: number of records known to be durable.
@@ -24,11 +25,23 @@ class PartitionWrites:
         error: why a record was not delivered; None if all were.
     """
 
-    __slots__ = ("_reported", "count", "data", "end", "error", "first", "sent", "start", "unplaced")
+    __slots__ = (
+        "_reported",
+        "count",
+        "data",
+        "end",
+        "error",
+        "first",
+        "sent",
+        "start",
+        "topic_id",
+        "unplaced",
+    )
 
     def __init__(self, registered: Registered, reported: Callable[[], None]) -> None:
         self.data = registered.data
         self.start = registered.start_offset
+        self.topic_id = registered.topic_id
         self.sent = 0
         self.count = 0
         self.first = -1

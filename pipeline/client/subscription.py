@@ -52,13 +52,13 @@ class Subscription:
         connector: a ready connector, instead of `bootstrap_servers`.
         client_id: prefix of the client ids that the brokers see.
         from_start: whether a group without a committed position begins at the log start, or at
-            the log end.
+            the log end. A partition that a topic gains later is read from its start in any case.
         acknowledgements: whether messages are acknowledged one by one, also in transactions,
             instead of by `commit` of positions (see `acknowledge`). Needs a running worker.
         options: limits and time-outs by name; `SubscriptionLimits` documents each of them and its
             default: `buffer_records_max`, `undecided_records_max`, `unavailable_timeout_s`,
             `undecided_timeout_s`, `assignment_timeout_s`, `unacknowledged_records_max`,
-            `redelivery_delay_s`.
+            `redelivery_delay_s`, `metadata_max_age_s`.
 
     Raises:
         SystemTopicError: a topic is a system topic of Stilltide.
@@ -96,6 +96,7 @@ class Subscription:
             buffer_records_max=limits.buffer_records_max,
             undecided_records_max=limits.undecided_records_max,
             unavailable_timeout_s=limits.unavailable_timeout_s,
+            metadata_max_age_s=limits.metadata_max_age_s,
         )
         self._acknowledgements = acknowledgements
         self._driver: SubscriptionDriver | None = None

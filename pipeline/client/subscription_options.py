@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import TypedDict, Unpack
 
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.pipeline.client.bounds import require_positive
 
 
@@ -18,6 +19,7 @@ class SubscriptionKeywords(TypedDict, total=False):
     assignment_timeout_s: float
     unacknowledged_records_max: int
     redelivery_delay_s: float
+    metadata_max_age_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class SubscriptionLimits:
         unacknowledged_records_max: messages of all partitions that are returned and not
             acknowledged, at which delivery waits, >= 1.
         redelivery_delay_s: time from a negative acknowledgement to the next delivery.
+        metadata_max_age_s: longest time until added partitions are read, and until a topic that was
+            deleted and created again is noticed. Kafka's own default.
 
     Raises:
         ConfigError: a value is not above 0.
@@ -50,6 +54,7 @@ class SubscriptionLimits:
     assignment_timeout_s: float = 30.0
     unacknowledged_records_max: int = 10_000
     redelivery_delay_s: float = 1.0
+    metadata_max_age_s: float = METADATA_MAX_AGE_S
 
     def __post_init__(self) -> None:
         require_positive(**{it.name: getattr(self, it.name) for it in fields(self)})

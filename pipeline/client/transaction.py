@@ -1,22 +1,22 @@
 """One coordinated transaction of an application: send, commit or abort.
 
-*Source*: docs/protocols C1b, C2, C3, C5, C6. `TransactionRecords` makes D6 impossible.
+*Source*: docs/protocols C1b, C2, C3, C5, C6, C13. `TransactionRecords` makes D6 impossible.
 """
 
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from stilltide.connectors.errors import FatalError
 from stilltide.pipeline.client.cluster import ClientCluster
-from stilltide.pipeline.client.partitioner import partition_for
 from stilltide.pipeline.client.subscription import Message, Subscription
+from stilltide.pipeline.client.topics import TransactionTopics
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
 from stilltide.pipeline.client.transaction_records import HeldRecord, TransactionRecords
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
     outcome_unknown,
 )
+from stilltide.pipeline.core.topic_table import TopicRecreated
 from stilltide.pipeline.errors import RefusedError, TransactionStateError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Answer, Done, End, Written
@@ -38,10 +38,10 @@ class Transaction:
 
     def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
         self._cluster = cluster
-        self._turn = turn
         self._timeout_ms = timeout_ms
         self._records = TransactionRecords(cluster)
         self._acks = TransactionAcks()
+        self._topics = TransactionTopics(cluster.topics, turn)
         self._registration = TransactionRegistration(cluster, timeout_ms, self._records, self._acks)
         # Kept here to save look-ups: `send` needs them for every record.
         self._writes = self._records.writes
@@ -64,7 +64,7 @@ class Transaction:
         return self._records.delivered()
 
     async def __aenter__(self) -> Self:
-        await self._cluster.enter()
+        await self._cluster.enter(self)
         return self
 
     async def __aexit__(
@@ -79,7 +79,7 @@ class Transaction:
         finally:
             self._acks.ended(committed=False)  # no effect if `commit` reported the end
             self._records.ended()
-            self._cluster.leave()
+            self._cluster.leave(self)
 
     async def send(
         self,
@@ -99,14 +99,17 @@ class Transaction:
         Raises:
             TransactionStateError: the transaction has ended, or a header is named `txn`.
             SystemTopicError: the topic is one of Stilltide's own; nothing was sent.
+            TopicRecreatedError: a topic of this transaction was deleted and created again; the
+                transaction can only be aborted (C13).
             FatalError: the topic or partition does not exist, or the record is too large.
         """
         self._must_be_open()
+        self._topics.check()
         for name, _ in headers:
             if name == TXN:
                 raise TransactionStateError(f"the header `{TXN}` belongs to Stilltide", topic=topic)
         if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
-            data = await self._partition(topic, key, partition)
+            data = await self._topics.partition(topic, key, partition)
         writes = self._writes.get(data) or self._registration.opened_ahead(data)
         if writes is None:
             await self._hold(data, HeldRecord(value, key, [*headers]))
@@ -138,9 +141,11 @@ class Transaction:
         Raises:
             ConnectorError: a record was not delivered; the transaction can only be aborted.
             RefusedError, RequestTimeoutError: a partition could not be registered.
+            TopicRecreatedError: as `send` raises.
         """
         await self._registration.finished()
         await self._records.flush()
+        self._topics.check()
 
     async def commit(self, *, wait_visible: bool = False) -> None:
         """Makes every record of the transaction visible, or raises.
@@ -151,6 +156,8 @@ class Transaction:
             TransactionStateError: the transaction has ended.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has aborted the transaction, for example at its time-out.
+            TopicRecreatedError: a topic that was written to was deleted and created again; the
+                transaction is aborted (C13).
             OutcomeUnknownError: no answer in time; the transaction may have been committed.
         """
         self._must_be_open()
@@ -158,16 +165,24 @@ class Transaction:
             await self.flush()
             await self._acks.gathered()
             written = await self._records.counted()
-        except StilltideError:
+            self._topics.check()
+        except StilltideError as error:
+            await self._topics.look_after(error)
             await self._abort_quietly()
+            if (recreated := self._topics.failure) is not None and recreated is not error:
+                raise recreated from error
             raise
         self._close("unknown")
         txn = self._registration.id
         if txn is not None:
             try:
                 answer = await self._ask_end(txn, written, wait_visible=wait_visible)
-            except RefusedError:
+            except RefusedError as error:
                 self._state = "aborted"
+                await self._topics.look_after(error)
+                if self._topics.failure is not None:
+                    await self._end_refused(txn)
+                    raise self._topics.failure from error
                 raise
             except StilltideError as error:
                 raise outcome_unknown(txn, str(error)) from error
@@ -175,6 +190,11 @@ class Transaction:
                 raise outcome_unknown(txn, "the coordinator no longer remembers the request")
         self._state = "committed"
         self._acks.ended(committed=True)
+
+    def topic_recreated(self, change: TopicRecreated) -> None:
+        """A topic was created again; called by the client for each of its open transactions."""
+        if self._topics.recreated(change, self._registration.topics_ahead):
+            self._records.discard_held()
 
     async def abort(self) -> None:
         """Hides every record of the transaction for good.
@@ -197,7 +217,8 @@ class Transaction:
         self, txn: TxnId, written: tuple[Written, ...] | None, *, wait_visible: bool
     ) -> Answer:
         """Asks for the end and for a transaction opened ahead (C9); `written` None: an abort."""
-        self._cluster.pool.ending(self._timeout_ms, self._writes, self._acks.subscriptions)
+        if self._topics.failure is None:
+            self._cluster.pool.ending(self._timeout_ms, self._writes, self._acks.subscriptions)
         body = End(
             txn.sequence,
             committed=written is not None,
@@ -223,17 +244,12 @@ class Transaction:
         self._state = state
         self._records.close()
 
-    async def _partition(
-        self, topic: str, key: bytes | None, partition: int | None
-    ) -> TopicPartition:
-        """The partition for the arguments of `send`; raises as `send`."""
-        described = self._cluster.topic(topic) or await self._cluster.describe(topic)
-        count = described.partition_count
-        if partition is None:
-            partition = partition_for(key, count, self._turn)
-        elif not 0 <= partition < count:
-            raise FatalError(f"partition {partition} is not in 0..{count - 1}", topic=topic)
-        return TopicPartition(topic, partition)
+    async def _end_refused(self, txn: TxnId) -> None:
+        """Aborts a transaction whose commit was refused and left the transaction open."""
+        try:
+            await self._ask_end(txn, None, wait_visible=False)
+        except StilltideError as failure:
+            log.warning("abort_failed", transaction=str(txn), why=failure.primary)
 
     async def _hold(self, data: TopicPartition, record: HeldRecord) -> None:
         """Keeps a record until its partition is registered (C2)."""
@@ -246,6 +262,7 @@ class Transaction:
         self, subscription: Subscription, message: Message, *, cumulative: bool
     ) -> None:
         self._must_be_open()
+        self._topics.check()
         self._acks.claim(subscription.acknowledging, message, cumulative=cumulative)
         if self._acks.unregistered:
             self._registration.take_from_stock(self._acks.unregistered[0])

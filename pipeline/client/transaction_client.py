@@ -6,7 +6,7 @@ from typing import Self
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, Connector
 from stilltide.pipeline.client.bounds import require_positive, transaction_timeout_ms
 from stilltide.pipeline.client.cluster import ClientCluster, connect
 from stilltide.pipeline.client.transaction import Transaction
@@ -31,6 +31,8 @@ class TransactionClient:
         linger_ms: how long at most the producer gathers records before it sends them. `commit`
             ends the wait early, unless another transaction is about to send, or most commits are
             under way. The default is that of Kafka's own producers.
+        metadata_max_age_s: longest time until added partitions, topics that were created again, and
+            added coordinators are noticed, > 0 (C13, C14). Kafka's own default.
 
     Raises:
         ConfigError: a time-out, or another number, is out of its bounds.
@@ -51,6 +53,7 @@ class TransactionClient:
         resend_s: float = 1.0,
         open_transactions_max: int = 4096,
         linger_ms: float = 5.0,
+        metadata_max_age_s: float = METADATA_MAX_AGE_S,
     ) -> None:
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
@@ -58,6 +61,7 @@ class TransactionClient:
             request_timeout_s=request_timeout_s,
             resend_s=resend_s,
             open_transactions_max=open_transactions_max,
+            metadata_max_age_s=metadata_max_age_s,
         )
         self._connector = connector or KafkaConnector(
             KafkaConfig(bootstrap_servers=bootstrap_servers or "")
@@ -70,6 +74,7 @@ class TransactionClient:
         self._resend_s = resend_s
         self._open_transactions_max = open_transactions_max
         self._linger_ms = linger_ms
+        self._metadata_max_age_s = metadata_max_age_s
         self._turn = itertools.count()
         self._cluster: ClientCluster | None = None
 
@@ -81,6 +86,7 @@ class TransactionClient:
             resend_s=self._resend_s,
             open_transactions_max=self._open_transactions_max,
             linger_ms=self._linger_ms,
+            metadata_max_age_s=self._metadata_max_age_s,
         )
         return self
 

@@ -139,8 +139,7 @@ class TransactionRecords:
     async def _counted(self, writes: PartitionWrites) -> Written:
         assert writes.count == writes.sent, "a delivery report is missing"
         data, first, end = writes.data, writes.first, writes.end
-        known_ends = self._cluster.known_ends
         if writes.unplaced:  # wider bounds that surely include the record are allowed (C3)
             first, end = writes.start, await self._cluster.end_offset(data)
-        known_ends[data] = EndOffset(max(end, known_ends[data]))
+        self._cluster.topics.ended(data, writes.topic_id, end)
         return Written(data, Offset(first), EndOffset(end), writes.count)

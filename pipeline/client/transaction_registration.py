@@ -64,6 +64,11 @@ class TransactionRegistration:
         registered = self._ahead.get(data)
         return None if registered is None else self._records.open(registered)
 
+    @property
+    def topics_ahead(self) -> set[str]:
+        """The topics with which the transaction was registered before it began (C9)."""
+        return {data.topic for data in self._ahead}
+
     def take_from_stock(self, used: Used) -> None:
         """Begins with a transaction opened ahead and registered with `used`, if there is one."""
         if self.id is None and self._running is None:
@@ -97,7 +102,7 @@ class TransactionRegistration:
     async def _register(self) -> None:
         """Registers what waits, one request at a time, and sends the records held for it."""
         while self._records.held or self._acks.unregistered:
-            partitions = tuple(map(self._cluster.registration, self._records.held))
+            partitions = tuple(map(self._cluster.topics.registration, self._records.held))
             subscriptions = self._acks.unregistered
             txn = self.id
             if txn is None:

@@ -328,3 +328,27 @@ async def test_a_broker_away_is_retriable(rig: Rig):
         async with asyncio.timeout(20):
             await reader.read()
     await reader.close()
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+async def test_an_added_partition_is_shared_out_and_read_from_its_start(
+    rig: Rig, log: TopicPartition, *, from_start: bool
+):
+    """C13: within the age; also for a group that began at the log end."""
+    await write(rig, log, b"before")
+    member = Membership(
+        rig.connector.group_reader(
+            "m", f"{log.topic}-{from_start}", from_start=from_start, metadata_max_age_s=0.5
+        )
+    )
+    await member.join(log.topic)
+    await member.until(lambda: bool(member.held))
+    added = TopicPartition(log.topic, 2)
+    admin = rig.connector.admin()
+    await admin.add_partitions(log.topic, 3)
+    await admin.close()
+    await write(rig, added, b"0", b"1")
+    await member.until(lambda: added in member.held)
+    assert member.held[added] == 0
+    await member.until(lambda: sum(it.data == added for it in member.records) == 2)
+    await member.leave()

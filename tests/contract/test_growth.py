@@ -1,11 +1,11 @@
 """Partitions that a topic gains while clients of it are open: promises on every connector (C13)."""
 
-import asyncio
 from typing import cast
 
 from stilltide.connectors.ports.copying import LinkConnector, Span
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.contract.rig import WAIT_S, Reports, Rig, read_records
+from tests.contract.rig import Reports, Rig, read_records
+from tests.support.snapshots.client import eventually
 
 
 async def _grown(rig: Rig, log: TopicPartition, count: int) -> TopicPartition:
@@ -13,9 +13,11 @@ async def _grown(rig: Rig, log: TopicPartition, count: int) -> TopicPartition:
     added = TopicPartition(log.topic, count - 1)
     admin = rig.connector.admin()
     await admin.add_partitions(log.topic, count)
-    async with asyncio.timeout(WAIT_S):
-        while added not in await admin.end_offsets([added]):
-            await asyncio.sleep(0.02)
+
+    async def there() -> bool:
+        return added in await admin.end_offsets([added])
+
+    await eventually(there)
     await admin.close()
     return added
 

@@ -11,7 +11,8 @@ happened, and the thread acts after its poll: a callback may run in the middle o
 messages would then belong partly to the old and partly to the new assignment.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -19,7 +20,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from stilltide.connectors.errors import ConnectorError, FencedError, RetriableError
 from stilltide.connectors.kafka.admin.admin import log_bounds
-from stilltide.connectors.kafka.config import KafkaConfig, group_options
+from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot, client_names
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.errors import translate
@@ -46,7 +47,7 @@ class GroupMember:
 
     Args:
         config: the cluster.
-        client_id: client id of the consumer.
+        options: options of the consumer.
         group: name of the group.
         from_start: whether a partition without a committed offset is read from the log start, or
             from the log end.
@@ -60,7 +61,7 @@ class GroupMember:
     def __init__(
         self,
         config: KafkaConfig,
-        client_id: str,
+        options: Options,
         group: str,
         *,
         from_start: bool,
@@ -74,11 +75,12 @@ class GroupMember:
         self._calls = calls
         self.thread = ConsumerThread(
             config,
-            {**group_options(config, client_id, group), "on_commit": self._note_committed},
+            {**options, "on_commit": self._note_committed},
             slot,
             self,
         )
         self._topics: list[str] = []
+        self._first_counts: dict[str, int] = {}  # of partitions, at the first assignment
         self._granted: list[TopicPartition] | None = None
         self._withdrawn = False
         self._given: tuple[TopicPartition, ...] = ()
@@ -153,13 +155,35 @@ class GroupMember:
         timeout_s, address = self._config.request_timeout_s, self.thread.address
         try:
             found = _committed(consumer, partitions, timeout_s)
-            fresh = [it for it in partitions if it not in found]
+            fresh = {it for it in partitions if it not in found}
             positions = {data: it.offset for data, it in found.items()}
-            positions |= log_bounds(self._config, fresh, start=self._from_start)
+            at_end = fresh - self._added(consumer, fresh) if not self._from_start else set()
+            positions |= log_bounds(self._config, sorted(fresh - at_end), start=True)
+            positions |= log_bounds(self._config, sorted(at_end), start=False)
         except KafkaException as error:
             action = f"cannot resolve the positions of group {self._group}"
             raise translate(error, address, action) from error
         return found, positions
+
+    def _added(
+        self, consumer: Consumer, fresh: Collection[TopicPartition]
+    ) -> AbstractSet[TopicPartition]:
+        """Those of the partitions without a commit that their topic has gained (C13).
+
+        Nobody may have read an added partition from its start, so the log end would skip records.
+        """
+        timeout_s = self._config.request_timeout_s
+        metadata = consumer.list_topics(timeout=timeout_s).topics
+        counts = {it: len(metadata[it].partitions) for it in self._topics if it in metadata}
+        self._first_counts = {**counts, **self._first_counts}
+        topics = {data.topic for data in fresh}
+        everywhere = [TopicPartition(it, n) for it in topics for n in range(counts.get(it, 0))]
+        begun = {data.topic for data in _committed(consumer, everywhere, timeout_s)}
+        return {
+            data
+            for data in fresh
+            if data.topic in begun or data.partition >= self._first_counts.get(data.topic, 0)
+        }
 
     def _note_granted(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         self._granted = [TopicPartition(it.topic, it.partition) for it in partitions]

@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ConnectorError, FencedError, RetriableError
-from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot
 from stilltide.connectors.kafka.consumer.group_member import GroupMember, MemberCalls
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
@@ -36,14 +36,14 @@ class KafkaGroupReader:
     _revoked: Revoked
 
     def __init__(
-        self, config: KafkaConfig, client_id: str, group: str, *, from_start: bool
+        self, config: KafkaConfig, options: Options, group: str, *, from_start: bool
     ) -> None:
         self._group = group
         self._request_timeout_s = config.request_timeout_s
         self._slot = ReaderSlot(Inbox(config.reader_records_max))
         self._member = GroupMember(
             config,
-            client_id,
+            options,
             group,
             from_start=from_start,
             slot=self._slot,

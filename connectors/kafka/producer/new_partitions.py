@@ -24,7 +24,7 @@ _LOOK_AGAIN_S = 0.05
 """Pause between two requests for metadata, and between two looks for room in the queue."""
 
 
-class HeldRecord(NamedTuple):
+class UnsentRecord(NamedTuple):
     """A record whose partition the producer does not know yet."""
 
     value: bytes | None
@@ -76,18 +76,18 @@ class NewPartitions:
         producer: Producer,
         address: str,
         request_timeout_s: float,
-        send: Callable[[TopicPartition, HeldRecord], None],
-        failed: Callable[[HeldRecord, ConnectorError], None],
+        send: Callable[[TopicPartition, UnsentRecord], None],
+        failed: Callable[[UnsentRecord, ConnectorError], None],
     ) -> None:
         self._producer = producer
         self._address = address
         self._request_timeout_s = request_timeout_s
         self._send = send
         self._failed = failed
-        self.held: dict[TopicPartition, list[HeldRecord]] = {}
+        self.held: dict[TopicPartition, list[UnsentRecord]] = {}
         self._learning: dict[TopicPartition, asyncio.Task[None]] = {}
 
-    def hold(self, data: TopicPartition, record: HeldRecord) -> None:
+    def hold(self, data: TopicPartition, record: UnsentRecord) -> None:
         """Keeps a record until the producer knows its partition."""
         held = self.held.setdefault(data, [])
         held.append(record)

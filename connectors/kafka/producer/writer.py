@@ -25,8 +25,8 @@ from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.logs import ClientLog
 from stilltide.connectors.kafka.producer.hurrying import Hurrier
 from stilltide.connectors.kafka.producer.new_partitions import (
-    HeldRecord,
     NewPartitions,
+    UnsentRecord,
     is_unknown_partition,
 )
 from stilltide.connectors.kafka.producer.polling import ProducerPolling
@@ -83,7 +83,7 @@ class KafkaWriter:
         if self._under_way >= self._records_max:
             raise self._refuse_full()
         if self._new_partitions.held and data in self._new_partitions.held:
-            self._new_partitions.hold(data, HeldRecord(value, key, headers, delivered))
+            self._new_partitions.hold(data, UnsentRecord(value, key, headers, delivered))
             self._under_way += 1
             return
         try:
@@ -100,7 +100,7 @@ class KafkaWriter:
         except KafkaException as error:
             if not is_unknown_partition(error):
                 raise translate(error, self._address, f"cannot write to {data}") from error
-            self._new_partitions.hold(data, HeldRecord(value, key, headers, delivered))
+            self._new_partitions.hold(data, UnsentRecord(value, key, headers, delivered))
         self._under_way += 1
 
     async def room(self) -> None:
@@ -167,15 +167,14 @@ class KafkaWriter:
         self._produce = self._producer.produce
         self._produce(*record, **headers)
 
-    def _send(self, data: TopicPartition, record: HeldRecord) -> None:
+    def _send(self, data: TopicPartition, record: UnsentRecord) -> None:
         """Queues a record whose partition the producer has come to know."""
         assert self._producer is not None
         report = partial(self._report, record.delivered)
-        self._producer.produce(
-            data[0], record.value, record.key, data[1], report, headers=record.headers or []
-        )
+        produce: Callable[..., None] = self._producer.produce
+        produce(data[0], record.value, record.key, data[1], report, headers=record.headers or [])
 
-    def _fail(self, record: HeldRecord, error: ConnectorError) -> None:
+    def _fail(self, record: UnsentRecord, error: ConnectorError) -> None:
         self._reports.append((record.delivered, error, _UNKNOWN_OFFSET))
         self._drain()
 

@@ -70,6 +70,9 @@ class SnapshotWriter:
         limits: when snapshots are taken, and how large a part becomes.
         now_ms: wall clock.
 
+    Attributes:
+        coordinators: there are at least so many coordinators, by all that was read (C14).
+
     Raises:
         MarkersTrimmedError: no snapshot has absorbed the markers below the log start.
         SnapshotPartError: a part is missing.
@@ -104,13 +107,13 @@ class SnapshotWriter:
                 offset=marker_log_start,
             )
         self._partition = partition
-        self._nonce = nonce
+        self._probe = Probe(nonce, 0)
         self._limits = limits
-        self._counter = 0
         self._trimmed_to = marker_log_start
         self._star_to = self.position  # K* as it was written last
         self._to_trim = True  # there may be markers above K*
         self._floors = dict(recovered.star.floors)
+        self.coordinators = _named(recovered)
         self._low_watermarks: dict[int, int] = {}  # of the last complete probe (E5)
         self._due: dict[TopicPartition, int] = {}  # since when a snapshot is wanted, in order
         self._full: dict[TopicPartition, None] = {}  # wanted as soon as `_full_from_ms`
@@ -139,13 +142,26 @@ class SnapshotWriter:
             MarkerConflictError: two outcomes of one transaction; names the later marker's place.
             DecodeError: a marker that no coordinator writes; names the marker's place.
         """
+        highest = -1
         for offset, item in records:
             assert offset >= self.position, "markers come in offset order, each once"
             if isinstance(item, Marker):
+                highest = max(highest, item.txn[0])
                 self._marker_read(offset, item, now_ms)
             elif item is not None:
+                highest = max(highest, item.coordinator)
                 self._barrier_read(item, now_ms)
             self.position = Offset(offset + 1)
+        cycle = self._cycle
+        if highest >= self.coordinators:
+            self.coordinators = highest + 1
+            if cycle is not None and cycle.found is not None and cycle.covered_to is None:
+                # C14: the coordinator was not asked, and may have transactions open. Barriers of
+                # this probe may be older than positions that are read again: another probe begins.
+                self._cycle = None
+                self._requests |= cycle.requests
+                self._full.update(dict.fromkeys(cycle.partitions))
+                self._full_from_ms = now_ms
         return self._go_on(now_ms)
 
     def end_reached(self, end_offset: EndOffset, now_ms: int) -> list[WriterEffect]:
@@ -169,10 +185,15 @@ class SnapshotWriter:
         log_ends: Mapping[int, EndOffset],
         now_ms: int,
     ) -> list[WriterEffect]:
-        """The result of `ReadPositions`; a coordinator with an empty log has nothing open."""
+        """The result of `ReadPositions`; a coordinator with an empty log has nothing open.
+
+        An answer that lacks a coordinator is not taken, and the positions are read again: the
+        answer comes from a broker whose metadata lag behind (C14).
+        """
         cycle = self._current(counter)
-        if cycle is None or cycle.found is not None:
+        if cycle is None or cycle.found is not None or len(log_ends) < self.coordinators:
             return []
+        self.coordinators = len(log_ends)
         cycle.found = found
         cycle.waiting = {coordinator for coordinator, end in log_ends.items() if end > 0}
         return self._step(cycle, now_ms) if cycle.waiting else self._go_on(now_ms)
@@ -273,9 +294,8 @@ class SnapshotWriter:
         partitions = dict.fromkeys(list(wanted)[:PARTITIONS_MAX])
         served = {one: data for one, data in self._requests.items() if data in partitions}
         self._full_from_ms = now_ms + FULL_INTERVAL_MS
-        self._counter += 1
-        probe = Probe(self._nonce, self._counter)
-        cycle = self._cycle = Cycle(probe, tuple(partitions), served, now_ms)
+        self._probe = self._probe._replace(counter=self._probe.counter + 1)
+        cycle = self._cycle = Cycle(self._probe, tuple(partitions), served, now_ms)
         for request in served:
             del self._requests[request]
         for data in partitions:
@@ -363,3 +383,9 @@ class SnapshotWriter:
             [SnapshotsTaken(tuple(cycle.requests))] if cycle.requests else []
         )
         return served + self._begin(now_ms)
+
+
+def _named(recovered: SnapshotTable) -> int:
+    """There are at least so many coordinators, by the floors of the snapshots."""
+    floors = [recovered.star.floors, *(end.floors for end in recovered.ends.values())]
+    return max((coordinator + 1 for one in floors for coordinator in one), default=0)

@@ -30,11 +30,14 @@ from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 
 class PoolDriver:
-    """The pool of one client at its home coordinator (`Requests.home`).
+    """The pool of one client at its home coordinator.
 
     Args:
-        requests: the client's requests to coordinators, open before the first call.
+        requests: the client's requests to coordinators, open already.
         register: makes the registration of a partition, from an end offset that is known (C2).
+
+    Attributes:
+        home: number of the coordinator that opens the client's next transactions.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class PoolDriver:
     ) -> None:
         self._requests = requests
         self._register = register
+        self.home = requests.home
         self._pool = TransactionPool()
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._tick)
@@ -64,10 +68,21 @@ class PoolDriver:
         self._pool.ending(timeout_ms, partitions, subscriptions, self._now_ms())
         self._arm()
 
+    def renew(self) -> None:
+        """Releases the unused transactions: their registrations are out of date (C13)."""
+        pool, self._pool = self._pool, TransactionPool()
+        self._run(self.home, pool, pool.close())
+
+    def move_home(self) -> None:
+        """Opens the next transactions at `Requests.home`, which may have changed (C14)."""
+        if self._requests.home != self.home:
+            self.renew()  # at the coordinator that has them
+            self.home = self._requests.home
+
     def close(self) -> None:
         """Releases the unused transactions; call it before `Requests.close`."""
         self._alarm.cancel()
-        self._run(self._pool.close())
+        self._run(self.home, self._pool, self._pool.close())
 
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
@@ -76,33 +91,38 @@ class PoolDriver:
         self._alarm.arm(self._pool.deadline_ms, self._now_ms())
 
     def _tick(self) -> None:
-        self._run(self._pool.tick(self._now_ms()))
+        self._run(self.home, self._pool, self._pool.tick(self._now_ms()))
         self._arm()
 
-    def _run(self, effects: Sequence[PoolEffect]) -> None:
+    def _run(self, home: int, pool: TransactionPool, effects: Sequence[PoolEffect]) -> None:
+        """Carries out effects of a pool at its coordinator, which is not the present home always.
+
+        The answer to a refill may come after the client has moved to another coordinator.
+        """
         for effect in effects:
             match effect:
                 case Refill():
-                    self._refill(effect)
+                    self._refill(home, pool, effect)
                 case ReleaseUnused(sequences):
-                    self._requests.tell(self._requests.home, Release(sequences), _ignored)
+                    self._requests.tell(home, Release(sequences), _ignored)
 
-    def _refill(self, refill: Refill) -> None:
+    def _refill(self, home: int, pool: TransactionPool, refill: Refill) -> None:
         partitions = tuple(map(self._register, refill.partitions))
 
         def answered(answer: Answer | StilltideError) -> None:
             if isinstance(answer, Opened):
                 registered = {one.data: one for one in partitions}
-                self._run(self._pool.refilled(refill.number, answer.first_sequence, registered))
+                opened = pool.refilled(refill.number, answer.first_sequence, registered)
+                self._run(home, pool, opened)
                 self._arm()
             else:
-                self._pool.not_refilled(refill.number, refused=isinstance(answer, Refused))
+                pool.not_refilled(refill.number, refused=isinstance(answer, Refused))
 
         timeout_ms = refill.timeout_ms + POOLED_MS_MAX
         body = Open(timeout_ms, refill.count, partitions, refill.subscriptions)
         # `tell` calls `answered` before any caller wakes up: a caller whose commit was answered
         # finds the successor that is answered next in the same batch (C9).
-        self._requests.tell(self._requests.home, body, answered)
+        self._requests.tell(home, body, answered)
 
 
 def _ignored(_answer: Answer | StilltideError) -> None:

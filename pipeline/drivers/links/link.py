@@ -26,7 +26,7 @@ from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.sides import check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
-from stilltide.pipeline.errors import LinkError, UnavailableError
+from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import REPLICATION_POSITIONS
@@ -35,6 +35,9 @@ from stilltide.schemas.values import ClusterName, TopicPartition
 T = TypeVar("T")
 
 _log = get_logger(__name__)
+
+_BEGIN_AGAIN = (RetriableError, StartOverError, OffsetOutOfRangeError, TopicRecreatedError)
+"""Errors after which another driver begins, with the topics as they are then."""
 
 _SOUND_S = 30.0
 """After a life of this length, a driver's failure is not counted with those before it."""
@@ -240,7 +243,7 @@ class Replication:
             driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
             try:
                 return await driver.run()
-            except (RetriableError, StartOverError, OffsetOutOfRangeError) as error:
+            except _BEGIN_AGAIN as error:
                 problem = error
             except FatalError as error:
                 await asyncio.sleep(self._options.look_interval_s)

@@ -26,7 +26,7 @@ from stilltide.pipeline.core.read_committed.effects import (
     Withheld,
 )
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
-from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps, OutcomeTail
+from stilltide.pipeline.drivers.read_committed.evidence import NO_IDS, EvidenceDeps, OutcomeTail
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of_headers
 from stilltide.schemas.headers import Headers
@@ -77,12 +77,19 @@ class DecidedPartitions(Generic[P]):
             deps, machine_of=self.machine, decided=self._decided, batch_read=evidence_read
         )
 
-    def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Decides these partitions, from these positions on; call `run` again afterwards."""
+    def add(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes] = NO_IDS
+    ) -> None:
+        """Decides these partitions, from these positions on; call `run` again afterwards.
+
+        Args:
+            positions: the position of each partition.
+            topic_ids: the ids of topics to which the positions belong; see `OutcomeTail.add`.
+        """
         for data, position in positions.items():
             machine = PartitionFilter[P](position=Offset(position), waiting_max=self._waiting_max)
             self._partitions[data] = _Partition(machine)
-        self._evidence.add(positions)
+        self._evidence.add(positions, topic_ids)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
         """Forgets these partitions; call `run` again afterwards."""
@@ -94,6 +101,10 @@ class DecidedPartitions(Generic[P]):
     async def run(self) -> None:
         """Reads markers and snapshots until cancelled; raises as `OutcomeTail.run`."""
         await self._evidence.run()
+
+    async def look(self) -> None:
+        """Raises `TopicRecreatedError` if a topic was created again; asks the cluster now."""
+        await self._evidence.look()
 
     def records_read(
         self,

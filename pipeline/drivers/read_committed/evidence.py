@@ -1,31 +1,37 @@
 """Reads markers and snapshots at the same time, and feeds them to the machines.
 
-*Source*: docs/protocols D2, D4, D5.
+*Source*: docs/protocols C13, D2, D4, D5, E8.
 
 *Invariants*: both are read from their start after a data partition was added, in any order; a
 record is given up as lost only after every marker that existed when the snapshot was read has been
-read, too.
+read, too. The end offset of a commit marker counts only for the topic id that the marker carries.
+
+*Refuses*: to read on after a topic was created again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, Connector
 from stilltide.pipeline.core.read_committed.effects import Effect
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.read_committed.marker_tail import MarkerTail
 from stilltide.pipeline.drivers.read_committed.snapshot_tail import SnapshotTail
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.topic_watch import TopicWatch
 from stilltide.pipeline.errors import MarkerConflictError
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 Decided = Callable[[TopicPartition, list[Effect[Any]]], None]
+
+NO_IDS: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class EvidenceDeps:
         client_id: prefix of the clients' names at the brokers.
         marker_partitions: number of partitions of txn-markers.
         snapshot_partitions: number of partitions of txn-snapshots.
+        metadata_max_age_s: longest time until a topic that was created again is noticed, > 0.
     """
 
     connector: Connector
@@ -47,6 +54,7 @@ class EvidenceDeps:
     client_id: str
     marker_partitions: int
     snapshot_partitions: int
+    metadata_max_age_s: float = METADATA_MAX_AGE_S
 
 
 class OutcomeTail:
@@ -72,6 +80,9 @@ class OutcomeTail:
         self._machine_of = machine_of
         self._decided = decided
         self._batch_read = batch_read
+        self._assigned: set[TopicPartition] = set()
+        self._given: set[str] = set()  # topics whose ids the caller has named
+        self._watch = TopicWatch(deps.admin, deps.outages, deps.metadata_max_age_s)
         self._marker_ends: dict[TopicPartition, EndOffset] = {}
         self._markers = MarkerTail(
             deps.connector,
@@ -88,20 +99,35 @@ class OutcomeTail:
             deps.outages,
             client_id=f"{deps.client_id}-snapshots",
             partition_count=deps.snapshot_partitions,
+            topic_id=self._watch.topic_id,
             last=self._last,
             snapshot_read=self._snapshot_read,
             batch_read=batch_read,
         )
 
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads markers and snapshots of these data partitions from their start."""
+    def add(
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes] = NO_IDS
+    ) -> None:
+        """Reads markers and snapshots of these data partitions from their start.
+
+        Args:
+            partitions: the data partitions.
+            topic_ids: the ids of topics to which the positions of the reader belong; the id of
+                another topic is that of the next `run`.
+        """
         partitions = list(partitions)
+        self._assigned.update(partitions)
+        self._given.update(topic_ids)
+        self._watch.fix(topic_ids)
         self._markers.add(partitions)
         self._snapshots.add(partitions)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Stops reading for these data partitions."""
         partitions = list(partitions)
+        self._assigned.difference_update(partitions)
+        left = {data.topic for data in self._assigned} | self._given
+        self._watch.forget({data.topic for data in partitions} - left)
         self._markers.remove(partitions)
         self._snapshots.remove(partitions)
         for data in partitions:
@@ -126,8 +152,14 @@ class OutcomeTail:
         return markers >= markers_end and snapshots >= snapshots_end
 
     async def run(self) -> None:
-        """Reads until cancelled; raises as `MarkerTail.run` and `SnapshotTail.run`."""
-        tails = [asyncio.create_task(it.run()) for it in (self._markers, self._snapshots)]
+        """Reads until cancelled; raises as `MarkerTail.run` and `SnapshotTail.run`.
+
+        Raises:
+            TopicRecreatedError: a topic was deleted and created again (C13).
+        """
+        await self.look()
+        works = (self._markers, self._snapshots, self._watch)
+        tails = [asyncio.create_task(it.run()) for it in works]
         try:
             await asyncio.gather(*tails)
         finally:
@@ -135,9 +167,20 @@ class OutcomeTail:
                 tail.cancel()
             await asyncio.gather(*tails, return_exceptions=True)
 
+    async def look(self) -> None:
+        """Raises `TopicRecreatedError` if a topic was created again; asks the cluster now."""
+        if self._assigned:
+            await self._watch.look({data.topic for data in self._assigned})
+
     def _marker_read(self, marker: Marker) -> None:
         machine = self._machine_of(marker.data)
         if machine is None:
+            return
+        topic_id = self._watch.topic_id(marker.data.topic)
+        if marker.committed and marker.topic_id not in (b"", topic_id):
+            # The offsets are of another topic. Batch reads do not use them either; the snapshot
+            # writer counts such a commit as one that ends at the next probe (E8).
+            self._watch.doubt(marker.topic_id)
             return
         try:
             effects = machine.marker_read(

@@ -3,7 +3,7 @@
 *Source*: docs/protocols D4, D5, E4, E8.
 
 *Invariants*: a snapshot is passed on only if it is complete as of a last stable offset, and if it
-belongs to the topic that existed after the data partition was assigned.
+belongs to the topic id at which the data partition is read.
 
 Refuses: a snapshot with a gap that further reading does not fill, and one of a former topic.
 """
@@ -48,6 +48,7 @@ class SnapshotTail:
         outages: repeats calls while the cluster is away.
         client_id: name of the reader at the brokers.
         partition_count: number of partitions of txn-snapshots.
+        topic_id: the id at which a topic is read; None: the topic did not exist.
         last: finds the snapshot in use, whose ids a new snapshot of the data partition may share.
         snapshot_read: called with each new snapshot, and again after a new `run`; its errors stop
             the reading.
@@ -62,6 +63,7 @@ class SnapshotTail:
         *,
         client_id: str,
         partition_count: int,
+        topic_id: Callable[[str], bytes | None],
         last: Callable[[TopicPartition, SnapshotEnd], Snapshot | None],
         snapshot_read: Callable[[TopicPartition, Snapshot], Awaitable[None]],
         batch_read: Callable[[], None],
@@ -71,6 +73,7 @@ class SnapshotTail:
         self._outages = outages
         self._client_id = client_id
         self._partition_count = partition_count
+        self._topic_id = topic_id
         self._last = last
         self._snapshot_read = snapshot_read
         self._batch_read = batch_read
@@ -115,45 +118,38 @@ class SnapshotTail:
         for data in self._assigned:
             served[self.source(data)].add(data)
         sources = {place: _Source(place, data) for place, data in served.items()}
-        names = sorted({data.topic for data in self._assigned})
-        found = await self._outages.call(lambda: self._admin.describe_topics(names))
-        ids = {name: description.topic_id for name, description in found.items()}
         reader = self._connector.reader(self._client_id)
         try:
             await reader.assign(dict.fromkeys(sources, Offset(0)))
             while True:
                 for item in await self._outages.call(reader.read, may_rest=True):
-                    await self._item_read(sources, item, ids)
+                    await self._item_read(sources, item)
                 self._batch_read()
         finally:
             await reader.close()
 
     async def _item_read(
-        self,
-        sources: dict[TopicPartition, _Source],
-        item: Record | EndReached,
-        ids: dict[str, bytes],
+        self, sources: dict[TopicPartition, _Source], item: Record | EndReached
     ) -> None:
         source = sources[item.data]
         if isinstance(item, Record):
             source.table.record_read(item.offset, item.key, item.value)
             return
         for data in source.unread():
-            if not await self._take(source, data, ids, item):
+            if not await self._take(source, data, item):
                 return
         self._read_to[source.place] = item.end_offset
         for data in source.served:
             self._caught_up_at.setdefault(data, asyncio.get_running_loop().time())
 
-    async def _take(
-        self, source: _Source, data: TopicPartition, ids: dict[str, bytes], reached: EndReached
-    ) -> bool:
+    async def _take(self, source: _Source, data: TopicPartition, reached: EndReached) -> bool:
         """Passes a snapshot on; False: it is complete only after further reading (E4)."""
         end = source.table.ends.get(data)
-        if end is not None and data.topic in ids:
+        topic_id = self._topic_id(data.topic)
+        if end is not None and topic_id is not None:
             try:
                 last = self._last(data, end)
-                snapshot = source.table.snapshot(data, ids[data.topic], last)
+                snapshot = source.table.snapshot(data, topic_id, last)
             except SnapshotPartError:
                 if await self._grown(source.place, reached):
                     return False

@@ -139,12 +139,14 @@ class Requests(Generic[B, R, A]):
         self._connector = connector
         self._writer = writer
         self._timeout_ms = request_timeout_s * 1000
-        self._resend_ms = resend_s * 1000
         self._loop = asyncio.get_running_loop()
         self._sessions: list[ClientSession[B, R, A]] = []
         self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
         self._client_id = name.encode() + secrets.token_bytes(16)
+        self._new_session: Callable[..., ClientSession[B, R, A]] = partial(
+            ClientSession, self._client_id, make=service.make, resend_ms=resend_s * 1000
+        )
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._listening: asyncio.Task[None] | None = None
         self._alarm = Alarm(self._tick)
@@ -161,9 +163,9 @@ class Requests(Generic[B, R, A]):
         """The partition for requests that any owner can serve; known after `open`.
 
         All such requests of a client go to one owner, so that they share records and log entries;
-        several clients spread over the coordinators.
+        several clients spread over the coordinators. `grow` may change it.
         """
-        return zlib.crc32(self._client_id[::-1]) % len(self._sessions)
+        return home_of(self._client_id, len(self._sessions))
 
     async def open(self, *, partition_count: int, response_partition_count: int) -> None:
         """Starts to listen for answers."""
@@ -175,13 +177,15 @@ class Requests(Generic[B, R, A]):
         finally:
             await admin.close()
         await self._reader.assign({data: Offset(ends[data])})
-        for owner in range(partition_count):
-            session: ClientSession[B, R, A] = ClientSession(
-                self._client_id, partition, self._service.make, resend_ms=self._resend_ms
-            )
-            self._sessions.append(session)
-            self._batches.append(RequestBatches(partial(self._send, owner)))
+        self._new_session = partial(self._new_session, reply_partition=partition)
+        self.grow(partition_count)
         self._listening = asyncio.create_task(self._listen_guarded(), name="responses")
+
+    def grow(self, partition_count: int) -> None:
+        """There are so many owners now; their number never falls (C14)."""
+        for owner in range(len(self._sessions), partition_count):
+            self._sessions.append(self._new_session())
+            self._batches.append(RequestBatches(partial(self._send, owner)))
 
     async def close(self) -> None:
         """Fails every unanswered request and stops listening."""
@@ -335,6 +339,11 @@ class Requests(Generic[B, R, A]):
         self._ended.set()
         for answered in [one for batches in self._batches for one in batches.close()]:
             answered(self._failure)
+
+
+def home_of(client_id: bytes, count: int) -> int:
+    """The owner that serves requests of a client which any of `count` owners can serve."""
+    return zlib.crc32(client_id[::-1]) % count
 
 
 CoordinatorRequests = Requests[RequestBody, Request, Answer]

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVarTuple
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import (
-    FatalError,
-    FencedError,
-    OffsetOutOfRangeError,
-    RetriableError,
-)
+from stilltide.connectors.errors import FencedError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
@@ -48,7 +43,7 @@ from stilltide.schemas.coordinator.barriers import Barrier, Probe
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import Refused, WriteBarrier
 from stilltide.schemas.errors import placed_each
-from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_SNAPSHOTS
+from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = get_logger(__name__)
@@ -72,7 +67,6 @@ class SnapshotDeps:
         coordinators: asks coordinators for barriers.
         clock: wall clock.
         limits: times of snapshots and sizes of parts.
-        coordinator_count: number of coordinators.
         partition_count: number of partitions of txn-markers and of txn-snapshots.
     """
 
@@ -82,7 +76,6 @@ class SnapshotDeps:
     coordinators: CoordinatorRequests
     clock: Clock
     limits: SnapshotLimits
-    coordinator_count: int
     partition_count: int
 
 
@@ -281,12 +274,9 @@ class OwnedSnapshots:
         except RetriableError as error:
             self._left("reading positions", error)
             return
-        if len(log_ends) != self._deps.coordinator_count:
-            raise FatalError(
-                f"there are {len(log_ends)} coordinators now, not {self._deps.coordinator_count}",
-                hint="the number of partitions must not change; it is a setting",
-                topic=TXN_LOG,
-            )
+        if len(log_ends) < machine.coordinators:
+            self._log_stale(machine.coordinators, len(log_ends))
+        self._deps.coordinators.grow(len(log_ends))
         self.found = found
         now_ms = self._deps.clock.now_ms()
         self._carry_out(machine.positions_read(asked.counter, found, log_ends, now_ms))
@@ -330,6 +320,16 @@ class OwnedSnapshots:
             self._left("trimming the markers", error)
         else:
             self.trimmed_to = max(self.trimmed_to, before)
+
+    def _log_stale(self, known: int, found: int) -> None:
+        """The machine does not take such an answer, and asks again (C14)."""
+        log.warning(
+            "coordinators_missing",
+            partition=self._partition,
+            known=known,
+            found=found,
+            hint="the metadata of a broker lag behind; else a foreign record names a coordinator",
+        )
 
     def _left(self, step: str, error: Exception) -> None:
         log.warning("snapshot_step_failed", partition=self._partition, step=step, why=str(error))

@@ -1,6 +1,6 @@
 """Reads the partitions of one member of a group, while the buffer has room for visible records.
 
-*Source*: docs/protocols D7.
+*Source*: docs/protocols C13, D7.
 
 *Invariants*: fetching pauses for a partition that waits for an outcome, and for all partitions
 while the buffer is full.
@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
-from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.readers import GroupReader
 from stilltide.connectors.ports.records import EndReached, Record, Run
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
@@ -78,7 +78,19 @@ class Intake:
         self._closed = False
 
     async def run(self) -> None:
-        """Reads until cancelled; raises the errors of reading."""
+        """Reads until cancelled.
+
+        Raises:
+            TopicRecreatedError: the topic was deleted and created again (C13).
+            Errors of reading.
+        """
+        try:
+            await self._read()
+        except (FatalError, OffsetOutOfRangeError):
+            await self.decided.look()  # names the cause, if a topic was created again
+            raise
+
+    async def _read(self) -> None:
         while True:
             if self._deliveries.buffer.count >= _AHEAD_RECORDS:
                 # A pause drops the records that the client has fetched ahead, so reading first

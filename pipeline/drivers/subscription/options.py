@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
 
@@ -28,6 +29,8 @@ class SubscriptionOptions:
         unavailable_timeout_s: longest outage before the subscription fails; may be infinite.
         retry_delay_s: time between two checks whether the cluster is back.
         ask_after_s: time that a record is undecided before a snapshot is requested (D2).
+        metadata_max_age_s: longest time until added partitions, and topics that were created again,
+            are noticed (C13).
     """
 
     topics: Sequence[str]
@@ -39,6 +42,7 @@ class SubscriptionOptions:
     unavailable_timeout_s: float = math.inf
     retry_delay_s: float = 0.2
     ask_after_s: float = 5.0
+    metadata_max_age_s: float = METADATA_MAX_AGE_S
 
     @property
     def start_timeout_s(self) -> float:

@@ -70,6 +70,7 @@ class SubscriptionDriver:
         self.changes = Changes()
         self._tasks = Tasks(self.changes.fail)
         self._deliveries = Deliveries(self.changes)
+        self._topic_ids: Mapping[str, bytes] = {}
         self._joined: _Joined | None = None
         self._tailing: asyncio.Task[None] | None = None
         self.listener: AssignmentListener | None = None
@@ -87,10 +88,11 @@ class SubscriptionDriver:
         asked = [*options.topics, *_SYSTEM_TOPICS, REPLICATION_MARKERS]
         found = await self._at_start.call(lambda: self._admin.describe_topics(asked))
         _require(options.topics, found)
+        # Fixed before the group's positions are known: they belong to these ids, or to later ones.
+        self._topic_ids = {name: found[name].topic_id for name in options.topics}
         if REPLICATION_MARKERS in found:
-            topic_ids = {name: found[name].topic_id for name in options.topics}
             self._deliveries.elsewhere = ElsewhereFilter(
-                self._connector, self._admin, options.group, topic_ids
+                self._connector, self._admin, options.group, self._topic_ids
             )
         intake = self._join(found)
         self.rebalanced_at = asyncio.get_running_loop().time()
@@ -200,7 +202,10 @@ class SubscriptionDriver:
         """Opens the reader of the group."""
         options = self._options
         reader = self._connector.group_reader(
-            options.client_id, options.group, from_start=options.from_start
+            options.client_id,
+            options.group,
+            from_start=options.from_start,
+            metadata_max_age_s=options.metadata_max_age_s,
         )
         deps = EvidenceDeps(
             self._connector,
@@ -209,6 +214,7 @@ class SubscriptionDriver:
             options.client_id,
             marker_partitions=found[TXN_MARKERS].partition_count,
             snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
+            metadata_max_age_s=options.metadata_max_age_s,
         )
         intake = Intake(reader, deps, options, self._deliveries, self.changes)
         commits = GroupCommits(
@@ -222,7 +228,7 @@ class SubscriptionDriver:
         committed = {data: intake.reader.committed(data) for data in positions}
         opened = self._deliveries.open(positions, committed)
         commits.open(positions)
-        intake.decided.add(positions)
+        intake.decided.add(positions, self._topic_ids)
         self._rebalanced()
         if opened:
             self._tasks.start(intake.learn(opened))

@@ -78,8 +78,7 @@ class NativeTransactions:
 
     def _made(self, caller: int) -> Producer:
         name = f"{self._name}-{caller}"
-        logger = ClientLog(name, LineLimit())
-        producer = Producer({**self._options, "transactional.id": name}, logger=logger)
+        producer = Producer({**self._options, "transactional.id": name}, logger=ClientLog(name, LineLimit()))
         self._insist(producer.init_transactions)
         return producer
 

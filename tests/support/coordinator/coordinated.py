@@ -32,6 +32,11 @@ class CoordinatedTopic:
         await admin.close()
         return cls(connector, name, described[name].topic_id)
 
+    @property
+    def topic_id(self) -> bytes:
+        """The id that the topic had when it was created."""
+        return self._topic_id
+
     def at(self, partition: int) -> TopicPartition:
         """A partition of the topic."""
         return TopicPartition(self.name, partition)
@@ -53,9 +58,11 @@ class CoordinatedTopic:
         )
         return EndOffset(offsets[-1] + 1)
 
-    async def commit(self, partition: int, txn: TxnId, end_offset: int) -> None:
-        """Writes a commit marker."""
-        await self._mark(partition, txn, committed=True, end_offset=end_offset)
+    async def commit(
+        self, partition: int, txn: TxnId, end_offset: int, *, topic_id: bytes | None = None
+    ) -> None:
+        """Writes a commit marker; `topic_id` is another one for a marker of another topic."""
+        await self._mark(partition, txn, committed=True, end_offset=end_offset, topic_id=topic_id)
 
     async def abort(self, partition: int, txn: TxnId, end_offset: int | None = None) -> None:
         """Writes an abort marker."""
@@ -74,11 +81,17 @@ class CoordinatedTopic:
         await self._writer.close()
 
     async def _mark(
-        self, partition: int, txn: TxnId, *, committed: bool, end_offset: int | None
+        self,
+        partition: int,
+        txn: TxnId,
+        *,
+        committed: bool,
+        end_offset: int | None,
+        topic_id: bytes | None = None,
     ) -> None:
         data = self.at(partition)
         end = None if end_offset is None else EndOffset(end_offset)
-        marker = Marker(data, txn, committed, EndOffset(0), end, 0, self._topic_id)
+        marker = Marker(data, txn, committed, EndOffset(0), end, 0, topic_id or self._topic_id)
         await self.write_marker_bytes(partition, encode_key(data, txn), encode_value(marker))
 
     async def _append(

@@ -21,8 +21,9 @@ TOPICS = ("orders", "payments")
 async def visible(connector: MemoryConnector) -> Counter[tuple[str, bytes | None]]:
     """Counts (topic, value) of visible records of the two topics, once all are decided."""
     admin = connector.admin()
+    found = await admin.describe_topics(TOPICS)
     ends = await admin.end_offsets(
-        [TopicPartition(topic, number) for topic in TOPICS for number in range(3)]
+        [TopicPartition(it.name, n) for it in found.values() for n in range(it.partition_count)]
     )
     async with Subscription(TOPICS, group="test", connector=connector) as subscription:
         return Counter([(it.topic, it.value) async for it in subscription.read_to(ends)])
@@ -32,7 +33,7 @@ def written(broker: MemoryBroker, topic: str) -> list[tuple[int, bytes | None, l
     """Every record of a topic, visible or not: partition, value and headers."""
     return [
         (number, it.value, list(it.headers or ()))
-        for number in range(3)
+        for number in range(len(broker.topics[topic].logs))
         for it in broker.records(TopicPartition(topic, number))
     ]
 

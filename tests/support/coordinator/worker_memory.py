@@ -18,6 +18,7 @@ from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
 from stilltide.pipeline.drivers.service.owner import OwnerDeps
@@ -109,6 +110,7 @@ class MemoryWorker:
 
     async def __aenter__(self) -> Self:
         admin = self._connector.admin()
+        await grow_coordinators(admin, self._coordinators)
         await admin.ensure_topics(
             system_topics(coordinators=self._coordinators, partitions=self._partitions)
         )
@@ -171,7 +173,6 @@ class MemoryWorker:
             coordinators=barriers,
             clock=shared.clock,
             limits=limits,
-            coordinator_count=self._coordinators,
             partition_count=self._partitions,
         )
         for partition in range(self._partitions):

@@ -128,7 +128,6 @@ async def lone_writer(
             coordinators=coordinators,
             clock=clock or SystemClock(),
             limits=limits,
-            coordinator_count=COORDINATORS,
             partition_count=PARTITIONS,
         )
         metrics = WorkerMetrics("lone", CollectorRegistry()).snapshots(0)

@@ -86,7 +86,7 @@ class SnapshotWorld:
         self.now_ms = 1_000_000
         self.ids = 0
         self.topics: dict[TopicPartition, Data | None] = dict.fromkeys(PARTITIONS)
-        self.coordinators = [CoordinatorState() for _ in range(3)]
+        self.coordinators = [CoordinatorState()]
         self.asked = 0
         self.txns: dict[TxnId, Txn] = {}
         self.flights: list[Marker] = []
@@ -129,7 +129,9 @@ class SnapshotWorld:
         return self.coordinators[coordinator].apply(TxnLogRecord(request, self.now_ms))
 
     def open(self, coordinator: int):
-        """Opens a transaction without registrations."""
+        """Opens a transaction without registrations; a coordinator is added when needed (C14)."""
+        while len(self.coordinators) <= coordinator:
+            self.coordinators.append(CoordinatorState())
         answer = self.change(coordinator, Open(1000, 1, ()))
         assert isinstance(answer, Opened)
         self.txns[TxnId(coordinator, answer.first_sequence)] = Txn()

@@ -47,7 +47,7 @@ def test_extra_options_reach_every_client():
     for options in (
         producer_options(config, "c", 0),
         reader_options(config, "c", committed=True),
-        group_options(config, "c", "g"),
+        group_options(config, "c", "g", 2.0),
         admin_options(config),
     ):
         assert options["security.protocol"] == "SSL"
@@ -65,4 +65,12 @@ def test_promises_are_spelled_out():
     assert reads["auto.offset.reset"] == "error"
     assert reads["enable.auto.commit"] is False
     assert reads["fetch.message.max.bytes"] > 5 * 1024 * 1024
-    assert group_options(config, "c", "g")["isolation.level"] == "read_committed"
+    assert group_options(config, "c", "g", 2.0)["isolation.level"] == "read_committed"
+
+
+def test_a_group_member_looks_at_its_topics_at_the_age():
+    """C13: librdkafka asks for metadata at the age, within its own bounds."""
+    name = "topic.metadata.refresh.interval.ms"
+    config = KafkaConfig("here:9092")
+    ages = [group_options(config, "c", "g", age_s)[name] for age_s in (0.001, 2.0, 1e9)]
+    assert ages == [10, 2000, 3_600_000]

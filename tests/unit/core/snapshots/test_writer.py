@@ -327,3 +327,49 @@ def test_the_star_says_what_a_new_writer_needs():
     assert (key, value is None) == (b"*", False)
     assert value is not None
     assert decode_star(value).markers_covered_to == rig.end
+
+
+def test_every_coordinator_that_there_is_after_the_positions_is_asked():
+    """C14, E1: a coordinator that was added since the last probe is asked by the next one."""
+    rig = Rig()
+    counter = rig.request()
+    assert rig.positions(counter, {P: found(10)}) == [AskBarriers(Probe(NONCE, counter), [0])]
+    effects = rig.barrier(counter)
+    effects = rig.writer.marker_end_read(counter, EndOffset(rig.end), rig.now_ms)
+    rig.write(effects)
+    counter = rig.request()
+    asked = rig.positions(counter, {P: found(20)}, coordinators=3)
+    assert asked == [AskBarriers(Probe(NONCE, counter), [0, 1, 2])]
+    assert rig.barrier(counter) == rig.barrier(counter, coordinator=1) == []
+    assert rig.barrier(counter, still_open(15), coordinator=2) == [ReadMarkerEnd(counter)]
+    rig.write(rig.writer.marker_end_read(counter, EndOffset(rig.end), rig.now_ms))
+    assert rig.snapshot_of().max_read_position == 15
+
+
+def test_positions_that_lack_a_known_coordinator_are_read_again():
+    """C14: an answer of a broker whose metadata lag behind would leave a coordinator out."""
+    rig = Rig()
+    rig.add(Barrier(2, Probe(b"", 0), 0, ()))
+    counter = rig.request()
+    assert rig.positions(counter, {P: found(10)}, coordinators=2) == []
+    assert rig.tick(RETRY_MS) == [ReadPositions(counter, (P,))]
+    assert rig.positions(counter, {P: found(10)}, coordinators=3) == [
+        AskBarriers(Probe(NONCE, counter), [0, 1, 2])
+    ]
+
+
+def test_a_probe_that_did_not_ask_a_coordinator_is_given_up():
+    """C14: a marker names a coordinator that the probe does not know; another probe begins."""
+    rig = Rig()
+    counter = rig.request()
+    rig.positions(counter, {P: found(10)})
+    stranger = Marker(P, TxnId(1, 5), False, EndOffset(0), EndOffset(0), 0, ID)
+    assert rig.add(stranger) == [ReadPositions(counter + 1, (P,))]
+    assert rig.barrier(counter) == [], "which may be older than the positions of the next probe"
+    assert rig.positions(counter + 1, {P: found(20)}, coordinators=2) == [
+        AskBarriers(Probe(NONCE, counter + 1), [0, 1])
+    ]
+    rig.barrier(counter + 1)
+    assert rig.barrier(counter + 1, coordinator=1) == [ReadMarkerEnd(counter + 1)]
+    effects = rig.writer.marker_end_read(counter + 1, EndOffset(rig.end), rig.now_ms)
+    assert SnapshotsTaken((1,)) in rig.write(effects), "the request is served by the second probe"

@@ -65,7 +65,8 @@ class Host:
 
     def mark(self, *, committed: bool, end: int) -> None:
         """Writes the outcome of the transaction."""
-        marker = Marker(DATA, ID, committed, EndOffset(0), EndOffset(end), end, bytes(16))
+        topic_id = self.broker.topics[DATA.topic].description.topic_id
+        marker = Marker(DATA, ID, committed, EndOffset(0), EndOffset(end), end, topic_id)
         key, value = markers.encode_key(DATA, ID), markers.encode_value(marker)
         self.broker.append(TopicPartition(TXN_MARKERS, 0), key, value, None)
 

@@ -76,7 +76,8 @@ async def test_a_marker_that_was_not_read_yet_is_waited_for(
     broker.append(DATA, None, b"3", None)
     async with asyncio.timeout(WAIT_S):
         assert await decided.decided_end_now(DATA) == 2
-    marker = Marker(DATA, ID, True, EndOffset(2), EndOffset(3), 1, bytes(16))
+    topic_id = broker.topics[DATA.topic].description.topic_id
+    marker = Marker(DATA, ID, True, EndOffset(2), EndOffset(3), 1, topic_id)
     key, value = markers.encode_key(DATA, ID), markers.encode_value(marker)
     broker.append(TopicPartition(TXN_MARKERS, 0), key, value, None)
     assert decided.decided_end(DATA) == 2

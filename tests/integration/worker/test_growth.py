@@ -102,9 +102,9 @@ async def test_coordinators_are_added_by_a_rolling_restart(bootstrap: str, tmp_p
     await create_topics(bootstrap, *load.topics, "other-growth")
     async with AsyncExitStack() as stack:
         workers = [worker(bootstrap, tmp_path / f"{it}.log", FEW) for it in range(2)]
-        for one in workers:
-            await stack.enter_async_context(one)
-        await workers[0].serving()
+        await stack.enter_async_context(workers[0])
+        await workers[0].serving()  # before the other worker can take the only coordinator
+        await stack.enter_async_context(workers[1])
         client = await stack.enter_async_context(moving_client(bootstrap))
         progress = asyncio.Event()
         running = asyncio.create_task(load.run(client, lambda _: progress.set()))

@@ -78,7 +78,8 @@ class NativeTransactions:
 
     def _made(self, caller: int) -> Producer:
         name = f"{self._name}-{caller}"
-        producer = Producer({**self._options, "transactional.id": name}, logger=ClientLog(name, LineLimit()))
+        options = {**self._options, "transactional.id": name}
+        producer = Producer(options, logger=ClientLog(name, LineLimit()))
         self._insist(producer.init_transactions)
         return producer
 

@@ -83,6 +83,10 @@ class LibraryFilter(logging.Filter):
         return True
 
 
+_SHOWN_BY_REPR = (int, float, list, tuple, dict, set)
+"""Values that the renderer shows by `repr`, which escapes control characters in their text."""
+
+
 def escape_fields(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
@@ -92,7 +96,7 @@ def escape_fields(
             event[name] = printable_lines(str(value))
         elif isinstance(value, str):
             event[name] = printable(value)
-        elif value is not None and not isinstance(value, int | float):
+        elif value is not None and not isinstance(value, _SHOWN_BY_REPR):
             event[name] = printable(repr(value))
     return event
 

@@ -66,6 +66,10 @@ class MemoryConnector:
         """A writer of large native transactions."""
         return MemoryCopyWriter(self._broker, transactional_id)
 
+    def native_transactions(self, client_id: str) -> None:
+        """None: the memory broker ends a transaction on all its partitions at once."""
+        del client_id
+
     def group_reader(
         self,
         client_id: str,

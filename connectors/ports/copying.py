@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.native import NativeTransactions
 from stilltide.connectors.ports.records import EndReached, NewRecord
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -137,4 +138,8 @@ class LinkConnector(Connector, Protocol):
 
     def copy_writer(self, transactional_id: str) -> CopyWriter:
         """A writer of large native transactions."""
+        ...
+
+    def native_transactions(self, client_id: str) -> NativeTransactions | None:
+        """The brokers' view of their transactions; None: transactions of this broker never hang."""
         ...

@@ -59,11 +59,13 @@ class NativeTransactions(Protocol):
         """
         ...
 
-    async def write_abort_marker(self, data: TopicPartition, producer: ActiveProducer) -> None:
-        """Ends the producer's open transaction on one partition with an ABORT marker.
+    async def write_marker(
+        self, data: TopicPartition, producer: ActiveProducer, *, committed: bool
+    ) -> None:
+        """Ends the producer's open transaction on one partition with a COMMIT or ABORT marker.
 
         Neither coordinator nor producer learns of it, so use it only for a transaction that no
-        coordinator has: of any other, the rest may commit. Returns when the marker is on all
+        coordinator has: of any other, the rest may end otherwise. Returns when the marker is on all
         in-sync replicas.
 
         Raises:

@@ -11,7 +11,6 @@ import faust
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
@@ -46,11 +45,11 @@ def links_agent(
 
     def watching(source: str) -> AbstractAsyncContextManager[ClusterWatch]:
         address = settings.address_of(source).bootstrap_servers
-        return watches.watching(source, address, _connector(settings, source))
+        return watches.watching(source, address, KafkaConnector(settings.kafka_of(source)))
 
     def link(source: str) -> Replication:
         return Replication(
-            (ClusterName(source), _connector(settings, source)),
+            (ClusterName(source), KafkaConnector(settings.kafka_of(source))),
             (ClusterName(settings.cluster), target),
             SystemClock(),
             options,
@@ -69,14 +68,3 @@ def links_agent(
 
     registry.register(LinkMetrics(settings.cluster, progress, SystemClock()))
     return owners
-
-
-def _connector(settings: Settings, cluster: str) -> KafkaConnector:
-    address = settings.address_of(cluster)
-    config = KafkaConfig(
-        address.bootstrap_servers,
-        extra=address.options,
-        request_timeout_s=settings.request_timeout_s,
-        own_prefix=settings.own_prefix,
-    )
-    return KafkaConnector(config)

@@ -299,6 +299,16 @@ class Settings(BaseSettings):
             own_prefix=self.own_prefix,
         )
 
+    def kafka_of(self, name: str) -> KafkaConfig:
+        """The config of the named cluster for the Kafka connector; raises as `address_of`."""
+        address = self.address_of(name)
+        return KafkaConfig(
+            address.bootstrap_servers,
+            extra=address.options,
+            request_timeout_s=self.request_timeout_s,
+            own_prefix=self.own_prefix,
+        )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, bound in BOUNDS.items():

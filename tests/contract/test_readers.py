@@ -7,7 +7,7 @@ import pytest
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.schemas.values import TopicPartition
-from tests.contract.rig import Rig, create, read, read_records, read_to_ends, write
+from tests.contract.rig import WAIT_S, Rig, create, read, read_records, read_to_ends, write
 
 PARTITIONS = 4
 MANY = 10_000
@@ -121,3 +121,17 @@ async def test_all_close_at_once(rig: Rig, logs: list[TopicPartition]):
     (record,) = await read_records(after, 1)
     assert record.value == b"x"
     await after.close()
+
+
+async def test_each_closes_though_the_close_of_another_is_cancelled(
+    rig: Rig, logs: list[TopicPartition]
+):
+    """A reader that waits to leave a shared consumer hears of its end from the consumer itself."""
+    first, last = rig.connector.reader("first"), rig.connector.reader("last")
+    await first.assign({logs[0]: 0})
+    await last.assign({logs[1]: 0})
+    closing = [asyncio.create_task(it.close()) for it in (first, last)]
+    await asyncio.sleep(0)  # both have begun
+    closing[1].cancel()
+    await asyncio.wait_for(closing[0], WAIT_S)
+    await asyncio.gather(closing[1], return_exceptions=True)

@@ -83,10 +83,12 @@ class KafkaNativeTransactions:
         action = f"cannot see the producers of {named}"
         return await self._ask(action, lambda line: _producers(line, partitions))
 
-    async def write_abort_marker(self, data: TopicPartition, producer: ActiveProducer) -> None:
-        """Aborts a transaction on one partition; see `NativeTransactions.write_abort_marker`."""
-        action = f"cannot abort the transaction of producer {producer.producer_id} on {data}"
-        await self._ask(action, lambda line: _mark(line, data, producer))
+    async def write_marker(
+        self, data: TopicPartition, producer: ActiveProducer, *, committed: bool
+    ) -> None:
+        """Ends a transaction on one partition; see `NativeTransactions.write_marker`."""
+        action = f"cannot end the transaction of producer {producer.producer_id} on {data}"
+        await self._ask(action, lambda line: _mark(line, data, producer, committed=committed))
 
     async def close(self) -> None:
         """Ends the connections; safe to call twice."""
@@ -207,7 +209,9 @@ def _producer(one: Any) -> ActiveProducer:
     )
 
 
-async def _mark(line: Line, data: TopicPartition, producer: ActiveProducer) -> None:
+async def _mark(
+    line: Line, data: TopicPartition, producer: ActiveProducer, *, committed: bool
+) -> None:
     leader, _ = await line.leader(data)
     marker = WriteTxnMarkersRequest.WritableTxnMarker
     request = WriteTxnMarkersRequest(
@@ -215,7 +219,7 @@ async def _mark(line: Line, data: TopicPartition, producer: ActiveProducer) -> N
             marker(
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch,
-                transaction_result=False,
+                transaction_result=committed,
                 topics=[
                     marker.WritableTxnMarkerTopic(
                         name=data.topic, partition_indexes=[data.partition]

@@ -231,8 +231,9 @@ class ConsumerThread:
             failure = FatalError(f"reader {self._client_id} failed", detail=repr(error))
             for slot in self.assignments.slots:
                 self.post(slot.inbox.close, failure)
-            self.post(self._orders.drop)
         finally:
+            # Not left to `close`: its caller may be cancelled while another waits for an order.
+            self.post(self._orders.drop)
             self._consumer.close()
 
     def _step(self) -> None:

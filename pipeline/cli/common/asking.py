@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.cli.common.output import say
@@ -87,14 +86,7 @@ def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
     Raises:
         ConfigError: no cluster has this name.
     """
-    address = settings.address_of(cluster)
-    config = KafkaConfig(
-        address.bootstrap_servers,
-        extra=address.options,
-        request_timeout_s=settings.request_timeout_s,
-        own_prefix=settings.own_prefix,
-    )
-    return KafkaConnector(config)
+    return KafkaConnector(settings.kafka_of(cluster))
 
 
 class Target(NamedTuple):

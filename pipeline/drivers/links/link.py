@@ -20,6 +20,7 @@ from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
+from stilltide.pipeline.drivers.links.hanging import end_hanging_positions
 from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, StartOverError
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.sides import check_distinct, opened
@@ -155,6 +156,7 @@ class Replication:
             for (name, connector), admin in zip(self._ends, self._admins, strict=True)
         ]
         await self._patient(lambda: check_distinct(source, target))
+        await self._patient(lambda: end_hanging_positions(target))
         on_source = PositionsView(source, f"link-{target.name}-positions")
         on_target = PositionsView(target, f"link-{source.name}-positions")
         self._views = [on_source, on_target]

@@ -13,7 +13,7 @@ Refuses: to go on with a topic that was deleted and created again (`StartOverErr
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ from stilltide.pipeline.core.links.effects import (
 )
 from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
+from stilltide.pipeline.drivers.links.hanging import end_hanging_copies, end_hanging_positions
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import DecidedSource, Payload
@@ -46,7 +47,7 @@ from stilltide.pipeline.drivers.links.start import (
     marker_partitions,
 )
 from stilltide.pipeline.drivers.links.throttle import Throttle
-from stilltide.pipeline.drivers.links.topics import incarnations
+from stilltide.pipeline.drivers.links.topics import topics_now
 from stilltide.pipeline.drivers.links.writer import LinkWriter
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -180,6 +181,10 @@ class LinkDriver:
                     await self._carry_out(effect)
             elif self._fetches:
                 await self._assign()
+            elif new := self._to_take.keys() - self._writer.cleared:
+                topics = {data: self._to_take[data] for data in new}
+                target, writer = self._deps.target, self._writer
+                await end_hanging_copies(target, writer, self._machine, topics)
             elif not self._next_input():
                 await self._wait(alarm)
 
@@ -198,6 +203,7 @@ class LinkDriver:
             match todo.pop(0):
                 case FenceTarget():
                     await self._writer.fence()
+                    await end_hanging_positions(target)
                     todo += self._machine.fenced()
                 case ReadPositionsEnd():
                     await feed_target_markers(self._machine, target, self._partition)
@@ -290,24 +296,11 @@ class LinkDriver:
 
     async def _finish(self, effect: Finish) -> None:
         copies = await self._writer.finish(effect)
-        topics = await self._topics(list(effect.partitions))
+        topics = await topics_now(
+            self._deps.source.admin, self._deps.target.admin, list(effect.partitions)
+        )
         now_ms = self._deps.clock.now_ms()
         self._todo += self._machine.finished(effect.transaction, copies, topics, now_ms)
-
-    async def _topics(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Topics]:
-        """The topics of both sides as of now; the log start of the source is not read."""
-        names = sorted({data.topic for data in partitions})
-        source, target = self._deps.source.admin, self._deps.target.admin
-        source_ids, target_ids, starts = await asyncio.gather(
-            incarnations(source, names),
-            incarnations(target, names),
-            target.start_offsets(partitions),
-        )
-        return {
-            data: Topics(source_ids[data.topic], target_ids[data.topic], Offset(0), starts[data])
-            for data in partitions
-            if data.topic in source_ids and data.topic in target_ids and data in starts
-        }
 
     async def _commit(self, effect: Commit) -> None:
         await self._writer.commit(effect)

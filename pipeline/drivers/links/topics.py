@@ -10,6 +10,7 @@ Refuses: topics whose numbers of partitions differ before anything was copied, a
 with records that no link has copied.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -23,7 +24,7 @@ from stilltide.pipeline.errors import LinkError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.topics import PREFIX, TopicSpec
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 _OF_THE_CLUSTER = frozenset(
     {
@@ -45,6 +46,21 @@ async def incarnations(admin: LogAdmin, names: Sequence[str]) -> dict[str, bytes
     """The incarnations of topics, by name; a topic that does not exist is absent."""
     found = await admin.describe_topics(names)
     return {name: topic_incarnation(one.topic_id) for name, one in found.items()}
+
+
+async def topics_now(
+    source: LogAdmin, target: LogAdmin, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Topics]:
+    """The topics of both sides as of now, without the log start of the source, which is 0 here."""
+    names = sorted({data.topic for data in partitions})
+    source_ids, target_ids, starts = await asyncio.gather(
+        incarnations(source, names), incarnations(target, names), target.start_offsets(partitions)
+    )
+    return {
+        data: Topics(source_ids[data.topic], target_ids[data.topic], Offset(0), starts[data])
+        for data in partitions
+        if data.topic in source_ids and data.topic in target_ids and data in starts
+    }
 
 
 @dataclass(frozen=True, slots=True)

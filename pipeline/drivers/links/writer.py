@@ -34,14 +34,19 @@ class LinkWriter:
         source: name of the source cluster.
         target: the target cluster.
         partition: number of the positions partition, which is part of the transactional id.
+
+    Attributes:
+        transactional_id: the link's id on the target.
+        cleared: data partitions in which nothing of an earlier writer's transactions is open.
     """
 
     def __init__(self, source: ClusterName, target: Side, partition: int) -> None:
         self._source = source
         self._target = target
         connector = target.connector
-        own_id = connector.own_id(f"link-{source}-{target.name}-{partition}")
-        self._writer = connector.copy_writer(own_id)
+        self.transactional_id = connector.own_id(f"link-{source}-{target.name}-{partition}")
+        self.cleared: set[TopicPartition] = set()
+        self._writer = connector.copy_writer(self.transactional_id)
         self._open_for = AwakeTime()  # of the open transaction
         self._spans: dict[tuple[TopicPartition, int], Span] = {}
         self._stamps: dict[Incarnation, OriginStamp] = {}

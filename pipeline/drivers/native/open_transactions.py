@@ -125,8 +125,8 @@ async def abort_hanging(
     """Ends a hanging transaction with an ABORT marker; returns the transaction.
 
     Raises:
-        The errors of `find_hanging` and of `NativeTransactions.write_abort_marker`.
+        The errors of `find_hanging` and of `NativeTransactions.write_marker`.
     """
     one = await find_hanging(native, data, open_from)
-    await native.write_abort_marker(data, one.producer)
+    await native.write_marker(data, one.producer, committed=False)
     return one

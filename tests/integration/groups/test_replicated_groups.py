@@ -93,6 +93,7 @@ async def refuses_a_group_that_nobody_knows(operated: Operated, topic: str) -> N
         assert not await operated.run("subscription", verb, topic, "slip", *options, code=1)
 
 
+@pytest.mark.timeout(600)
 async def test_groups_fail_over_between_two_brokers(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ):

@@ -20,7 +20,9 @@ from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import Membership
 
-WAIT_S = 60
+pytestmark = pytest.mark.timeout(600)
+
+WAIT_S = 150
 FETCH_TIMEOUT_S = 3
 SHARED = "shared-tailing"
 

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,13 +96,21 @@ def test_brokers_are_stopped_and_started_one_by_one(directory: Path):
     assert [row["state"] for row in cluster_rows(directory)] == ["stopped"] * 3
 
 
+_INTERRUPTIBLE = [
+    sys.executable,
+    "-c",
+    "import os, signal as s, sys; s.signal(2, s.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+]
+"""Shells start commands in the background with SIGINT ignored; children would inherit that."""
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("number", "brokers"), [(signal.SIGINT, 3), (signal.SIGKILL, 1)])
 def test_interrupted_start_leaves_nothing_that_down_misses(
     directory: Path, number: signal.Signals, brokers: int
 ):
     """Ctrl-C ends the brokers that were just starting; after SIGKILL `down` ends them."""
-    command = [STILLTIDE, "local", "up", "--brokers", str(brokers)]
+    command = [*_INTERRUPTIBLE, STILLTIDE, "local", "up", "--brokers", str(brokers)]
     locks = [each.lock_path for each in _cluster_a(directory, brokers).nodes.values()]
     with subprocess.Popen(command, cwd=directory, stderr=subprocess.DEVNULL) as starting:
         while not any(lock.exists() and lock.read_text() for lock in locks):

@@ -147,7 +147,7 @@ async def test_a_marker_of_an_old_epoch_is_refused(
     await write_hanging(bootstrap, data, epoch=3)
     (found,) = (await native.producers([data]))[data]
     with pytest.raises(FencedError):
-        await native.write_abort_marker(data, found._replace(producer_epoch=2))
+        await native.write_marker(data, found._replace(producer_epoch=2), committed=False)
     (found,) = (await native.producers([data]))[data]
     assert found.open_from == 0
 

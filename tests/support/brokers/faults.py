@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition as ClientPartition
 
-from stilltide.connectors.kafka.logs import ClientLog
+from stilltide.connectors.kafka.logs import ClientLog, LineLimit
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.schemas.values import TopicPartition
 
@@ -77,7 +77,7 @@ class Brokers:
 def _client(bootstrap: str) -> AdminClient:
     return AdminClient(
         {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 500},
-        logger=ClientLog("test-brokers"),
+        logger=ClientLog("test-brokers", LineLimit()),
     )
 
 

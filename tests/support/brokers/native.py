@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stilltide.connectors.kafka.logs import ClientLog
+from stilltide.connectors.kafka.logs import ClientLog, LineLimit
 from tests.support.brokers.progress import Progress
 from tests.support.brokers.transactions import ABORTED_EACH, CALLERS, EVERY_S
 from tests.support.processes.worker_process import PARTITIONS
@@ -78,7 +78,8 @@ class NativeTransactions:
 
     def _made(self, caller: int) -> Producer:
         name = f"{self._name}-{caller}"
-        producer = Producer({**self._options, "transactional.id": name}, logger=ClientLog(name))
+        options = {**self._options, "transactional.id": name}
+        producer = Producer(options, logger=ClientLog(name, LineLimit()))
         self._insist(producer.init_transactions)
         return producer
 

@@ -54,19 +54,24 @@ def encode_batch(
     last: int,
     producer: int,
     epoch: int = 0,
+    sequence: int | None = None,
     transactional: bool = False,
     control: bool = False,
     time_ms: int = _TIME_MS,
     records: list[tuple[int, bytes, bytes]],
 ) -> bytes:
-    """A batch of (offset delta, key, value); the arguments alone decide its extent and flags."""
+    """A batch of (offset delta, key, value); the arguments alone decide its extent and flags.
+
+    The sequence is the base offset unless given.
+    """
+    first_sequence = base if sequence is None else sequence
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
         is_transactional=transactional,
         producer_id=producer,
         producer_epoch=-1 if producer == NO_PRODUCER_ID else epoch,
-        base_sequence=-1 if producer == NO_PRODUCER_ID or control else base,
+        base_sequence=-1 if producer == NO_PRODUCER_ID or control else first_sequence,
         batch_size=1 << 30,
     )
     for delta, key, value in records:

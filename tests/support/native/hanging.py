@@ -20,6 +20,7 @@ from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.schemas.native.transactions import ActiveProducer
 from stilltide.schemas.values import TopicPartition
 from tests.support.native.batch_bytes import encode_batch
 
@@ -28,9 +29,22 @@ _VERIFIES = "transaction.partition.verification.enable"
 
 
 async def write_hanging(
-    bootstrap: str, data: TopicPartition, count: int = 1, *, epoch: int = 0
+    bootstrap: str,
+    data: TopicPartition,
+    count: int = 1,
+    *,
+    epoch: int = 0,
+    producer: ActiveProducer | None = None,
 ) -> tuple[int, int]:
-    """Writes a batch of a transaction that was never begun; its producer id and first offset."""
+    """Writes a batch of a transaction that was never begun; its producer id and first offset.
+
+    Args:
+        bootstrap: address of the broker.
+        data: the partition.
+        count: number of records.
+        epoch: epoch of a producer that is made for it.
+        producer: a producer that goes on in its epoch, instead.
+    """
     client = RawClient(KafkaConfig(bootstrap), "hanging", "hanging")
     await asyncio.to_thread(_verify_partitions, bootstrap, enabled=False)
     try:
@@ -38,7 +52,9 @@ async def write_hanging(
         while True:
             try:
                 return await client.call(
-                    lambda line: line.persist(lambda: _write(line, data, count, epoch), deadline_s)
+                    lambda line: line.persist(
+                        lambda: _write(line, data, count, epoch, producer), deadline_s
+                    )
                 )
             except InvalidProducerIdMappingError:  # the setting has not reached the log yet
                 assert time.monotonic() < deadline_s
@@ -62,17 +78,22 @@ def _verify_partitions(bootstrap: str, *, enabled: bool) -> None:
         done.result(_TIMEOUT_S)
 
 
-async def _write(line: Line, data: TopicPartition, count: int, epoch: int) -> tuple[int, int]:
+async def _write(
+    line: Line, data: TopicPartition, count: int, epoch: int, producer: ActiveProducer | None
+) -> tuple[int, int]:
     leader, _ = await line.leader(data)
-    made = await line.send(
-        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), leader
-    )
-    _check(made.error_code)
+    if producer is None:
+        made = await line.send(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), leader
+        )
+        _check(made.error_code)
+        producer = ActiveProducer(made.producer_id, epoch, -1, -1, -1, None)
     records = encode_batch(
         base=0,
         last=count - 1,
-        producer=made.producer_id,
-        epoch=epoch,
+        producer=producer.producer_id,
+        epoch=producer.producer_epoch,
+        sequence=producer.last_sequence + 1,
         transactional=True,
         time_ms=time.time_ns() // 1_000_000,  # of what is older than a week retention takes hold
         records=[(delta, b"k", b"v") for delta in range(count)],
@@ -93,7 +114,7 @@ async def _write(line: Line, data: TopicPartition, count: int, epoch: int) -> tu
     (answer,) = (await line.send(request, leader)).responses
     (written,) = answer.partition_responses
     _check(written.error_code)
-    return made.producer_id, written.base_offset
+    return producer.producer_id, written.base_offset
 
 
 def _check(code: Any) -> None:

@@ -87,6 +87,13 @@ def test_a_log_line_is_one_line(name: str):
     assert all(line.isprintable() for line in lines)
 
 
+def test_a_log_line_shows_a_list_as_a_list():
+    """Partitions and their like are not shown as quoted text."""
+    with logged() as written:
+        get_logger("stilltide.pipeline.cli").warning("assigned", partitions=[0, 1, 2])
+    assert "partitions=[0, 1, 2]" in written.getvalue()
+
+
 @each_name
 def test_a_traceback_shows_no_control_characters_and_no_locals(name: str):
     """A secret in a local variable is not in the log."""

@@ -19,13 +19,18 @@ async def test_each_cluster_is_a_line():
     """One that is away makes it unready, under its name; the others are told too."""
     source, target = MemoryBroker(), MemoryBroker()
     target.down()
-    clusters = {"a": MemoryConnector(source), "b": MemoryConnector(target)}
+    clusters = {
+        "source": ("a", "a:9092", MemoryConnector(source)),
+        "target": ("b", "b:9092", MemoryConnector(target)),
+    }
     site = serving_site(load_settings(), 0, CollectorRegistry(), clusters, {"link": fine})
     async with site as web:
-        assert await fetch(f"{web}/readyz") == (
-            503,
-            "[+]a answers\n[-]b no answer from memory\n[+]link copies\n",
-        )
+        status, text = await fetch(f"{web}/readyz")
+        lines = text.splitlines()
+        assert status == 503
+        assert (lines[0], lines[2]) == ("[+]source answers", "[+]link copies")
+        assert lines[1].startswith("[-]target awaits cluster b at b:9092 since ")
+        assert lines[1].endswith("no answer from memory")
         assert (await fetch(f"{web}/livez"))[0] == 200
 
 

@@ -52,10 +52,18 @@ from stilltide.pipeline.config.settings import load_settings
 from stilltide.schemas.values import TopicPartition
 
 
+def content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # a thread, process or file is gone
+        return b""
+
+
 def below(pid: int) -> list[int]:
     found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
+    tasks = next(os.walk(f"/proc/{pid}/task"), ("", [], []))[1]  # none: the process is gone
+    for task in tasks:
+        for child in content(Path(f"/proc/{pid}/task/{task}/children")).split():
             found += below(int(child))
     return found
 
@@ -69,9 +77,10 @@ with spark_session(options) as spark:
     texts = []
     for pid in below(jvm):
         proc = Path(f"/proc/{pid}")
-        texts += [(proc / "cmdline").read_bytes(), (proc / "environ").read_bytes()]
-        for file in (proc / "cwd").resolve().rglob("*"):
-            texts += [file.read_bytes()] if file.is_file() else []
+        files = [proc / "cmdline", proc / "environ"]
+        for directory, _, names in os.walk(f"{proc}/cwd/"):
+            files += [Path(directory) / name for name in names]
+        texts += map(content, files)
     assert any(b"spark-submit" in text.lower() or b"SparkSubmit" in text for text in texts)
     assert any(b"PATH=" in text for text in texts)
     print([name for name in ("hush-sasl", "hush-key", "hush-cluster", "hush-token")

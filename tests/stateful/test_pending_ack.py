@@ -358,7 +358,7 @@ class PendingAcknowledgements(RuleBasedStateMachine):
                 Offset(owner.position - 1), [append.record], own=own, now_ms=self.now_ms
             )
             if append.question is not None and own:
-                owner.machine.asked(append.question)
+                owner.machine.asked(append.question, operator=True)
             self.run(owner, effects, right)
 
     def run(self, owner: Owner, effects: list[PendingAckEffect], right: set):

@@ -6,7 +6,7 @@ import pytest
 
 from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.links.owner import LinksDriver
-from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.topics import PREFIX, REPLICATION_POSITIONS
 from stilltide.schemas.values import TopicPartition
 from tests.support.links.memory_link import WAIT_S, MemoryCluster, link_of, until
 
@@ -68,7 +68,7 @@ async def test_a_fenced_link_goes_on_while_it_is_assigned(*, assigned: bool):
     await until(lambda: b.values() == [b"1"])
     driver.assigned = assigned
     for number in range(4):
-        b.broker.transactions.fence(f"link-a-b-{number}")
+        b.broker.transactions.fence(f"{PREFIX}link-a-b-{number}")
     a.write(b"2")
     if assigned:
         await until(lambda: b.values() == [b"1", b"2"])

@@ -21,6 +21,7 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.requests import SnapshotRequest, decode_response, encode_request
 from stilltide.schemas.snapshots.snapshots import part_key
 from stilltide.schemas.topics import (
+    PREFIX,
     SNAPSHOT_REQUESTS,
     TXN_MARKERS,
     TXN_RESPONSES,
@@ -37,7 +38,9 @@ ORDERS = TopicPartition("orders", 0)
 SERVING = system_partition(ORDERS, PARTITIONS)
 MARKERS = TopicPartition(TXN_MARKERS, SERVING)
 SNAPSHOTS = TopicPartition(TXN_SNAPSHOTS, SERVING)
-TRANSACTIONAL_ID = f"snapshots-{SERVING}"
+TRANSACTIONAL_ID = f"{PREFIX}snapshots-{SERVING}"
+
+CLIENT = bytes(range(16))
 
 ON_REQUEST = SnapshotLimits(changes_max=1_000_000, interval_ms=600_000, part_bytes_max=30)
 """No snapshot comes by itself, and a part holds few ids."""
@@ -185,7 +188,7 @@ async def test_a_writer_serves_its_own_data_partitions_only(
     broker: MemoryBroker, worker: MemoryWorker
 ):
     """A client that counts partitions differently is told, and no second snapshot begins."""
-    ask_raw(broker, 1 - SERVING, SnapshotRequest(b"c", 1, 0, ORDERS))
+    ask_raw(broker, 1 - SERVING, SnapshotRequest(CLIENT, 1, 0, ORDERS))
     answers = TopicPartition(TXN_RESPONSES, 0)
     await until(lambda: broker.records(answers))
     (record,) = broker.records(answers)
@@ -201,7 +204,7 @@ async def test_a_request_that_comes_again_is_answered_once(
     broker.hold(TXN_SNAPSHOTS)
     await client.aborted()
     for _ in range(3):
-        ask_raw(broker, SERVING, SnapshotRequest(b"c", 1, 0, ORDERS))
+        ask_raw(broker, SERVING, SnapshotRequest(CLIENT, 1, 0, ORDERS))
     await until(lambda: count(worker, "requests_total") == 3)
     broker.release()
     await client.take()

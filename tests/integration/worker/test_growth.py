@@ -16,6 +16,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import Subscription, TransactionClient
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service.requests import home_of
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
@@ -62,13 +63,13 @@ async def moving_client(bootstrap: str) -> AsyncIterator[TransactionClient]:
 
 async def until_ended(client: TransactionClient) -> None:
     """Returns when no coordinator has a transaction that has not ended."""
-    assert client._cluster is not None
-    for coordinator in range(MANY):
-        while True:
-            listed = await client._cluster.ask(coordinator, ListTransactions())
-            assert isinstance(listed, Listed)
-            if not listed.transactions:
-                break
+    async with Coordinators(client._connector, request_timeout_s=WAIT_S) as operator:
+        for coordinator in range(MANY):
+            while True:
+                listed = await operator.ask(coordinator, ListTransactions())
+                assert isinstance(listed, Listed)
+                if not listed.transactions:
+                    break
 
 
 def coordinator_of(client: TransactionClient) -> int:

@@ -71,7 +71,10 @@ def cluster(own: LocalCluster) -> Iterator[LocalCluster]:
 @pytest.fixture
 async def worker(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[WorkerProcess]:
     """A worker that serves."""
-    async with WorkerProcess(cluster.bootstrap, tmp_path / "worker.log", *OPTIONS) as made:
+    log_path, most = tmp_path / "worker.log", HELD_OPEN + 1000
+    async with WorkerProcess(
+        cluster.bootstrap, log_path, *OPTIONS, client_transactions_max=most
+    ) as made:
         await made.serving()
         yield made
 

@@ -26,6 +26,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     SubscriptionStats,
 )
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.pending_ack.client import AckClient, one
 from tests.support.processes.operator import Operator, get
@@ -53,6 +54,9 @@ async def client(bootstrap: str) -> AsyncIterator[AckClient]:
     """A client of a subscription of the test's own; opened by the test."""
     connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap))
     subscription = SubscriptionId(TopicPartition(f"orders-{uuid4().hex[:8]}", 0), "billing")
+    admin = connector.admin()
+    await admin.ensure_topics([TopicSpec(subscription.data.topic, 1)])
+    await admin.close()
     made = AckClient(connector, subscription, resend_s=0.5)
     yield made
     await made.close()

@@ -43,7 +43,7 @@ class LinkWriter:
     def __init__(self, source: ClusterName, target: Side, partition: int) -> None:
         self._source = source
         self._target = target
-        self.transactional_id = f"link-{source}-{target.name}-{partition}"
+        self.transactional_id = f"{link_ids(source, target.name)}{partition}"
         self.cleared: set[TopicPartition] = set()
         self._writer = target.connector.copy_writer(self.transactional_id)
         self._open_for = AwakeTime()  # of the open transaction
@@ -132,6 +132,11 @@ class LinkWriter:
             )
             for key, value in markers
         ]
+
+
+def link_ids(source: ClusterName, target: ClusterName) -> str:
+    """The beginning of a link's transactional ids; a positions partition's number follows."""
+    return f"link-{source}-{target}-"
 
 
 def _copies(

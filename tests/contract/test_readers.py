@@ -133,5 +133,6 @@ async def test_each_closes_though_the_close_of_another_is_cancelled(
     closing = [asyncio.create_task(it.close()) for it in (first, last)]
     await asyncio.sleep(0)  # both have begun
     closing[1].cancel()
-    await asyncio.wait_for(closing[0], WAIT_S)
-    await asyncio.gather(closing[1], return_exceptions=True)
+    done, _ = await asyncio.wait(closing, timeout=WAIT_S)
+    assert done == set(closing)
+    assert closing[0].exception() is None

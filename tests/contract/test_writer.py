@@ -177,14 +177,14 @@ async def test_flush_waits_for_every_report(rig: Rig, log: TopicPartition):
 
 async def test_a_hurried_writer_does_not_linger(rig: Rig, log: TopicPartition):
     """What is queued lands long before its linger is over; the next records linger again."""
-    writer, reports = rig.connector.writer("w", linger_ms=2000), Reports()
+    writer, reports = rig.connector.writer("w", linger_ms=5000), Reports()
     writer.hurry()  # of nothing
     writer.append(log, b"connects", reports.of(0))
     await reports.wait_for(1)
     for number in range(1, 20):
         writer.append(log, b"%d" % number, reports.of(number))
     writer.hurry()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(4):
         await reports.wait_for(20)
     assert sorted(reports.offsets) == list(range(20))
     writer.append(log, b"lingers", reports.of(20))

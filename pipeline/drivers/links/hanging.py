@@ -4,7 +4,9 @@
 
 *Invariants*: a part of a transaction gets the outcome that the positions partition shows. If the
 bucket of its copies is there, they are committed; if not, they are aborted. A part in the positions
-partition itself, or in one of signals, is aborted, since no reader has seen its records.
+partition itself, or in one of signals, is aborted, since no reader has seen its records. Only the
+link's own transactional ids are judged: brokers hide the ids that a client may not describe, and a
+live transaction of such an id would look as if it hung.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +16,17 @@ from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.links.sides import Side
-from stilltide.pipeline.drivers.links.writer import LinkWriter
+from stilltide.pipeline.drivers.links.writer import LinkWriter, link_ids
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import ClusterName, TopicPartition
 
 _log = get_logger(__name__)
 
 
-async def end_hanging_positions(target: Side) -> None:
-    """Aborts what hangs in the partitions of positions and signals, before they are read.
+async def end_hanging_positions(source: ClusterName, target: Side) -> None:
+    """Aborts what hangs of the link's own in positions and signals, before they are read.
 
     A reader of committed data would wait in front of such a part for ever.
 
@@ -37,7 +39,13 @@ async def end_hanging_positions(target: Side) -> None:
         for topic in (REPLICATION_POSITIONS, REPLICATION_MARKERS)
         for one in target.partitions(topic)
     ]
-    await _end_hanging(target, partitions, lambda _: False)
+    own = link_ids(source, target)
+
+    def was_committed(one: OpenNativeTransaction) -> bool | None:
+        beginning, number = (one.transactional_id or "").rpartition("-")[::2]
+        return False if f"{beginning}-" == own and number.isdigit() else None
+
+    await _end_hanging(target, partitions, was_committed)
 
 
 async def end_hanging_copies(

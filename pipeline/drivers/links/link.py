@@ -156,7 +156,7 @@ class Replication:
             for (name, connector), admin in zip(self._ends, self._admins, strict=True)
         ]
         await self._patient(lambda: check_distinct(source, target))
-        await self._patient(lambda: end_hanging_positions(target))
+        await self._patient(lambda: end_hanging_positions(source.name, target))
         on_source = PositionsView(source, f"link-{target.name}-positions")
         on_target = PositionsView(target, f"link-{source.name}-positions")
         self._views = [on_source, on_target]

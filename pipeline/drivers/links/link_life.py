@@ -203,7 +203,7 @@ class LinkDriver:
             match todo.pop(0):
                 case FenceTarget():
                     await self._writer.fence()
-                    await end_hanging_positions(target)
+                    await end_hanging_positions(self._deps.source.name, target)
                     todo += self._machine.fenced()
                 case ReadPositionsEnd():
                     await feed_target_markers(self._machine, target, self._partition)

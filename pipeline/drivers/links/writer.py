@@ -43,10 +43,9 @@ class LinkWriter:
     def __init__(self, source: ClusterName, target: Side, partition: int) -> None:
         self._source = source
         self._target = target
-        connector = target.connector
-        self.transactional_id = connector.own_id(f"link-{source}-{target.name}-{partition}")
+        self.transactional_id = f"{link_ids(source, target)}{partition}"
         self.cleared: set[TopicPartition] = set()
-        self._writer = connector.copy_writer(self.transactional_id)
+        self._writer = target.connector.copy_writer(self.transactional_id)
         self._open_for = AwakeTime()  # of the open transaction
         self._spans: dict[tuple[TopicPartition, int], Span] = {}
         self._stamps: dict[Incarnation, OriginStamp] = {}
@@ -133,6 +132,11 @@ class LinkWriter:
             )
             for key, value in markers
         ]
+
+
+def link_ids(source: ClusterName, target: Side) -> str:
+    """The beginning of a link's transactional ids; a positions partition's number follows."""
+    return target.connector.own_id(f"link-{source}-{target.name}-")
 
 
 def _copies(

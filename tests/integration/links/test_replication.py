@@ -46,7 +46,8 @@ def link(clusters: Clusters, topic_name: str, tmp_path: Path) -> Link:
 def produced(clusters: Clusters, name: str, data: TopicPartition | str, first: int, end: int):
     """Writes the numbers `[first, end)` with keys, headers and times; a topic: to partition 0."""
     topic, partition = (data, 0) if isinstance(data, str) else data
-    producer = Producer({"bootstrap.servers": clusters.addresses[name], "linger.ms": 20})
+    options = {"enable.idempotence": True, "linger.ms": 20}  # else a retry may change the order
+    producer = Producer({"bootstrap.servers": clusters.addresses[name], **options})
     for number in range(first, end):
         producer.produce(
             topic,

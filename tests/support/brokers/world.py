@@ -9,9 +9,9 @@ another cluster, and Kafka's own transactions, whose producers are also the yard
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -138,8 +138,8 @@ class World:
                 await await_all_ended(client)
             orders = await visible(self.connector, self.orders, f"check-{self._name}")
             payments = await visible(self.connector, self.payments, f"check-{self._name}")
-            await self.group.has_seen({it.place for it in orders})
-            await self._copied({it.place for it in payments})
+            await _while_running(group, self.group.has_seen({it.place for it in orders}))
+            await _while_running(copying, self._copied({it.place for it in payments}))
             self.group.stop()
             self.copying.stop()
             await asyncio.gather(group, copying)
@@ -230,6 +230,19 @@ class World:
             if task.done():
                 task.result()
         assert self.link.running, self.link.said
+
+
+async def _while_running(part: asyncio.Task[None], wait: Coroutine[Any, Any, None]) -> None:
+    """Waits as long as a part of the load runs; raises what has ended the part, if it ends."""
+    waiting = asyncio.create_task(wait)
+    try:
+        await asyncio.wait([part, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            part.result()
+            raise AssertionError(f"{part} has ended")
+        waiting.result()
+    finally:
+        waiting.cancel()
 
 
 def _origin(key: bytes) -> Place:

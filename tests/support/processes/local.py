@@ -4,9 +4,10 @@ import fcntl
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 STILLTIDE = Path(sys.executable).with_name("stilltide")
@@ -42,11 +43,23 @@ def read_values(bootstrap: str, topic: str) -> list[bytes]:
     )
     try:
         partition = TopicPartition(topic, 0, 0)
-        _, end = consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S)
+        end = _end_offset(consumer, partition)
         consumer.assign([partition])
         return [record.value() for record in consumer.consume(end, timeout=_TIMEOUT_S)]
     finally:
         consumer.close()
+
+
+def _end_offset(consumer: Consumer, partition: TopicPartition) -> int:
+    """The end offset; asks again while a new leader does not know it yet."""
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S)[1]
+        except KafkaException as error:
+            new_leader = error.args[0].code() == KafkaError.OFFSET_NOT_AVAILABLE
+            if not new_leader or time.monotonic() > deadline_s:
+                raise
 
 
 def await_release(data_dir: Path) -> None:

@@ -26,6 +26,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     SubscriptionStats,
 )
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.pending_ack.client import AckClient, one
@@ -88,7 +89,7 @@ async def test_acknowledgements_outlive_a_killed_worker(
         await successor.serving()
         while await client.state(kept) != "ENDED":  # the successor settles it
             pass
-        pending = (PendingAcks(lost, (one(12, 13),), None),)
+        pending = (PendingAcks(lost, (one(12, 13),), None, client_key(client.txn_client_id)),)
         taken = await client.ask(Attach(follower, EndOffset(5), ()))
         assert taken == Acks(EndOffset(5), (one(7, 9),), pending, follower)
         refused = await client.acknowledge(lost, 13, member=member)

@@ -1,14 +1,17 @@
 """A consumer group of two members that commit what they read, and what they were given."""
 
 import asyncio
-import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from stilltide.connectors.errors import FencedError
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.errors import FencedError, RetriableError
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import Message, Subscription
-from tests.support.brokers.progress import Progress
+from stilltide.schemas.values import TopicPartition
+from tests.support.brokers.progress import PROGRESS_S, Pacing, Progress
 
 MEMBERS = 2
 COMMIT_S = 0.2
@@ -17,7 +20,7 @@ AWAY_S = 120.0
 
 
 class Group:
-    """Members that read until `stop`; each commits in between and when it leaves.
+    """Members that read until `stop`, and commit meanwhile.
 
     *Invariants*: no message below a committed position is delivered again; a member is given the
     messages of an assignment in offset order. A breach fails `run`.
@@ -28,18 +31,18 @@ class Group:
         name: of the group.
     """
 
-    def __init__(self, connector: Connector, topic: str, name: str) -> None:
+    def __init__(self, connector: GroupConnector, topic: str, name: str) -> None:
         self.progress = Progress(f"group {name}")
         self.seen: Counter[tuple[int, int]] = Counter()
         """How often each message, by partition and offset, was delivered."""
         self._connector = connector
         self._topic, self._name = topic, name
         self._committed: dict[int, int] = {}
-        self._stopped = asyncio.Event()
+        self._pacing = Pacing(COMMIT_S)
 
     def stop(self) -> None:
-        """Has the members commit and leave."""
-        self._stopped.set()
+        """Has the members leave."""
+        self._pacing.stop()
 
     async def run(self) -> None:
         """Reads until `stop`."""
@@ -47,10 +50,33 @@ class Group:
             for number in range(MEMBERS):
                 members.create_task(self._member(number))
 
-    async def has_seen(self, messages: set[tuple[int, int]]) -> None:
-        """Waits until every message was delivered."""
-        while missing := len(messages - self.seen.keys()):
-            await self.progress.more(min(missing, 1))
+    async def has_committed(self, messages: set[tuple[int, int]]) -> None:
+        """Waits until every message was delivered, and lies below a committed position.
+
+        Raises:
+            AssertionError: messages are missing after half of `PROGRESS_S`; names them and the positions.
+        """
+        partitions = [TopicPartition(self._topic, it) for it in {it for it, _ in messages}]
+        admin = self._connector.group_admin()
+        committed: dict[TopicPartition, Committed] = {}
+        beyond = unseen = messages
+        try:
+            async with asyncio.timeout(PROGRESS_S / 2):
+                while unseen or beyond:
+                    with suppress(RetriableError):
+                        committed = (await admin.committed([self._name], partitions))[self._name]
+                    unseen = messages - self.seen.keys()
+                    beyond = {it for it in messages if not self._below(committed, *it)}
+        except TimeoutError:
+            raise AssertionError(f"{unseen=}, {beyond=}, {committed=}") from None
+        finally:
+            await admin.close()
+
+    def _below(
+        self, committed: Mapping[TopicPartition, Committed], partition: int, offset: int
+    ) -> bool:
+        position = committed.get(TopicPartition(self._topic, partition))
+        return position is not None and offset < position.offset
 
     async def _member(self, number: int) -> None:
         async with Subscription(
@@ -59,28 +85,26 @@ class Group:
             connector=self._connector,
             unavailable_timeout_s=AWAY_S,
         ) as subscription:
-            reading = asyncio.create_task(self._read(subscription, number))
-            stopped = asyncio.create_task(self._stopped.wait())
+            delivered = _Delivered()
+            working = asyncio.gather(
+                self._read(subscription, number, delivered),
+                self._commit_at_times(subscription, delivered),
+            )
+            stopped = asyncio.create_task(self._pacing.stopped.wait())
             try:
-                await asyncio.wait([reading, stopped], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 stopped.cancel()
-                reading.cancel()
+                working.cancel()
             with suppress(asyncio.CancelledError):
-                await reading
-            await self._commit(subscription, subscription.rebalance_count, {})
+                await working
 
-    async def _read(self, subscription: Subscription, number: int) -> None:
-        due_s = time.monotonic() + COMMIT_S
-        assignment, last = -1, dict[int, int]()
+    async def _read(self, subscription: Subscription, number: int, delivered: "_Delivered") -> None:
         async for batch in subscription.batches():
-            if subscription.rebalance_count != assignment:
-                assignment, last = subscription.rebalance_count, {}
+            if subscription.rebalance_count != delivered.assignment:
+                delivered.assignment, delivered.last = subscription.rebalance_count, {}
             for message in batch:
-                self._take(message, number, last)
-            if time.monotonic() >= due_s:
-                await self._commit(subscription, assignment, last)
-                due_s = time.monotonic() + COMMIT_S
+                self._take(message, number, delivered.last)
 
     def _take(self, message: Message, number: int, last: dict[int, int]) -> None:
         place = message.partition, message.offset
@@ -91,11 +115,24 @@ class Group:
         self.seen[place] += 1
         self.progress.step(number)
 
-    async def _commit(
-        self, subscription: Subscription, assignment: int, last: dict[int, int]
-    ) -> None:
-        with suppress(FencedError):  # the partitions moved: the next member reads again
-            await subscription.commit()
-            if subscription.rebalance_count == assignment:
-                for partition, offset in last.items():
-                    self._committed[partition] = max(self._committed.get(partition, 0), offset + 1)
+    async def _commit_at_times(self, subscription: Subscription, delivered: "_Delivered") -> None:
+        while await self._pacing.next():
+            assignment, last = delivered.assignment, dict(delivered.last)
+            with suppress(FencedError):  # the partitions moved: the next member reads again
+                await subscription.commit()
+                if subscription.rebalance_count == assignment:
+                    for partition, offset in last.items():
+                        self._committed[partition] = max(
+                            self._committed.get(partition, 0), offset + 1
+                        )
+
+
+@dataclass(slots=True)
+class _Delivered:
+    """What a member was given last."""
+
+    assignment: int = -1
+    """`rebalance_count` of the subscription at the delivery."""
+
+    last: dict[int, int] = field(default_factory=dict)
+    """The last offset of each partition since then."""

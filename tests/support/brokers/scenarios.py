@@ -62,6 +62,12 @@ async def leaders_moved(brokers: Brokers, world: World) -> None:
         await world.progress()
 
 
+async def leaders_moved_then_killed(brokers: Brokers, world: World) -> None:
+    """The leader of every partition moves, three times; then SIGKILL to a broker."""
+    await leaders_moved(brokers, world)
+    await one_killed(brokers, world)
+
+
 async def partitions_reassigned(brokers: Brokers, world: World) -> None:
     """Partitions of the log, of the markers and of data move from broker to broker, and back."""
     await brokers.reassign(
@@ -76,5 +82,6 @@ SCENARIOS: list[Scenario] = [
     controller_killed,
     two_killed,
     leaders_moved,
+    leaders_moved_then_killed,
     partitions_reassigned,
 ]

@@ -138,7 +138,7 @@ class World:
                 await await_all_ended(client)
             orders = await visible(self.connector, self.orders, f"check-{self._name}")
             payments = await visible(self.connector, self.payments, f"check-{self._name}")
-            await _while_running(group, self.group.has_seen({it.place for it in orders}))
+            await _while_running(group, self.group.has_committed({it.place for it in orders}))
             await _while_running(copying, self._copied({it.place for it in payments}))
             self.group.stop()
             self.copying.stop()

@@ -54,7 +54,8 @@ class Group:
         """Waits until every message was delivered, and lies below a committed position.
 
         Raises:
-            AssertionError: messages are missing after half of `PROGRESS_S`; names them and the positions.
+            AssertionError: messages are missing after half of `PROGRESS_S`; names them, and the
+                positions.
         """
         partitions = [TopicPartition(self._topic, it) for it in {it for it, _ in messages}]
         admin = self._connector.group_admin()

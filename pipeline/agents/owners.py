@@ -163,6 +163,7 @@ class Owners:
             partition_count=deps.settings.partitions,
             metrics=deps.metrics.coordinator(coordinator),
             shares=Shares(deps.settings.client_limits, self._known_topics, self._state_bytes),
+            outcome_history=deps.settings.outcome_history,
         )
 
     def _state_bytes(self) -> int:

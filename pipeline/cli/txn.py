@@ -233,12 +233,16 @@ def transaction_rows(
     ]
 
 
+_OUTCOMES = {True: "committed", False: "aborted", None: "forgotten"}
+
+
 def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
     """Everything that a coordinator reports of a transaction."""
     known = one.state != ENDED
     return {
         "txn": str(TxnId(coordinator, one.sequence)),
         "state": one.state,
+        "outcome": None if known else _OUTCOMES[one.committed],
         "opened_at": _utc(one.opened_at_ms) if known else None,
         "age_s": _age_s(one, now_ms) if known else None,
         "timeout_s": one.timeout_ms / 1000 if known else None,

@@ -49,6 +49,7 @@ class ClientCluster:
         topics: the topics that the client writes to.
         pool: transactions opened ahead.
         cluster_id: Kafka's id of the cluster.
+        request_timeout_s: the longest wait for an answer.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class ClientCluster:
         *,
         make_topics: Callable[[Callable[[TopicChange], None]], ClientTopics],
         cluster_id: str,
+        request_timeout_s: float,
     ) -> None:
         self.cluster_id = cluster_id
+        self.request_timeout_s = request_timeout_s
         self._writers = writers
         self.writer = writers.records
         self.gathering = Gathering(self.writer.hurry)
@@ -82,6 +85,13 @@ class ClientCluster:
     def client_name(self) -> str:
         """The client's name in operators' lists."""
         return self._requests.name
+
+    @property
+    def coordinator_count(self) -> int:
+        """How many coordinators the client knows of (C14)."""
+        requests = self.topics.get(topics.TXN_REQUESTS)
+        assert requests is not None
+        return requests.partition_count
 
     @property
     def coordinator(self) -> int:
@@ -198,7 +208,5 @@ async def connect(
         await _close(requests, writers, admin)
         raise
     make_topics = partial(ClientTopics, admin, metadata_max_age_s, found[topics.TXN_REQUESTS])
-    limit = open_transactions_max
-    return ClientCluster(
-        admin, writers, requests, limit, make_topics=make_topics, cluster_id=cluster_id
-    )
+    made = partial(ClientCluster, cluster_id=cluster_id, request_timeout_s=request_timeout_s)
+    return made(admin, writers, requests, open_transactions_max, make_topics=make_topics)

@@ -3,23 +3,24 @@
 *Source*: docs/protocols C1b, C2, C3, C5, C6, C13. `TransactionRecords` makes D6 impossible.
 """
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from stilltide.pipeline.client.cluster import ClientCluster
+from stilltide.pipeline.client.outcomes import committed_after_all, outcome_unknown
 from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.client.topics import TransactionTopics
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
 from stilltide.pipeline.client.transaction_records import HeldRecord, TransactionRecords
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
-    outcome_unknown,
 )
 from stilltide.pipeline.core.topic_table import TopicRecreated
-from stilltide.pipeline.errors import RefusedError, TransactionStateError
+from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError, TransactionStateError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.coordinator.transactions import Answer, Done, End, Written
+from stilltide.schemas.coordinator.transactions import Done, End, Written
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import TopicPartition, TxnId
@@ -177,7 +178,7 @@ class Transaction:
         txn = self._registration.id
         if txn is not None:
             try:
-                answer = await self._ask_end(txn, written, wait_visible=wait_visible)
+                await self._ask_end(txn, written, wait_visible=wait_visible)
             except RefusedError as error:
                 self._state = "aborted"
                 await self._topics.look_after(error)
@@ -185,10 +186,10 @@ class Transaction:
                     await self._end_refused(txn)
                     raise self._topics.failure from error
                 raise
+            except OutcomeUnknownError:
+                raise
             except StilltideError as error:
                 raise outcome_unknown(txn, str(error)) from error
-            if not isinstance(answer, Done):
-                raise outcome_unknown(txn, "the coordinator no longer remembers the request")
         self._state = "committed"
         self._acks.ended(committed=True)
 
@@ -216,18 +217,30 @@ class Transaction:
 
     async def _ask_end(
         self, txn: TxnId, written: tuple[Written, ...] | None, *, wait_visible: bool
-    ) -> Answer:
-        """Asks for the end and for a transaction opened ahead (C9); `written` None: an abort."""
+    ) -> None:
+        """Asks for the end and for a transaction opened ahead (C9); `written` None: an abort.
+
+        Raises:
+            RefusedError: the transaction is not open, or has aborted.
+            OutcomeUnknownError: whether it has committed is forgotten.
+            RequestTimeoutError: no answer in time.
+        """
         if self._topics.failure is None:
             self._cluster.pool.ending(self._timeout_ms, self._writes, self._acks.subscriptions)
-        body = End(
+        end = End(
             txn.sequence,
             committed=written is not None,
             written=written or (),
             wait_visible=wait_visible,
             acknowledged_in=self._acks.ended_in,
         )
-        return await self._cluster.ask(txn.coordinator, body)
+        until_s = time.monotonic() + self._cluster.request_timeout_s
+        answer = await self._cluster.ask(txn.coordinator, end)
+        if not end.committed or isinstance(answer, Done):
+            return
+        # The coordinator has forgotten whether it took the request (C12).
+        if not await committed_after_all(self._cluster, txn, end, until_s - time.monotonic()):
+            raise RefusedError(f"transaction {txn} was aborted")
 
     async def _abort_quietly(self) -> None:
         """Aborts while another error is on its way to the application."""

@@ -9,7 +9,9 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, Connector
 from stilltide.pipeline.client.bounds import require_positive, transaction_timeout_ms
 from stilltide.pipeline.client.cluster import ClientCluster, connect
+from stilltide.pipeline.client.outcomes import Outcome, outcome_of
 from stilltide.pipeline.client.transaction import Transaction
+from stilltide.schemas.values import TxnId
 
 
 class TransactionClient:
@@ -103,6 +105,24 @@ class TransactionClient:
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             await cluster.close()
+
+    async def outcome(self, txn: TxnId) -> Outcome:
+        """How a transaction ended: `committed` or `aborted`; or that it is `open` or `forgotten`.
+
+        For a transaction whose `commit` has raised `OutcomeUnknownError`, in this process or in one
+        that has ended. Coordinators remember the last `outcome_history` transactions (C12). A
+        transaction of another client is told once it has ended.
+
+        Args:
+            txn: id of the transaction, `Transaction.id`.
+
+        Raises:
+            RefusedError: there is no such transaction, or another client's has not ended.
+            RequestTimeoutError: no answer in time; ask again.
+        """
+        if self._cluster is None:
+            raise TypeError("use the client as an async context manager")
+        return await outcome_of(self._cluster, txn)
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
         """A new transaction, to be used as an async context manager.

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from stilltide.pipeline.client.cluster import ClientCluster
+from stilltide.pipeline.client.outcomes import outcome_unknown
 from stilltide.pipeline.client.partition_writes import PartitionWrites
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
 from stilltide.pipeline.client.transaction_records import TransactionRecords
 from stilltide.pipeline.core.coordinator.pool import Used
-from stilltide.pipeline.errors import OutcomeUnknownError
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -142,12 +142,3 @@ class TransactionRegistration:
         if not isinstance(answer, wanted):
             raise outcome_unknown(self.id, "the coordinator no longer remembers the request")
         return answer
-
-
-def outcome_unknown(txn: TxnId | None, detail: str) -> OutcomeUnknownError:
-    """The error of a transaction of which it is unknown whether it committed."""
-    return OutcomeUnknownError(
-        f"whether transaction {txn} was committed is unknown",
-        detail=detail,
-        hint="read the records back, or ask the coordinator, before you do the work again",
-    )

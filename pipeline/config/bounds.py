@@ -71,6 +71,9 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "coordinator_state_mib_max": Bound(
             16, 65_536, "an empty coordinator takes nothing; a worker's memory is bounded by this"
         ),
+        "outcome_history": Bound(
+            0, 100_000_000, "each base of a coordinator holds a bit for each, 12.5 MB at the most"
+        ),
         "session_timeout_s": Bound(
             1, 1800, "brokers refuse group members with session time-outs out of their own bounds"
         ),

@@ -46,6 +46,7 @@ from stilltide.pipeline.config.sources import (
     read_layers,
 )
 from stilltide.pipeline.core.coordinator.admission import ClientLimits
+from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.logging import get_logger
@@ -102,6 +103,7 @@ class Settings(BaseSettings):
         client_requests_max: most requests of one client that a coordinator has not logged yet.
         coordinator_state_mib_max: most memory of the state of all coordinators of a worker, by
             estimate; beyond, no transaction is opened and no partition registered.
+        outcome_history: how many transactions' outcomes a coordinator remembers, a bit each (C12).
         own_prefix: beginning of the names of the workers' group and of all transactional ids (C15);
             begins with `stilltide.`, and is the same for all workers and links of a cluster.
         session_timeout_s: time after which a silent worker loses its partitions.
@@ -161,6 +163,7 @@ class Settings(BaseSettings):
     client_partitions_max: int = 20_000
     client_requests_max: int = 10_000
     coordinator_state_mib_max: int = 256
+    outcome_history: int = OUTCOME_HISTORY
     own_prefix: str = PREFIX
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0

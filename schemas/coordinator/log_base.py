@@ -20,6 +20,7 @@ from stilltide.schemas.coordinator.requests import (
 )
 from stilltide.schemas.coordinator.transactions import (
     BaseClient,
+    BaseOutcomes,
     BaseState,
     BaseTransaction,
     Response,
@@ -43,6 +44,9 @@ def encode_state(state: BaseState) -> Iterator[bytes]:
         yield pb.BaseState(transactions=(_transaction_pb(txn),)).SerializeToString()
     for client in state.clients:
         yield pb.BaseState(clients=(_client_pb(client),)).SerializeToString()
+    if state.outcomes is not None:
+        outcomes = pb.BaseOutcomes(**state.outcomes._asdict())
+        yield pb.BaseState(outcomes=outcomes).SerializeToString()
 
 
 def decode_state(data: bytes) -> BaseState:
@@ -55,6 +59,9 @@ def decode_state(data: bytes) -> BaseState:
         message.next_sequence,
         tuple(map(_transaction, message.transactions)),
         tuple(map(_client, message.clients)),
+        BaseOutcomes(message.outcomes.known_from, message.outcomes.committed)
+        if message.HasField("outcomes")
+        else None,
     )
 
 

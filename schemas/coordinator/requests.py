@@ -326,6 +326,8 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
             raise DecodeError("an answer that this program does not know")
 
 
+_OUTCOMES = {True: pb.OUTCOME_COMMIT, False: pb.OUTCOME_ABORT, None: pb.OUTCOME_UNSPECIFIED}
+_COMMITTED = {number: committed for committed, number in _OUTCOMES.items()}
 _ILLEGAL = RefusalCode.ILLEGAL
 _CODE_NAMES = {
     code: "REFUSAL_CODE_UNSPECIFIED" if code is _ILLEGAL else f"REFUSAL_CODE_{code.value}"
@@ -348,6 +350,7 @@ def _description_pb(one: Description) -> pb.TransactionDescription:
         subscriptions=map(subscription_pb, one.subscriptions),
         client_key=one.client_key,
         client_name=one.client_name,
+        outcome=_OUTCOMES[one.committed],
     )
 
 
@@ -363,4 +366,5 @@ def _description(one: pb.TransactionDescription) -> Description:
         subscriptions,
         one.client_key,
         one.client_name,
+        _COMMITTED.get(one.outcome),
     )

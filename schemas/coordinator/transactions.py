@@ -175,7 +175,8 @@ class Unknown(NamedTuple):
 class Description(NamedTuple):
     """Answer: one transaction; `state` is OPEN, COMMITTING, ABORTING or ENDED.
 
-    `client_key` and `client_name` are those of the client that opened it (C15).
+    `client_key` and `client_name` are those of the client that opened it (C15). `committed` says
+    how an ended transaction ended (C12); None: it has not ended, or how it ended is forgotten.
     """
 
     sequence: int
@@ -186,6 +187,7 @@ class Description(NamedTuple):
     subscriptions: tuple[SubscriptionId, ...] = ()
     client_key: bytes = NO_CLIENT
     client_name: str = ""
+    committed: bool | None = None
 
 
 class Listed(NamedTuple):
@@ -309,12 +311,33 @@ class BaseClient(NamedTuple):
     answers: tuple[tuple[int, Answer], ...]
 
 
+class BaseOutcomes(NamedTuple):
+    """How transactions ended, as a base holds it (C12).
+
+    Attributes:
+        known_from: the first sequence whose outcome is remembered, once it has one.
+        committed: a bit for each sequence from `known_from` rounded down to a multiple of 8 on, low
+            bits first: set if the transaction has committed. Bits that are left out are not set.
+    """
+
+    known_from: int
+    committed: bytes
+
+
 class BaseState(NamedTuple):
-    """A coordinator's whole state (C8); the order of both tuples is part of the state."""
+    """A coordinator's whole state (C8); the order of both tuples is part of the state.
+
+    Attributes:
+        next_sequence: sequence of the next transaction.
+        transactions: those that have not ended.
+        clients: what is remembered of clients.
+        outcomes: of transactions that have ended; None: an earlier version wrote the base.
+    """
 
     next_sequence: int
     transactions: tuple[BaseTransaction, ...]
     clients: tuple[BaseClient, ...]
+    outcomes: BaseOutcomes | None = None
 
 
 LogBody = LogFrame | Request | TimedOut | Ended | ForgetClients

@@ -88,14 +88,24 @@ class BaseClient(_message.Message):
     def __init__(self, client_id: _Optional[bytes] = ..., last_seen_ms: _Optional[int] = ..., acked_through: _Optional[int] = ..., unknown_through: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[_requests_pb2.Response, _Mapping]]] = ..., client_key: _Optional[bytes] = ...) -> None: ...
 
 class BaseState(_message.Message):
-    __slots__ = ("next_sequence", "transactions", "clients")
+    __slots__ = ("next_sequence", "transactions", "clients", "outcomes")
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     next_sequence: int
     transactions: _containers.RepeatedCompositeFieldContainer[BaseTransaction]
     clients: _containers.RepeatedCompositeFieldContainer[BaseClient]
-    def __init__(self, next_sequence: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[BaseTransaction, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[BaseClient, _Mapping]]] = ...) -> None: ...
+    outcomes: BaseOutcomes
+    def __init__(self, next_sequence: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[BaseTransaction, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[BaseClient, _Mapping]]] = ..., outcomes: _Optional[_Union[BaseOutcomes, _Mapping]] = ...) -> None: ...
+
+class BaseOutcomes(_message.Message):
+    __slots__ = ("known_from", "committed")
+    KNOWN_FROM_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    known_from: int
+    committed: bytes
+    def __init__(self, known_from: _Optional[int] = ..., committed: _Optional[bytes] = ...) -> None: ...
 
 class Base(_message.Message):
     __slots__ = ("as_of", "piece_index", "piece_count", "state")

@@ -29,6 +29,9 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.log_frames import Base
 
+ITEM_BYTES = 64
+"""Bytes of a small item of a base; so many bytes of outcomes count as one."""
+
 
 def state_of(state: CoordinatorState) -> BaseState:
     """A copy of the whole state; costs microseconds for each transaction and answer."""
@@ -36,12 +39,14 @@ def state_of(state: CoordinatorState) -> BaseState:
         state.next_sequence,
         tuple(map(_transaction_of, state.transactions.values())),
         tuple(_client_of(key, client) for key, client in state.clients.items()),
+        state.outcomes.content(),
     )
 
 
 def item_count(state: CoordinatorState) -> int:
-    """How many transactions, clients and answers a base would hold."""
-    return len(state.transactions) + len(state.clients) + state.answer_count
+    """How many transactions, clients and answers a base would hold; outcomes count by size."""
+    items = len(state.transactions) + len(state.clients) + state.answer_count
+    return items + state.outcomes.size_bytes // ITEM_BYTES
 
 
 def install(base: BaseState, state: CoordinatorState) -> None:
@@ -50,6 +55,7 @@ def install(base: BaseState, state: CoordinatorState) -> None:
         base.next_sequence,
         map(_transaction, base.transactions),
         {one.client_key: _client(one) for one in base.clients},
+        base.outcomes,
     )
 
 

@@ -22,6 +22,7 @@ from stilltide.pipeline.core.coordinator.base import (
     state_of,
 )
 from stilltide.pipeline.core.coordinator.due import DueTransactions, TimingOut
+from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
 from stilltide.pipeline.core.coordinator.visibility import Reply, VisibilityWaits
 from stilltide.schemas.coordinator.barriers import Barrier
@@ -133,6 +134,7 @@ class Coordinator:
         log_start: offset of the first entry that will be applied, or lower; above 0 the log was
             trimmed, and the state comes from its first base (C8).
         base_limits: when a base is due.
+        outcome_history: how many sequences' outcomes are remembered (C12).
     """
 
     def __init__(
@@ -141,9 +143,10 @@ class Coordinator:
         log_start: Offset = Offset(0),  # noqa: B008 - an int with a type's name
         *,
         base_limits: BaseLimits | None = None,
+        outcome_history: int = OUTCOME_HISTORY,
     ) -> None:
         self.coordinator = coordinator
-        self.state = CoordinatorState()
+        self.state = CoordinatorState(outcome_history)
         self.bases = BaseKeeper(log_start, base_limits or BaseLimits())
         partition = TopicPartition(TXN_LOG, coordinator)
         self._recovery = Recovery(partition, log_start, base_of)

@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY, OutcomeHistory
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
     AddSubscriptions,
     Answer,
+    BaseOutcomes,
     Description,
     Done,
     End,
@@ -128,8 +130,12 @@ class Held:
 class CoordinatorState:
     """The transactions and clients of one coordinator; `apply` takes each effective record.
 
+    Args:
+        outcome_history: how many sequences' outcomes are remembered (C12).
+
     Attributes:
         next_sequence: sequence of the next transaction.
+        outcomes: how the last transactions ended.
         transactions: transactions that have not ended, by sequence.
         clients: what is remembered of clients, by their keys (C15).
         held: what clients with open transactions hold, by their keys (C16).
@@ -137,8 +143,9 @@ class CoordinatorState:
         answer_count: answers that are remembered of all clients.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outcome_history: int = OUTCOME_HISTORY) -> None:
         self.next_sequence = 0
+        self.outcomes = OutcomeHistory(outcome_history)
         self.transactions: dict[int, OngoingTransaction] = {}
         self.clients: dict[bytes, ClientMemory] = {}
         self.held: dict[bytes, Held] = {}
@@ -174,7 +181,8 @@ class CoordinatorState:
         if txn is not None:
             return _not_owner(txn) if owner not in {None, txn.client_key} else _description(txn)
         if sequence < self.next_sequence:
-            return Description(sequence, "ENDED", 0, 0, ())
+            committed = self.outcomes.has_committed(sequence)
+            return Description(sequence, "ENDED", 0, 0, (), committed=committed)
         return Refused(f"transaction {sequence} was never opened")
 
     def list_transactions(self, owner: bytes | None, first_sequence: int = 0) -> Listed:
@@ -199,15 +207,19 @@ class CoordinatorState:
         if txn is not None and txn.state is not TxnState.OPEN:
             del self.transactions[sequence]
             self.registration_count -= txn.registrations
+            if txn.state is TxnState.COMMITTING:
+                self.outcomes.committed(sequence)
 
     def replace(
         self,
         next_sequence: int,
         transactions: Iterable[OngoingTransaction],
         clients: dict[bytes, ClientMemory],
+        outcomes: BaseOutcomes | None,
     ) -> None:
         """Takes over a base's content (C8)."""
         self.next_sequence = next_sequence
+        self.outcomes.replace(outcomes, next_sequence)
         self.transactions = {txn.sequence: txn for txn in transactions}
         self.clients = clients
         self.held = {}
@@ -289,6 +301,7 @@ class CoordinatorState:
             return Refused(f"open of {body.transaction_count} transactions at once")
         first = self.next_sequence
         self.next_sequence = first + body.transaction_count
+        self.outcomes.opened(self.next_sequence)
         subscriptions = _each_once(body.subscriptions)
         for sequence in range(first, self.next_sequence):
             partitions = _first_registrations({}, body.partitions)

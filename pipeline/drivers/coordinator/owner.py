@@ -27,6 +27,7 @@ from stilltide.pipeline.core.coordinator.machine import (
     Reply,
     WriteBase,
 )
+from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.intake import RequestIntake, RequestIntakeCalls
@@ -89,6 +90,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         partition_count: number of partitions of txn-markers and ack-requests.
         metrics: metrics of this coordinator.
         shares: what clients may hold (C16); shared with other coordinators.
+        outcome_history: how many sequences' outcomes are remembered (C12).
     """
 
     def __init__(
@@ -103,9 +105,11 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         partition_count: int,
         metrics: OwnerMetrics,
         shares: Shares,
+        outcome_history: int = OUTCOME_HISTORY,
     ) -> None:
         self.coordinator = coordinator
         self._shares = shares
+        self._outcome_history = outcome_history
         self._intake: RequestIntake | None = None
         log_partition = TopicPartition(topics.TXN_LOG, coordinator)
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
@@ -139,7 +143,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
                 self._reply(request, Refused(reason))
 
     def _new_machine(self, log_start: Offset) -> Coordinator:
-        machine = Coordinator(self.coordinator, log_start)
+        machine = Coordinator(self.coordinator, log_start, outcome_history=self._outcome_history)
         if self._intake is not None:
             self._intake.close()
         self._intake = RequestIntake(

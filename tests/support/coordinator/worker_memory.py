@@ -16,6 +16,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.core.coordinator.admission import ClientLimits
+from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
@@ -105,12 +106,14 @@ class MemoryWorker:
         snapshots: SnapshotLimits | None = None,
         txn_timeout_ms_max: int = 120_000,
         client_limits: ClientLimits | None = None,
+        outcome_history: int = OUTCOME_HISTORY,
     ) -> None:
         self._connector = connector
         self._coordinators, self._partitions = coordinators, partitions
         self._limits = limits or BatchLimits()
         self._snapshot_limits = snapshots
         self._client_limits = client_limits or ClientLimits(txn_timeout_ms_max=txn_timeout_ms_max)
+        self._outcome_history = outcome_history
         self._stack = AsyncExitStack()
         self.metrics = WorkerMetrics("test", CollectorRegistry())
         self._undecodable = PassedOver("requests_passed_over", self.metrics.undecodable_requests)
@@ -177,6 +180,7 @@ class MemoryWorker:
                     known_topics,
                     lambda: sum(it.state_bytes for it in self.drivers),
                 ),
+                outcome_history=self._outcome_history,
             )
             self.drivers.append(driver)
         for partition in range(self._partitions):

@@ -309,9 +309,9 @@ class CoordinatorWorld:
         if isinstance(answer, Listed):
             shown = {one.sequence: one for one in answer.transactions}
             assert all(sequence >= answer.low_watermark for sequence in shown)
-        for sequence, one in shown.items():
-            if sequence in known:
-                assert one.state in ("ENDED", "COMMITTING" if known[sequence] else "ABORTING")
+        for sequence in shown.keys() & known.keys():
+            one, state = shown[sequence], "COMMITTING" if known[sequence] else "ABORTING"
+            assert one.state == state or (one.state, one.committed) == ("ENDED", known[sequence])
         self.responses.append((question.client_id, question.number, answer))
 
     def inform_writer(self, owner: Owner, question: Request, registered: list):

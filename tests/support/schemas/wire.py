@@ -10,6 +10,7 @@ from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     BaseClient,
+    BaseOutcomes,
     BaseState,
     BaseTransaction,
     CoordinatorStats,
@@ -107,7 +108,18 @@ REQUESTS = st.builds(
 KEYS = st.just(b"") | IDS
 """Hashes of clients' ids; empty: of a version without them."""
 
-DESCRIPTIONS = st.builds(Description, U64, TEXT, U64, U64, REGISTRATIONS, SUBSCRIPTIONS, KEYS, TEXT)
+DESCRIPTIONS = st.builds(
+    Description,
+    U64,
+    TEXT,
+    U64,
+    U64,
+    REGISTRATIONS,
+    SUBSCRIPTIONS,
+    KEYS,
+    TEXT,
+    st.none() | st.booleans(),
+)
 LIVE_ENTRIES = st.builds(LiveEntry, U64.map(Offset), st.integers(0, 2**40))
 LIVENESS = st.builds(
     LogLiveness,
@@ -192,6 +204,7 @@ BASE_STATES = st.builds(
         ),
         max_size=2,
     ).map(tuple),
+    st.none() | st.builds(BaseOutcomes, U64, st.binary(max_size=20)),
 )
 MARKERS = st.builds(
     Marker,

@@ -61,6 +61,7 @@ def test_a_description_says_everything():
     assert description_row(0, OLD, NOW_MS) == {
         "txn": "0:3",
         "state": "COMMITTING",
+        "outcome": None,
         "opened_at": "2023-11-14T22:13:20.000+00:00",
         "age_s": 60.0,
         "timeout_s": 30.0,
@@ -74,6 +75,15 @@ def test_an_ended_transaction_has_no_times():
     """What is not held any more is shown as unknown, not as the year 1970."""
     row = description_row(0, Description(3, "ENDED", 0, 0, ()), NOW_MS)
     assert (row["opened_at"], row["age_s"], row["timeout_s"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("committed", "outcome"), [(True, "committed"), (False, "aborted"), (None, "forgotten")]
+)
+def test_an_ended_transaction_has_an_outcome(committed: bool | None, outcome: str):  # noqa: FBT001 - a parameter of pytest
+    """C12: how it ended, or that nobody knows any more."""
+    row = description_row(0, Description(3, "ENDED", 0, 0, (), committed=committed), NOW_MS)
+    assert row["outcome"] == outcome
 
 
 def test_stats_hold_the_log_s_length():

@@ -424,7 +424,7 @@ def test_describe_tells_open_ended_and_unknown_transactions_apart():
     assert one.state.describe(1, KEY) == Description(
         1, "OPEN", 1000, 60_000, OPEN.partitions, client_key=KEY
     )
-    assert one.state.describe(0, KEY) == Description(0, "ENDED", 0, 0, ())
+    assert one.state.describe(0, KEY) == Description(0, "ENDED", 0, 0, (), committed=True)
     assert one.state.describe(2, KEY) == Refused("transaction 2 was never opened")
 
 

@@ -243,7 +243,7 @@ async def test_an_ended_transaction_cannot_be_changed(worker: MemoryWorker, clie
     refusal = Refused("transaction 0 has ended")
     assert await client.ask(committing(0)) == refusal
     assert await client.ask(AddPartitions(0, (registered(ORDERS),))) == refusal
-    assert await client.ask(Describe(0)) == Description(0, "ENDED", 0, 0, ())
+    assert await client.ask(Describe(0)) == Description(0, "ENDED", 0, 0, (), committed=False)
 
 
 async def test_open_transactions_are_listed(worker: MemoryWorker, client: Client):

@@ -6,6 +6,7 @@ from hypothesis import given
 from stilltide.schemas.coordinator.log_base import decode_state, encode_state
 from stilltide.schemas.coordinator.transactions import (
     BaseClient,
+    BaseOutcomes,
     BaseState,
     BaseTransaction,
     Opened,
@@ -23,13 +24,15 @@ STATE = BaseState(
         BaseTransaction(8, "COMMITTING", 1000, 60, (), (), (WRITTEN,), b"k", "n"),
     ),
     (BaseClient(b"c", 2000, 3, 1, ((4, Opened(7, 2)), (5, Refused("no")))),),
+    BaseOutcomes(3, b"\x05"),
 )
 BYTES = (
     "0809 "
     "122f 0807 1001 18e807 203c 2a1a 0a0174 1003 18ac02 2210000102030405060708090a0b0c0d0e0f "
     "3208 0a0174 1003 1a0167 "
     "121e 0808 1002 18e807 203c 3a0d 0a0174 1003 18ac02 20b602 2809 42016b 4a016e "
-    "1a1e 10d00f 1803 2001 2a08 0804 1a04 08071002 2a08 0805 2a04 0a026e6f 320163"
+    "1a1e 10d00f 1803 2001 2a08 0804 1a04 08071002 2a08 0805 2a04 0a026e6f 320163 "
+    "2205 0803 120105"
 )
 
 

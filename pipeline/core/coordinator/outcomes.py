@@ -1,0 +1,73 @@
+"""How the last transactions of a coordinator ended: one bit for each.
+
+*Source*: docs/protocols C12.
+*Invariants*: an outcome that is not known is forgotten, never guessed. The caller knows which
+transactions have not ended; a bit says something about the others only.
+"""
+
+from stilltide.schemas.coordinator.transactions import BaseOutcomes
+
+OUTCOME_HISTORY = 1_000_000
+"""Sequences whose outcomes a coordinator keeps by default; 125 kB."""
+
+_DROPPED_BYTES_MIN = 4096
+"""Bits are dropped from the front of the history by this many bytes at least."""
+
+
+class OutcomeHistory:
+    """The outcomes of the last `length` sequences of one coordinator.
+
+    Args:
+        length: how many sequences below the next one are remembered.
+
+    Attributes:
+        known_from: the first sequence whose outcome is remembered, once it has one.
+    """
+
+    def __init__(self, length: int = OUTCOME_HISTORY) -> None:
+        self.known_from = 0
+        self._length = length
+        self._bits = bytearray()
+        self._first = 0  # sequence of the first bit, a multiple of 8
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the bits."""
+        return len(self._bits)
+
+    def opened(self, next_sequence: int) -> None:
+        """Sequences below `next_sequence` were opened; forgets what is too long ago."""
+        self.known_from = max(self.known_from, next_sequence - self._length)
+        dropped = (self.known_from - self._first) // 8
+        if dropped >= _DROPPED_BYTES_MIN:
+            del self._bits[:dropped]
+            self._first += 8 * dropped
+
+    def committed(self, sequence: int) -> None:
+        """A transaction has committed; every other one that ended has aborted."""
+        place = sequence - self._first
+        if sequence < self.known_from:
+            return
+        lacking = place // 8 + 1 - len(self._bits)
+        if lacking > 0:
+            self._bits.extend(bytes(lacking))
+        self._bits[place // 8] |= 1 << place % 8
+
+    def has_committed(self, sequence: int) -> bool | None:
+        """How an ended transaction ended; None: the outcome is forgotten."""
+        if sequence < self.known_from:
+            return None
+        place = sequence - self._first
+        return place // 8 < len(self._bits) and bool(self._bits[place // 8] >> place % 8 & 1)
+
+    def content(self) -> BaseOutcomes:
+        """A copy for a base (C8)."""
+        return BaseOutcomes(
+            self.known_from, bytes(self._bits[(self.known_from - self._first) // 8 :])
+        )
+
+    def replace(self, content: BaseOutcomes | None, next_sequence: int) -> None:
+        """Takes over a base's content; None: the base of an earlier version, without outcomes."""
+        self.known_from, bits = content or BaseOutcomes(next_sequence, b"")
+        self._first, self._bits = self.known_from // 8 * 8, bytearray(bits)
+        self.opened(next_sequence)

@@ -1,0 +1,113 @@
+"""C12: how the last transactions ended, told or forgotten, never guessed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stilltide.pipeline.core.coordinator.base import install, state_of
+from stilltide.pipeline.core.coordinator.outcomes import OutcomeHistory
+from stilltide.pipeline.core.coordinator.state import CoordinatorState
+from stilltide.schemas.coordinator.transactions import (
+    Abort,
+    Description,
+    End,
+    Ended,
+    Open,
+    Release,
+    Request,
+    TimedOut,
+    TxnLogRecord,
+)
+
+CLIENT = b"application-0016"
+MANY = 100_000
+
+
+def filled(history: OutcomeHistory, ends: list[bool]) -> None:
+    """Each sequence is opened, and ends at once."""
+    for sequence, committed in enumerate(ends):
+        history.opened(sequence + 1)
+        if committed:
+            history.committed(sequence)
+
+
+@given(st.lists(st.booleans(), max_size=100), st.integers(0, 120))
+def test_the_last_outcomes_are_known(ends: list[bool], length: int):
+    """Of every length; what lies below is forgotten."""
+    history = OutcomeHistory(length)
+    filled(history, ends)
+    for sequence, committed in enumerate(ends):
+        known = sequence >= len(ends) - length
+        assert history.has_committed(sequence) == (committed if known else None)
+
+
+@given(st.lists(st.booleans(), max_size=100), st.integers(0, 120), st.integers(0, 120))
+def test_a_base_carries_the_outcomes(ends: list[bool], length: int, next_length: int):
+    """The next owner knows what this one knows, as far as its own history reaches."""
+    history, successor = OutcomeHistory(length), OutcomeHistory(next_length)
+    filled(history, ends)
+    successor.replace(history.content(), len(ends))
+    for sequence in range(len(ends)):
+        known = sequence >= len(ends) - next_length
+        assert successor.has_committed(sequence) == (
+            history.has_committed(sequence) if known else None
+        )
+
+
+def test_the_history_is_bounded():
+    """Its bytes do not grow with the number of transactions, in bases either."""
+    history = OutcomeHistory(1000)
+    for sequence in range(0, MANY, 50):
+        history.opened(sequence + 50)
+        history.committed(sequence)
+        assert history.size_bytes <= 1000 // 8 + 4096 + 1
+    assert len(history.content().committed) <= 1000 // 8 + 1
+
+
+def told(state: CoordinatorState, sequence: int) -> bool | None:
+    """What a client is told of an ended transaction."""
+    found = state.describe(sequence, None)
+    assert isinstance(found, Description)
+    assert found.state == "ENDED"
+    return found.committed
+
+
+def ended_in_every_way(state: CoordinatorState) -> None:
+    """Transactions that were committed, aborted, aborted by an operator, timed out and released."""
+    bodies = [
+        Open(60_000, 5, ()),
+        End(0, committed=True, written=(), wait_visible=False),
+        End(1, committed=False, written=(), wait_visible=False),
+        Abort(2),
+        Release((4,)),
+    ]
+    for number, body in enumerate(bodies, 1):
+        state.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))
+    state.apply(TxnLogRecord(TimedOut(3), 1000))
+    for sequence in (3, 0, 2, 1):
+        state.apply(TxnLogRecord(Ended(sequence), 1000))
+
+
+def test_every_way_to_end_has_its_outcome():
+    """Only a commit counts as one; also when the state comes from a base."""
+    state, successor = CoordinatorState(), CoordinatorState()
+    ended_in_every_way(state)
+    install(state_of(state), successor)
+    for one in (state, successor):
+        assert [told(one, sequence) for sequence in range(5)] == [True, False, False, False, False]
+
+
+def test_the_base_of_an_earlier_version_knows_no_outcome():
+    """What had ended, or was open, when it was written is forgotten; what came later is known."""
+    state, successor = CoordinatorState(), CoordinatorState()
+    ended_in_every_way(state)
+    state.apply(TxnLogRecord(Request(CLIENT, 6, 0, 0, Open(60_000, 1, ())), 1000))
+    install(state_of(state)._replace(outcomes=None), successor)
+    later = [
+        Open(60_000, 1, ()),
+        *(End(it, committed=True, written=(), wait_visible=False) for it in (5, 6)),
+    ]
+    for number, body in enumerate(later, 7):
+        successor.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))
+    for sequence in (5, 6):
+        successor.apply(TxnLogRecord(Ended(sequence), 1000))
+    assert [told(successor, sequence) for sequence in range(7)] == [None] * 6 + [True]

@@ -33,6 +33,10 @@ class Noun(NamedTuple):
 
 NOUNS = MappingProxyType(
     {
+        "acl": Noun(
+            "stilltide.pipeline.cli.acl.command:acl",
+            "See the rights in Kafka that Stilltide's processes need.",
+        ),
         "audit": Noun(
             "stilltide.pipeline.cli.audit:audit", "Check the records of topics with Spark."
         ),

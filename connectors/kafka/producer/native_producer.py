@@ -15,10 +15,12 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stilltide.connectors.errors import FatalError
+from stilltide.connectors.errors import ConnectorError, FatalError
+from stilltide.connectors.kafka.authorization import on_id, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.logs import ClientLog
+from stilltide.schemas.rights import Operation
 
 T = TypeVar("T")
 
@@ -29,12 +31,13 @@ class NativeProducer:
     def __init__(self, config: KafkaConfig, transactional_id: str, options: Options) -> None:
         self._id = transactional_id
         self._options = options
-        self._address = config.bootstrap_servers
+        self._address = config.caller
         self._request_timeout_s = config.request_timeout_s
         self._lines = config.lines
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._producer: Producer | None = None
         self._failed: KafkaError | None = None
+        self._failed_topic: str | None = None  # of the last record that failed
         self._last_error = ""
         self._closed = False
 
@@ -64,7 +67,14 @@ class NativeProducer:
         except KafkaException as error:
             # Without the traceback, whose frames keep the producer, which then goes on by itself.
             cause = error.with_traceback(None)
-            raise translate(cause, self._address, action, detail=self._last_error) from cause
+            raise self._refused(cause, action) from cause
+
+    def _refused(self, cause: KafkaError | KafkaException, action: str) -> ConnectorError:
+        """The error of a failed call, of a record if one has failed, else of the id."""
+        asked = [on_id(Operation.WRITE, self._id)]
+        if self._failed_topic is not None:
+            asked.append(on_topic(Operation.WRITE, self._failed_topic))
+        return translate(cause, self._address, action, *asked, detail=self._last_error)
 
     def _fenced(self) -> Producer:
         """The producer; raises `FatalError` if there is none."""

@@ -55,6 +55,6 @@ class KafkaTransactionalWriter(NativeProducer):
             else:
                 return
 
-    def _reported(self, error: KafkaError | None, _message: Message) -> None:
+    def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failed is None:
-            self._failed = error
+            self._failed, self._failed_topic = error, message.topic()

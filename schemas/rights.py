@@ -23,7 +23,6 @@ from stilltide.schemas.topics import (
     REPLICATION_POSITIONS,
     SETTINGS,
     SNAPSHOT_REQUESTS,
-    TXN_LOG,
     TXN_MARKERS,
     TXN_REQUESTS,
     TXN_RESPONSES,
@@ -39,6 +38,9 @@ class Kind(StrEnum):
     TRANSACTIONAL_ID = "transactional-id"
     CLUSTER = "cluster"
 
+
+KAFKA_TRANSACTIONS, KAFKA_OFFSETS = "__transaction_state", "__consumer_offsets"
+"""Kafka's own topics."""
 
 CLUSTER_NAME = "kafka-cluster"
 """Kafka's name of the only resource of the kind `CLUSTER`."""
@@ -224,6 +226,9 @@ def _operator(names: Names) -> Iterator[Right]:
     yield _topic(TXN_MARKERS, _READ, purpose="snapshot verify")
     yield _topic(TXN_SNAPSHOTS, _READ, purpose="snapshot list, show and verify")
     yield _topic(SETTINGS, _READ, _WRITE, purpose="coordinator batching, group enable")
+    purpose = "native hanging, topics check"
+    yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose=purpose)
+    yield _topic(KAFKA_OFFSETS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose="topics check")
     yield from _chosen(Kind.TOPIC, names.topics, _READ, purpose="snapshot verify, native hanging")
 
 
@@ -262,6 +267,7 @@ def _link_target(names: Names) -> Iterator[Right]:
         _WRITE,
         purpose="makes the topic, adds partitions, copies, looks for what hangs",
     )
+    yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
     own = f"{names.own_prefix}link-{names.source}-{names.target}-"
     yield _own(Kind.TRANSACTIONAL_ID, own, _WRITE, purpose="copies in native transactions")
 
@@ -275,11 +281,10 @@ def _indexer(names: Names) -> Iterator[Right]:
 
 def _audit(names: Names) -> Iterator[Right]:
     yield _topic(TXN_MARKERS, _READ, purpose="outcomes of transactions")
-    yield _topic(TXN_SNAPSHOTS, _READ, purpose="outcomes of old transactions")
+    purpose = "outcomes of old transactions"
+    yield _topic(TXN_SNAPSHOTS, _DESCRIBE_CONFIGS, _READ, purpose=purpose)
     yield _topic(ABORTED_INDEX, _READ, purpose="outcomes of native transactions")
-    yield _topic(OPERATOR_REQUESTS, _WRITE, purpose="asks for open transactions")
-    yield _topic(TXN_RESPONSES, _READ, purpose="answers")
-    yield _topic(TXN_LOG, _DESCRIBE, purpose="the number of coordinators")
+    yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
     yield from _chosen(Kind.TOPIC, names.topics, _READ, purpose="records")
 
 

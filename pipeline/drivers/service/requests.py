@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.errors import ConnectorError, NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import Delivered, LogWriter
@@ -199,7 +199,8 @@ class Requests(Generic[B, R, A]):
         """There are so many owners now; their number never falls (C14)."""
         for owner in range(len(self._sessions), partition_count):
             self._sessions.append(self._new_session())
-            self._batches.append(RequestBatches(partial(self._send, owner)))
+            refused = partial(self._refused, owner)
+            self._batches.append(RequestBatches(partial(self._send, owner), refused))
 
     async def close(self) -> None:
         """Fails every unanswered request and stops listening."""
@@ -281,6 +282,12 @@ class Requests(Generic[B, R, A]):
             self._writer.append(data, value, delivered, key=client_key(self._id))
         except ConnectorError as error:
             asyncio.get_running_loop().call_soon(delivered, error, -1)
+
+    def _refused(self, partition: int, numbers: list[int], error: NotAuthorizedError) -> None:
+        """Answers requests that the cluster does not let this client write (C17)."""
+        for number in numbers:
+            if self._sessions[partition].forget(number):
+                self._batches[partition].answered(number)(error)
 
     async def _listen_guarded(self) -> None:
         """Listens; an unexpected error ends the client, because its calls would hang otherwise."""

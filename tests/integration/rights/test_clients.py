@@ -142,17 +142,22 @@ async def open_natives(connector: KafkaConnector) -> None:
 
 
 async def indexer(guarded: GuardedCluster) -> None:
-    """`stilltide index once`, with a topic to create."""
+    """`stilltide index once`, with a topic to create, and again with an index to read."""
     await drop_index(guarded)
     connector = guarded.connector(Component.INDEXER)
-    batches = connector.batch_reader("index")
-    indexing = AbortedIndexing(
-        connector, batches, SystemClock(), [NATIVE], partition_count=1, patience_s=ASK_S
-    )
-    try:
-        await indexing.once()
-    finally:
-        await indexing.close()
+    for _ in range(2):
+        indexing = AbortedIndexing(
+            connector,
+            connector.batch_reader("index"),
+            SystemClock(),
+            [NATIVE],
+            partition_count=1,
+            patience_s=ASK_S,
+        )
+        try:
+            await indexing.once()
+        finally:
+            await indexing.close()
 
 
 async def drop_index(guarded: GuardedCluster) -> None:
@@ -166,7 +171,7 @@ async def drop_index(guarded: GuardedCluster) -> None:
 async def audit(guarded: GuardedCluster) -> None:
     """The reads of Kafka of an audit, without those of Spark."""
     connector = guarded.connector(Component.AUDIT)
-    evidence = await gather_evidence(connector, [ORDERS])
+    evidence = await gather_evidence(connector, [NATIVE])
     native = await gather_native(connector, [NATIVE], evidence.data)
     assert native is not None
     await open_natives(connector)

@@ -101,10 +101,17 @@ def refusal(
     fitting = [one for one in asked if one.resource.kind is kind] or list(asked)
     if kind is None or not fitting:
         return None
-    operation, resource = fitting[0]
+    return not_allowed(caller, f"{action} at {caller}", fitting[0], detail)
+
+
+def not_allowed(
+    caller: Caller | str, action: str, access: Access, detail: str
+) -> NotAuthorizedError:
+    """The error that names operation, resource and principal."""
+    operation, resource = access
     principal = caller.principal if isinstance(caller, Caller) else "this user"
     return NotAuthorizedError(
-        f"{action} at {caller}: {operation} on {resource} is not allowed to {principal}",
+        f"{action}: {operation} on {resource} is not allowed to {principal}",
         detail=detail,
         hint=f"`stilltide acl print --component COMPONENT --principal {_shown(principal)}` prints "
         "the rights of a worker, application, reader, operator, link, indexer or audit",

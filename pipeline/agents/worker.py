@@ -20,7 +20,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.connectors.ports.writers import LogWriter
-from stilltide.pipeline.agents.apps import cluster_app, writer_app
+from stilltide.pipeline.agents.apps import cluster_app, worker_group, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.links import links_agent
@@ -43,6 +43,7 @@ from stilltide.pipeline.drivers.service.requests import (
 )
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
 from stilltide.pipeline.drivers.shared.dynamic_settings import OUTAGE_RETRY_S, DynamicSettings
+from stilltide.pipeline.drivers.shared.hindrances import Hindrances, RightsWatch
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
 from stilltide.pipeline.errors import ConfigError
@@ -50,6 +51,7 @@ from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
 from stilltide.pipeline.metrics.owners import EndedMetrics
+from stilltide.pipeline.metrics.rights import HindranceMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import system_topics
 
@@ -86,6 +88,7 @@ class Worker:
         self._watches = ClusterWatches()
         self._owners: Owners | None = None
         self._links: PartitionOwners[LinksDriver] | None = None
+        self._hindrances = Hindrances()
         self._web = ""
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
@@ -170,7 +173,9 @@ class Worker:
         registry = self._metrics.registry
         registry.register(ClusterMetrics(lambda: self._watches.watches))
         registry.register(EndedMetrics(self._settings.cluster, self._ends))
+        registry.register(HindranceMetrics(self._settings.cluster, self._hindrances))
         ready: dict[str, Check] = {"broker": watch_check(watch), "partitions": self._ready}
+        ready["work"] = self._unhindered
         if self._settings.replicate_from:
             ready["links"] = self._links_ready
         return Probes(registry, ready, access=WebAccess.of(self._settings))
@@ -180,6 +185,10 @@ class Worker:
         owners, links = self._owners, self._links
         found = {} if owners is None else dict(owners.ends)
         return found if links is None else {**found, links.placement.name: links.ends}
+
+    async def _unhindered(self) -> ProbeResult:
+        """Whether answers arrive, and no right is missing (C17)."""
+        return ProbeResult(*self._hindrances.finding())
 
     async def _links_ready(self) -> ProbeResult:
         """Whether the sources of the links answer, and no link has ended by an error."""
@@ -229,7 +238,7 @@ class Worker:
         data_dir: Path,
     ) -> None:
         settings = self._settings
-        ends = EndOffsets(admin)
+        ends = EndOffsets(admin, self._hindrances)
         writers = writer_app(settings, data_dir)
         cluster = cluster_app(settings, data_dir)
         buffered_writer = BufferedWriter(writers)
@@ -244,7 +253,7 @@ class Worker:
             batches=batches,
             admin=admin,
             writer=writer,
-            replies=Replies(writer, askers=[acks, barriers]),
+            replies=Replies(writer, askers=[acks, barriers], hindrances=self._hindrances),
             marker_writer=marker_writer,
             ends=ends,
             acks=acks,
@@ -258,7 +267,7 @@ class Worker:
         links = self._links = links_agent(
             cluster, settings, connector, self._metrics.registry, self._watches
         )
-        tasks = self._start(deps, owners, writers, cluster)
+        tasks = self._start(connector, deps, owners, writers, cluster)
         try:
             await self._stop.wait()
         finally:
@@ -271,11 +280,17 @@ class Worker:
             await asyncio.gather(writer.close(), marker_writer.close())
 
     def _start(
-        self, deps: WorkerDeps, owners: Owners, writers: faust.App, cluster: faust.App
+        self,
+        connector: KafkaConnector,
+        deps: WorkerDeps,
+        owners: Owners,
+        writers: faust.App,
+        cluster: faust.App,
     ) -> list[asyncio.Task[None]]:
         """Starts everything that runs until the worker ends."""
         return [
             self._task(deps.dynamic.run(), "dynamic-settings"),
+            self._task(self._rights_watch(connector).run(), "rights"),
             self._task(deps.ends.run(), "end-offsets"),
             self._task(owners.look_up_topics(), "topics"),
             self._task(deps.acks.failed(), "settling"),
@@ -284,6 +299,11 @@ class Worker:
             self._task(self._announce(owners), "announce"),
             self._task(self._run_apps(writers, cluster), "apps"),
         ]
+
+    def _rights_watch(self, connector: KafkaConnector) -> RightsWatch:
+        specs = system_topics(coordinators=1, partitions=1)
+        group = worker_group(self._settings)
+        return RightsWatch(connector.rights(), self._hindrances, [it.name for it in specs], group)
 
     async def _open(self, asking: Requests[B, R, A], owners: int, admin: LogAdmin) -> None:
         """Opens a client of owners; waits for a cluster that is away."""

@@ -27,6 +27,7 @@ from stilltide.pipeline.agents.links import links_agent
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
 from stilltide.pipeline.agents.probes import Check, ProbeResult, Probes, watch_check
+from stilltide.pipeline.agents.refusals import named
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.service.session import Numbered
@@ -226,7 +227,7 @@ class Worker:
     def fail(self, error: BaseException) -> None:
         """Stops the worker, and has `run` raise `error`."""
         if self._failure is None:
-            self._failure = error
+            self._failure = named(error, self._settings.kafka, worker_group(self._settings))
         self._stop.set()
 
     async def _serve(

@@ -251,7 +251,8 @@ def _link_source(names: Names) -> Iterator[Right]:
 
 def _link_target(names: Names) -> Iterator[Right]:
     for name in (TXN_MARKERS, TXN_SNAPSHOTS):
-        yield _topic(name, _DESCRIBE_CONFIGS, purpose="checks that the topic is as it should be")
+        purpose = "checks that the topic is as it should be"
+        yield _topic(name, _DESCRIBE, _DESCRIBE_CONFIGS, purpose=purpose)
     for name, purpose in (
         (REPLICATION_MARKERS, "signals of groups"),
         (REPLICATION_POSITIONS, "what is copied"),

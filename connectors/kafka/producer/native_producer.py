@@ -18,11 +18,21 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from stilltide.connectors.errors import ConnectorError, FatalError
 from stilltide.connectors.kafka.authorization import on_id, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, Options
-from stilltide.connectors.kafka.errors import translate
-from stilltide.connectors.kafka.logs import ClientLog
+from stilltide.connectors.kafka.errors import error_of, translate
+from stilltide.connectors.kafka.logs import TransactionLog
 from stilltide.schemas.rights import Operation
 
 T = TypeVar("T")
+
+
+_PURGED = frozenset(
+    {
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - the client's public names begin so
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""Codes of records, and of a commit, of a transaction that was refused a topic."""
 
 
 class NativeProducer:
@@ -33,7 +43,7 @@ class NativeProducer:
         self._options = options
         self._address = config.caller
         self._request_timeout_s = config.request_timeout_s
-        self._lines = config.lines
+        self._log = TransactionLog(transactional_id, config.lines)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._producer: Producer | None = None
         self._failed: KafkaError | None = None
@@ -72,6 +82,11 @@ class NativeProducer:
     def _refused(self, cause: KafkaError | KafkaException, action: str) -> ConnectorError:
         """The error of a failed call, of a record if one has failed, else of the id."""
         asked = [on_id(Operation.WRITE, self._id)]
+        if self._producer is not None:
+            self._producer.poll(0)  # delivers the client's lines
+        if self._log.refused_topic is not None and error_of(cause).code() in _PURGED:
+            self._failed_topic = self._log.refused_topic
+            cause = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, error_of(cause).str())
         if self._failed_topic is not None:
             asked.append(on_topic(Operation.WRITE, self._failed_topic))
         return translate(cause, self._address, action, *asked, detail=self._last_error)
@@ -87,7 +102,8 @@ class NativeProducer:
     def _fence(self) -> None:
         self._drop()
         options = {**self._options, "error_cb": self._note_error}
-        self._producer = Producer(options, logger=ClientLog(self._id, self._lines))
+        self._producer = Producer(options, logger=self._log)
+        self._log.refused_topic = None
         try:
             self._producer.init_transactions(self._request_timeout_s)
         except KafkaException:

@@ -110,6 +110,8 @@ async def copied(pair: Pair) -> None:
     produce(pair.source, TopicPartition(topic, 0))
     produce_open(pair)
     await signal(pair.source, TopicPartition(topic, 0))
+    signals = TopicPartition(REPLICATION_MARKERS, 0)
+    before = await stable_end(pair, signals)
     link = Replication(
         (ClusterName("a"), pair.source.connector(USER)),
         (ClusterName("b"), pair.target.connector(USER)),
@@ -124,8 +126,6 @@ async def copied(pair: Pair) -> None:
     )
     running = asyncio.create_task(link.run())
     try:
-        signals = TopicPartition(REPLICATION_MARKERS, 0)
-        before = await stable_end(pair, signals)
         await until_there(pair, running, TopicPartition(topic, 0))
         await until_there(pair, running, signals, before)
         admin = AdminClient({"bootstrap.servers": pair.source.cluster.bootstrap})

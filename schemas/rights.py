@@ -30,7 +30,7 @@ from stilltide.schemas.topics import (
 )
 
 
-class Kind(StrEnum):
+class ResourceKind(StrEnum):
     """A kind of resource, as kafka-acls.sh names it."""
 
     TOPIC = "topic"
@@ -73,7 +73,7 @@ class Component(StrEnum):
     CONSOLE = "console"
 
 
-class Side(StrEnum):
+class LinkSide(StrEnum):
     """The cluster of a link on which the rights are."""
 
     SOURCE = "source"
@@ -83,7 +83,7 @@ class Side(StrEnum):
 class Resource(NamedTuple):
     """A resource, or with `prefixed` all resources whose names begin with the name."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str
     prefixed: bool = False
 
@@ -116,7 +116,7 @@ class Names:
 
     Attributes:
         topics: data topics; a name that ends in `*` means all topics with that beginning.
-        groups: consumer groups of applications, likewise.
+        groups: consumer groups of applications, in the same way.
         own_prefix: beginning of the names of Stilltide's own groups and transactional ids (C15).
         source: name of the cluster from which a link copies.
         target: name of the cluster to which a link copies.
@@ -129,7 +129,7 @@ class Names:
     own_prefix: str = PREFIX
     source: str = ""
     target: str = ""
-    side: Side = Side.SOURCE
+    side: LinkSide = LinkSide.SOURCE
     replicated: bool = False
 
 
@@ -163,45 +163,47 @@ def entries(found: Iterable[Right]) -> list[tuple[Resource, Operation]]:
 
 
 def _topic(name: str, *operations: Operation, purpose: str) -> Right:
-    return Right(Resource(Kind.TOPIC, name), operations, purpose)
+    return Right(Resource(ResourceKind.TOPIC, name), operations, purpose)
 
 
 def _chosen(
-    kind: Kind, names: Iterable[str], *operations: Operation, purpose: str
+    kind: ResourceKind, names: Iterable[str], *operations: Operation, purpose: str
 ) -> Iterator[Right]:
     for name in names:
         resource = Resource(kind, name.removesuffix("*"), name.endswith("*"))
         yield Right(resource, operations, purpose)
 
 
-def _own(kind: Kind, name: str, *operations: Operation, purpose: str) -> Right:
+def _own(kind: ResourceKind, name: str, *operations: Operation, purpose: str) -> Right:
     return Right(Resource(kind, name, prefixed=True), operations, purpose)
 
 
 def _worker(names: Names) -> Iterator[Right]:
     yield Right(
-        Resource(Kind.TOPIC, PREFIX, prefixed=True),
+        Resource(ResourceKind.TOPIC, PREFIX, prefixed=True),
         (_ALTER, _CREATE, _DELETE, _DESCRIBE_CONFIGS, _READ, _WRITE),
         "system topics: makes and checks them, adds coordinators, serves, trims",
     )
     prefix = names.own_prefix
-    yield _own(Kind.GROUP, prefix, _READ, purpose="the group of the workers")
-    yield _own(Kind.TRANSACTIONAL_ID, prefix, _WRITE, purpose="snapshots and indexes")
+    yield _own(ResourceKind.GROUP, prefix, _READ, purpose="the group of the workers")
+    yield _own(ResourceKind.TRANSACTIONAL_ID, prefix, _WRITE, purpose="snapshots and indexes")
     if names.replicated:
         purpose = "end offsets, and records that replicated groups have read"
-        yield from _chosen(Kind.TOPIC, names.topics, _READ, purpose=purpose)
+        yield from _chosen(ResourceKind.TOPIC, names.topics, _READ, purpose=purpose)
         purpose = "claims, and positions of replicated groups"
-        yield from _chosen(Kind.GROUP, names.groups, _READ, purpose=purpose)
+        yield from _chosen(ResourceKind.GROUP, names.groups, _READ, purpose=purpose)
         return
-    yield from _chosen(Kind.TOPIC, names.topics, _DESCRIBE, purpose="end offsets of transactions")
+    yield from _chosen(
+        ResourceKind.TOPIC, names.topics, _DESCRIBE, purpose="end offsets of transactions"
+    )
     purpose = "members of groups that acknowledge"
-    yield from _chosen(Kind.GROUP, names.groups, _DESCRIBE, purpose=purpose)
+    yield from _chosen(ResourceKind.GROUP, names.groups, _DESCRIBE, purpose=purpose)
 
 
 def _application(names: Names) -> Iterator[Right]:
     yield _topic(TXN_REQUESTS, _WRITE, purpose="opens and ends transactions")
     yield _topic(TXN_RESPONSES, _READ, purpose="answers")
-    yield from _chosen(Kind.TOPIC, names.topics, _WRITE, purpose="records of transactions")
+    yield from _chosen(ResourceKind.TOPIC, names.topics, _WRITE, purpose="records of transactions")
 
 
 def _reader(names: Names) -> Iterator[Right]:
@@ -211,12 +213,12 @@ def _reader(names: Names) -> Iterator[Right]:
     yield _topic(SNAPSHOT_REQUESTS, _WRITE, purpose="asks at an undecided record")
     yield _topic(ACK_REQUESTS, _WRITE, purpose="acknowledgements in transactions")
     yield _topic(TXN_RESPONSES, _READ, purpose="answers")
-    yield from _chosen(Kind.TOPIC, names.topics, _READ, purpose="records")
-    yield from _chosen(Kind.GROUP, names.groups, _READ, purpose="its group")
+    yield from _chosen(ResourceKind.TOPIC, names.topics, _READ, purpose="records")
+    yield from _chosen(ResourceKind.GROUP, names.groups, _READ, purpose="its group")
 
 
 def _operator(names: Names) -> Iterator[Right]:
-    system = Resource(Kind.TOPIC, PREFIX, prefixed=True)
+    system = Resource(ResourceKind.TOPIC, PREFIX, prefixed=True)
     yield Right(system, (_DESCRIBE, _DESCRIBE_CONFIGS), "topics check, and what there is")
     purpose = "lists and aborts transactions"
     yield _topic(OPERATOR_REQUESTS, _WRITE, purpose=purpose)
@@ -229,11 +231,13 @@ def _operator(names: Names) -> Iterator[Right]:
     purpose = "native hanging, topics check"
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose=purpose)
     yield _topic(KAFKA_OFFSETS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose="topics check")
-    yield from _chosen(Kind.TOPIC, names.topics, _READ, purpose="snapshot verify, native hanging")
+    yield from _chosen(
+        ResourceKind.TOPIC, names.topics, _READ, purpose="snapshot verify, native hanging"
+    )
 
 
 def _link(names: Names) -> Iterator[Right]:
-    yield from _link_source(names) if names.side is Side.SOURCE else _link_target(names)
+    yield from _link_source(names) if names.side is LinkSide.SOURCE else _link_target(names)
 
 
 def _link_source(names: Names) -> Iterator[Right]:
@@ -245,7 +249,11 @@ def _link_source(names: Names) -> Iterator[Right]:
     ):
         yield _topic(name, _DESCRIBE_CONFIGS, _READ, purpose=purpose)
     yield from _chosen(
-        Kind.TOPIC, names.topics, _DESCRIBE_CONFIGS, _READ, purpose="records, configs for the copy"
+        ResourceKind.TOPIC,
+        names.topics,
+        _DESCRIBE_CONFIGS,
+        _READ,
+        purpose="records, configs for the copy",
     )
 
 
@@ -259,7 +267,7 @@ def _link_target(names: Names) -> Iterator[Right]:
     ):
         yield _topic(name, _DESCRIBE_CONFIGS, _READ, _WRITE, purpose=purpose)
     yield from _chosen(
-        Kind.TOPIC,
+        ResourceKind.TOPIC,
         names.topics,
         _ALTER,
         _CREATE,
@@ -270,14 +278,16 @@ def _link_target(names: Names) -> Iterator[Right]:
     )
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
     own = f"{names.own_prefix}link-{names.source}-{names.target}-"
-    yield _own(Kind.TRANSACTIONAL_ID, own, _WRITE, purpose="copies in native transactions")
+    yield _own(ResourceKind.TRANSACTIONAL_ID, own, _WRITE, purpose="copies in native transactions")
 
 
 def _indexer(names: Names) -> Iterator[Right]:
     yield _topic(ABORTED_INDEX, _CREATE, _DESCRIBE_CONFIGS, _READ, _WRITE, purpose="the index")
     own = f"{names.own_prefix}aborted-index-"
-    yield _own(Kind.TRANSACTIONAL_ID, own, _WRITE, purpose="writes the index")
-    yield from _chosen(Kind.TOPIC, names.topics, _READ, purpose="records of native transactions")
+    yield _own(ResourceKind.TRANSACTIONAL_ID, own, _WRITE, purpose="writes the index")
+    yield from _chosen(
+        ResourceKind.TOPIC, names.topics, _READ, purpose="records of native transactions"
+    )
 
 
 def _audit(names: Names) -> Iterator[Right]:
@@ -286,17 +296,17 @@ def _audit(names: Names) -> Iterator[Right]:
     yield _topic(TXN_SNAPSHOTS, _DESCRIBE_CONFIGS, _READ, purpose=purpose)
     yield _topic(ABORTED_INDEX, _READ, purpose="outcomes of native transactions")
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
-    yield from _chosen(Kind.TOPIC, names.topics, _READ, purpose="records")
+    yield from _chosen(ResourceKind.TOPIC, names.topics, _READ, purpose="records")
 
 
 def _console(names: Names) -> Iterator[Right]:
-    system = Resource(Kind.TOPIC, PREFIX, prefixed=True)
+    system = Resource(ResourceKind.TOPIC, PREFIX, prefixed=True)
     both = _DESCRIBE, _DESCRIBE_CONFIGS
     yield Right(system, both, "system topics: partitions, offsets, configs; no record")
     yield from _chosen(
-        Kind.TOPIC, names.topics, *both, purpose="partitions, offsets, configs; no record"
+        ResourceKind.TOPIC, names.topics, *both, purpose="partitions, offsets, configs; no record"
     )
-    yield from _chosen(Kind.GROUP, names.groups, _DESCRIBE, purpose="members and positions")
+    yield from _chosen(ResourceKind.GROUP, names.groups, _DESCRIBE, purpose="members and positions")
 
 
 _RIGHTS = MappingProxyType(

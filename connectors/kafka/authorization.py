@@ -12,14 +12,14 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 from stilltide.connectors.errors import NotAuthorizedError
-from stilltide.schemas.rights import CLUSTER_NAME, Kind, Operation, Resource
+from stilltide.schemas.rights import CLUSTER_NAME, Operation, Resource, ResourceKind
 
-REFUSALS: Mapping[int, Kind] = MappingProxyType(
+REFUSALS: Mapping[int, ResourceKind] = MappingProxyType(
     {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED: Kind.TOPIC,
-        KafkaError.GROUP_AUTHORIZATION_FAILED: Kind.GROUP,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Kind.TRANSACTIONAL_ID,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED: Kind.CLUSTER,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED: ResourceKind.TOPIC,
+        KafkaError.GROUP_AUTHORIZATION_FAILED: ResourceKind.GROUP,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceKind.TRANSACTIONAL_ID,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED: ResourceKind.CLUSTER,
     }
 )
 """The kind of resource that each code refuses."""
@@ -48,24 +48,24 @@ class Access(NamedTuple):
     resource: Resource
 
 
-DESCRIBE_CLUSTER = Access(Operation.DESCRIBE, Resource(Kind.CLUSTER, CLUSTER_NAME))
-DESCRIBE_BROKERS = Access(Operation.DESCRIBE_CONFIGS, Resource(Kind.CLUSTER, CLUSTER_NAME))
-ALTER_CLUSTER = Access(Operation.ALTER, Resource(Kind.CLUSTER, CLUSTER_NAME))
+DESCRIBE_CLUSTER = Access(Operation.DESCRIBE, Resource(ResourceKind.CLUSTER, CLUSTER_NAME))
+DESCRIBE_BROKERS = Access(Operation.DESCRIBE_CONFIGS, Resource(ResourceKind.CLUSTER, CLUSTER_NAME))
+ALTER_CLUSTER = Access(Operation.ALTER, Resource(ResourceKind.CLUSTER, CLUSTER_NAME))
 
 
 def on_topic(operation: Operation, name: str) -> Access:
     """An operation on a topic."""
-    return Access(operation, Resource(Kind.TOPIC, name))
+    return Access(operation, Resource(ResourceKind.TOPIC, name))
 
 
 def on_group(operation: Operation, name: str) -> Access:
     """An operation on a consumer group."""
-    return Access(operation, Resource(Kind.GROUP, name))
+    return Access(operation, Resource(ResourceKind.GROUP, name))
 
 
 def on_id(operation: Operation, name: str) -> Access:
     """An operation on a transactional id."""
-    return Access(operation, Resource(Kind.TRANSACTIONAL_ID, name))
+    return Access(operation, Resource(ResourceKind.TRANSACTIONAL_ID, name))
 
 
 def principal_of(options: Mapping[str, str]) -> str:

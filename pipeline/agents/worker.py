@@ -26,7 +26,13 @@ from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.links import links_agent
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
-from stilltide.pipeline.agents.probes import Check, ProbeResult, Probes, watch_check
+from stilltide.pipeline.agents.probes import (
+    Check,
+    ProbeResult,
+    Probes,
+    hindrance_check,
+    watch_check,
+)
 from stilltide.pipeline.agents.refusals import named
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
@@ -35,6 +41,7 @@ from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
+from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_OPERATOR_SERVICE,
@@ -44,7 +51,6 @@ from stilltide.pipeline.drivers.service.requests import (
 )
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
 from stilltide.pipeline.drivers.shared.dynamic_settings import OUTAGE_RETRY_S, DynamicSettings
-from stilltide.pipeline.drivers.shared.hindrances import Hindrances, RightsWatch
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
 from stilltide.pipeline.errors import ConfigError
@@ -176,7 +182,7 @@ class Worker:
         registry.register(EndedMetrics(self._settings.cluster, self._ends))
         registry.register(HindranceMetrics(self._settings.cluster, self._hindrances))
         ready: dict[str, Check] = {"broker": watch_check(watch), "partitions": self._ready}
-        ready["work"] = self._unhindered
+        ready["work"] = hindrance_check(self._hindrances)
         if self._settings.replicate_from:
             ready["links"] = self._links_ready
         return Probes(registry, ready, access=WebAccess.of(self._settings))
@@ -186,10 +192,6 @@ class Worker:
         owners, links = self._owners, self._links
         found = {} if owners is None else dict(owners.ends)
         return found if links is None else {**found, links.placement.name: links.ends}
-
-    async def _unhindered(self) -> ProbeResult:
-        """Whether answers arrive, and no right is missing (C17)."""
-        return ProbeResult(*self._hindrances.finding())
 
     async def _links_ready(self) -> ProbeResult:
         """Whether the sources of the links answer, and no link has ended by an error."""

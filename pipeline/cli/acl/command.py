@@ -8,7 +8,7 @@ import click
 from stilltide.pipeline.cli.acl.formats import json_rows, kafka_acls, strimzi, table_rows
 from stilltide.pipeline.cli.common.output import print_rows
 from stilltide.pipeline.config.settings import load_settings
-from stilltide.schemas.rights import NEEDS, Component, Names, Side, rights
+from stilltide.schemas.rights import NEEDS, Component, LinkSide, Names, rights
 
 _OPTIONS = {"topics": "--topic", "groups": "--group", "source": "--source", "target": "--target"}
 
@@ -72,8 +72,8 @@ Examples:
 @click.option("--target", default="", help="Name of the cluster that a link copies to.")
 @click.option(
     "--side",
-    type=click.Choice([it.value for it in Side]),
-    default=Side.SOURCE.value,
+    type=click.Choice([it.value for it in LinkSide]),
+    default=LinkSide.SOURCE.value,
     show_default=True,
     help="The cluster of a link for which the rights are.",
 )
@@ -112,7 +112,7 @@ def print_(
     _check(Component(component), principal, chosen)
     found = rights(
         Component(component),
-        Names(topics, groups, settings.own_prefix, source, target, Side(side), replicated),
+        Names(topics, groups, settings.own_prefix, source, target, LinkSide(side), replicated),
     )
     if output == "kafka-acls":
         print(*kafka_acls(found, principal, settings.bootstrap_servers), sep="\n")

@@ -10,13 +10,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from stilltide.pipeline.cli.common.output import Row
-from stilltide.schemas.rights import Kind, Resource, Right
+from stilltide.schemas.rights import Resource, ResourceKind, Right
 
 _STRIMZI_TYPES = {
-    Kind.TOPIC: "topic",
-    Kind.GROUP: "group",
-    Kind.TRANSACTIONAL_ID: "transactionalId",
-    Kind.CLUSTER: "cluster",
+    ResourceKind.TOPIC: "topic",
+    ResourceKind.GROUP: "group",
+    ResourceKind.TRANSACTIONAL_ID: "transactionalId",
+    ResourceKind.CLUSTER: "cluster",
 }
 
 
@@ -46,8 +46,8 @@ def kafka_acls(found: Sequence[Right], principal: str, bootstrap_servers: str) -
     """A command line of kafka-acls.sh for each operation of each resource."""
     for one in found:
         kind, name, _ = one.resource
-        resource = ["--cluster"] if kind is Kind.CLUSTER else [f"--{kind.value}", name]
-        if kind is not Kind.CLUSTER:
+        resource = ["--cluster"] if kind is ResourceKind.CLUSTER else [f"--{kind.value}", name]
+        if kind is not ResourceKind.CLUSTER:
             resource += ["--resource-pattern-type", pattern(one.resource)]
         for operation in one.operations:
             words = ["kafka-acls.sh", "--bootstrap-server", bootstrap_servers, "--add"]
@@ -75,7 +75,7 @@ def strimzi(found: Sequence[Right], principal: str, cluster: str) -> Iterator[st
         yield f"      # {one.purpose}"
         yield "      - resource:"
         yield f"          type: {_STRIMZI_TYPES[kind]}"
-        if kind is not Kind.CLUSTER:
+        if kind is not ResourceKind.CLUSTER:
             yield f"          name: {json.dumps(name)}"
             yield f"          patternType: {_strimzi_pattern(one.resource)}"
         yield f"        operations: [{', '.join(one.operations)}]"

@@ -32,8 +32,8 @@ T = TypeVar("T")
 EXIT_HANGING = 3
 
 _HIDDEN = (
-    "  hint: a live transaction looks the same if this user may not describe its transactional id;\n"
-    "        abort none unless the user has Describe on the transactional ids of all producers"
+    "  hint: a live transaction looks the same if this user may not describe its transactional id: "
+    "abort none unless\n        the user has Describe on the transactional ids of all producers"
 )
 
 CLIENT_ID = "stilltide-native"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.pipeline.drivers.shared.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, TopicPartition
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.requests import Requests
-from stilltide.pipeline.drivers.shared.hindrances import Hindrances
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
 from stilltide.schemas.service.client_ids import reply_key

@@ -199,7 +199,7 @@ class Requests(Generic[B, R, A]):
         """There are so many owners now; their number never falls (C14)."""
         for owner in range(len(self._sessions), partition_count):
             self._sessions.append(self._new_session())
-            refused = partial(self._refused, owner)
+            refused = partial(_refused, self._sessions, self._batches, owner)
             self._batches.append(RequestBatches(partial(self._send, owner), refused))
 
     async def close(self) -> None:
@@ -282,12 +282,6 @@ class Requests(Generic[B, R, A]):
             self._writer.append(data, value, delivered, key=client_key(self._id))
         except ConnectorError as error:
             asyncio.get_running_loop().call_soon(delivered, error, -1)
-
-    def _refused(self, partition: int, numbers: list[int], error: NotAuthorizedError) -> None:
-        """Answers requests that the cluster does not let this client write (C17)."""
-        for number in numbers:
-            if self._sessions[partition].forget(number):
-                self._batches[partition].answered(number)(error)
 
     async def _listen_guarded(self) -> None:
         """Listens; an unexpected error ends the client, because its calls would hang otherwise."""
@@ -375,6 +369,19 @@ class Requests(Generic[B, R, A]):
         self._ended.set()
         for answered in [one for batches in self._batches for one in batches.close()]:
             answered(self._failure)
+
+
+def _refused(
+    sessions: Sequence[ClientSession[B, R, A]],
+    batches: Sequence[RequestBatches[Callable[[A | StilltideError], None]]],
+    owner: int,
+    numbers: Sequence[int],
+    error: NotAuthorizedError,
+) -> None:
+    """Answers requests that the cluster does not let this client write (C17)."""
+    for number in numbers:
+        if sessions[owner].forget(number):
+            batches[owner].answered(number)(error)
 
 
 def home_of(client_id: bytes, count: int) -> int:

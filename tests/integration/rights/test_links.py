@@ -24,10 +24,10 @@ from stilltide.schemas.replication.signals import (
 )
 from stilltide.schemas.rights import (
     Component,
+    LinkSide,
     Names,
     Operation,
     Resource,
-    Side,
     entries,
     rights,
 )
@@ -46,7 +46,7 @@ SIDES = {
             Names(topics=(f"{PREFIX}*",), source="a", target="b", side=side),
         )
     )
-    for side in Side
+    for side in LinkSide
 }
 EACH = [
     pytest.param(side, entry, id=f"{side.value} {entry_id('link', *entry)}")
@@ -62,9 +62,9 @@ class Pair(NamedTuple):
     source: GuardedCluster
     target: GuardedCluster
 
-    def of(self, side: Side) -> GuardedCluster:
+    def of(self, side: LinkSide) -> GuardedCluster:
         """The cluster of a side."""
-        return self.source if side is Side.SOURCE else self.target
+        return self.source if side is LinkSide.SOURCE else self.target
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ async def test_a_link_copies_with_its_rights(pair: Pair):
 
 @pytest.mark.parametrize(("side", "entry"), EACH)
 async def test_without_one_right_the_error_names_it(
-    pair: Pair, side: Side, entry: tuple[Resource, Operation]
+    pair: Pair, side: LinkSide, entry: tuple[Resource, Operation]
 ):
     """Operation, resource and principal."""
     said = ""

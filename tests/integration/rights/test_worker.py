@@ -17,10 +17,10 @@ from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.rights import (
     Component,
-    Kind,
     Names,
     Operation,
     Resource,
+    ResourceKind,
     entries,
     rights,
 )
@@ -36,7 +36,8 @@ ASK_S = 3.0
 CHOSEN = Names(topics=(f"{ORDERS}*",), groups=(GROUP,))
 WORKER = entries(rights(Component.WORKER, CHOSEN))
 USER = Component.WORKER.value
-SYSTEM = Resource(Kind.TOPIC, PREFIX, prefixed=True)
+SYSTEM = Resource(ResourceKind.TOPIC, PREFIX, prefixed=True)
+OWN_IDS = Resource(ResourceKind.TRANSACTIONAL_ID, PREFIX, prefixed=True)
 AT_START = (Operation.ALTER, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
 Flow = Callable[[GuardedCluster], Awaitable[None]]
 
@@ -99,7 +100,7 @@ async def test_answers_that_are_not_delivered_are_said(
     """Without Write on the answers a worker is not ready, and with it ready again, as it runs."""
     await until_ready(worker, 200)
     await transaction(guarded)
-    denied = guarded.deny(USER, Resource(Kind.TOPIC, TXN_RESPONSES), Operation.WRITE)
+    denied = guarded.deny(USER, Resource(ResourceKind.TOPIC, TXN_RESPONSES), Operation.WRITE)
     with pytest.raises(RequestTimeoutError):
         await transaction(guarded)
     said = f"Write on topic {TXN_RESPONSES} is not allowed to User:{USER}"
@@ -122,7 +123,7 @@ LIVE = [
     (SYSTEM, Operation.READ),
     (SYSTEM, Operation.WRITE),
     (SYSTEM, Operation.DELETE),
-    (Resource(Kind.GROUP, PREFIX, prefixed=True), Operation.READ),
+    (Resource(ResourceKind.GROUP, PREFIX, prefixed=True), Operation.READ),
 ]
 """Rights that a worker needs as it serves."""
 
@@ -193,9 +194,12 @@ async def claim(guarded: GuardedCluster) -> None:
 
 FLOWS: dict[tuple[Resource, Operation], Flow] = {
     **{(SYSTEM, operation): start for operation in AT_START},
-    (Resource(Kind.TRANSACTIONAL_ID, PREFIX, prefixed=True), Operation.WRITE): snapshot_writer,
-    (Resource(Kind.TOPIC, ORDERS, prefixed=True), Operation.DESCRIBE): registration,
-    (Resource(Kind.GROUP, GROUP), Operation.DESCRIBE): claim,
+    (
+        Resource(ResourceKind.TRANSACTIONAL_ID, PREFIX, prefixed=True),
+        Operation.WRITE,
+    ): snapshot_writer,
+    (Resource(ResourceKind.TOPIC, ORDERS, prefixed=True), Operation.DESCRIBE): registration,
+    (Resource(ResourceKind.GROUP, GROUP), Operation.DESCRIBE): claim,
 }
 
 

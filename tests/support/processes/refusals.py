@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from stilltide.schemas.rights import Kind, Operation, Resource
+from stilltide.schemas.rights import Operation, Resource, ResourceKind
 
 _SAID = re.compile(
     r"(?P<operation>\w+) on (?P<kind>topic|group|transactional id|cluster) (?P<name>\S+?)"
@@ -62,5 +62,5 @@ def said_of(error: BaseException) -> str:
 def entry_id(component: str, resource: Resource, operation: Operation) -> str:
     """The name of the test without this entry."""
     star = "*" if resource.prefixed else ""
-    kind = "" if resource.kind is Kind.TOPIC else f"{resource.kind.value} "
+    kind = "" if resource.kind is ResourceKind.TOPIC else f"{resource.kind.value} "
     return f"{component} {operation.value} {kind}{resource.name}{star}"

@@ -14,10 +14,10 @@ from stilltide.pipeline.cli.acl.command import acl
 from stilltide.schemas.rights import (
     NEEDS,
     Component,
+    LinkSide,
     Names,
     Operation,
     Resource,
-    Side,
     entries,
     rights,
 )
@@ -48,7 +48,7 @@ def options(component: Component) -> list[str]:
 def all_rights(names: Names) -> Iterator[tuple[str, list[tuple[Resource, Operation]]]]:
     """The entries of each component, and of both sides of a link."""
     for component in Component:
-        for side in Side:
+        for side in LinkSide:
             chosen = Names(**{**vars(names), "side": side})
             yield component.value, entries(rights(component, chosen))
 
@@ -111,8 +111,8 @@ def table() -> str:
     """The table of the page."""
     lines = ["| component | resource | operations | for |", "| --- | --- | --- | --- |"]
     for component in Component:
-        for side in Side:
-            if component is not Component.LINK and side is Side.TARGET:
+        for side in LinkSide:
+            if component is not Component.LINK and side is LinkSide.TARGET:
                 continue
             name = component.value + (f", {side.value}" if component is Component.LINK else "")
             for one in rights(component, Names(**{**vars(SHOWN), "side": side})):

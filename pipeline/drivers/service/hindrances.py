@@ -31,7 +31,7 @@ NEEDED = (Operation.READ, Operation.WRITE, Operation.DELETE)
 """What a worker does with every system topic while it serves; the rest is needed at its start."""
 
 
-class Finding(NamedTuple):
+class HindranceFinding(NamedTuple):
     """Whether nothing hinders the work, and a text for people."""
 
     passed: bool
@@ -70,7 +70,7 @@ class Hindrances:
             self.failures["rights"] += 1
             self._say(error.primary, "right_missing", error)
 
-    def finding(self) -> Finding:
+    def finding(self) -> HindranceFinding:
         """What `/readyz` says."""
         now_s = asyncio.get_running_loop().time()
         said = [error.primary for error in self.missing]
@@ -80,8 +80,8 @@ class Hindrances:
             else:
                 said.append(f"{work}: {error.primary}")
         if said:
-            return Finding(passed=False, text="; ".join(said))
-        return Finding(passed=True, text="nothing hinders it")
+            return HindranceFinding(passed=False, text="; ".join(said))
+        return HindranceFinding(passed=True, text="nothing hinders it")
 
     def _say(self, key: str, event: str, error: ConnectorError, **more: str) -> None:
         now_s = asyncio.get_running_loop().time()

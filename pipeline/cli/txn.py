@@ -5,9 +5,9 @@ it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -25,11 +25,8 @@ from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.transactions import (
     Abort,
-    Answer,
     Describe,
     Description,
-    Listed,
-    ListTransactions,
 )
 from stilltide.schemas.service.client_ids import shown_client
 from stilltide.schemas.values import TxnId
@@ -196,16 +193,14 @@ def _print_transactions(
 ) -> int:
     """Asks the coordinators, filters and prints; returns the exit code."""
 
-    async def work(coordinators: Coordinators) -> dict[int, Answer | None]:
+    async def work(coordinators: Coordinators) -> dict[int, list[Description] | None]:
         if coordinator is None:
-            return await coordinators.ask_each(ListTransactions())
-        return {coordinator: await coordinators.ask(coordinator, ListTransactions())}
+            return await coordinators.transactions_of_each()
+        return {coordinator: await coordinators.transactions(coordinator)}
 
     answers = ask(target(**cluster), work)
     now_ms = SystemClock().now_ms()
-    rows = transaction_rows(
-        cast(dict[int, Listed], answered(answers)), now_ms, state=state, least_age_s=least_age_s
-    )
+    rows = transaction_rows(answered(answers), now_ms, state=state, least_age_s=least_age_s)
     if oldest_first:
         rows.sort(key=lambda row: -row["age_s"])
     print_rows(rows, output)
@@ -213,7 +208,7 @@ def _print_transactions(
 
 
 def transaction_rows(
-    listed: Mapping[int, Listed],
+    listed: Mapping[int, Sequence[Description]],
     now_ms: int,
     *,
     state: str | None = None,
@@ -231,8 +226,8 @@ def transaction_rows(
             "subscriptions": len(one.subscriptions),
             "client": shown_client(one.client_name, one.client_key),
         }
-        for coordinator, answer in listed.items()
-        for one in answer.transactions
+        for coordinator, transactions in listed.items()
+        for one in transactions
         if state in {None, one.state}
         and (least_age_s is None or _age_s(one, now_ms) >= least_age_s)
     ]

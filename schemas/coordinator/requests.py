@@ -67,8 +67,9 @@ def encode_request(request: Request) -> bytes:  # noqa: C901 - a case for each k
             message.abort.sequence = sequence
         case Describe(sequence):
             message.describe.sequence = sequence
-        case ListTransactions():
+        case ListTransactions(first_sequence):
             message.list.SetInParent()
+            message.list.first_sequence = first_sequence
         case DescribeCoordinator():
             message.describe_coordinator.SetInParent()
         case WriteBarrier(marker_partition, probe):
@@ -226,7 +227,7 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "add_partitions": lambda message: _add_partitions(message.add_partitions),
     "end": lambda message: _end(message.end),
     "describe": lambda message: Describe(message.describe.sequence),
-    "list": lambda _: ListTransactions(),
+    "list": lambda message: ListTransactions(message.list.first_sequence),
     "add_subscriptions": lambda message: _add_subscriptions(message.add_subscriptions),
     "release": lambda message: Release(tuple(message.release.sequences)),
     "abort": lambda message: Abort(message.abort.sequence),
@@ -277,8 +278,9 @@ def response_pb(response: Response) -> pb.Response:
             message.unknown.SetInParent()
         case Description():
             message.described.CopyFrom(_description_pb(response.answer))
-        case Listed(transactions, low_watermark):
+        case Listed(transactions, low_watermark, next_sequence):
             message.listed.low_watermark = low_watermark
+            message.listed.next_sequence = next_sequence
             message.listed.transactions.extend(map(_description_pb, transactions))
         case CoordinatorStats():
             message.coordinator_stats.CopyFrom(stats_message(response.answer))
@@ -316,7 +318,8 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
             return _description(message.described)
         case "listed":
             listed = message.listed
-            return Listed(tuple(map(_description, listed.transactions)), listed.low_watermark)
+            transactions = tuple(map(_description, listed.transactions))
+            return Listed(transactions, listed.low_watermark, listed.next_sequence)
         case "coordinator_stats":
             return stats_of(message.coordinator_stats)
         case _:

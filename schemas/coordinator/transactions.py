@@ -89,7 +89,9 @@ class Describe(NamedTuple):
 
 
 class ListTransactions(NamedTuple):
-    """Question about all transactions that have not ended."""
+    """Question about the transactions from `first_sequence` on that have not ended."""
+
+    first_sequence: int = 0
 
 
 class DescribeCoordinator(NamedTuple):
@@ -187,10 +189,15 @@ class Description(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Answer: all transactions that have not ended, and the low watermark (C7)."""
+    """Answer: transactions that have not ended, by sequence, and the low watermark (C7).
+
+    Attributes:
+        next_sequence: the first sequence of the next page; 0: there is no further page.
+    """
 
     transactions: tuple[Description, ...]
     low_watermark: int
+    next_sequence: int = 0
 
 
 class LiveEntry(NamedTuple):

@@ -136,8 +136,10 @@ class Describe(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class List(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("first_sequence",)
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    first_sequence: int
+    def __init__(self, first_sequence: _Optional[int] = ...) -> None: ...
 
 class DescribeCoordinator(_message.Message):
     __slots__ = ()
@@ -230,12 +232,14 @@ class TransactionDescription(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class Listed(_message.Message):
-    __slots__ = ("transactions", "low_watermark")
+    __slots__ = ("transactions", "low_watermark", "next_sequence")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionDescription]
     low_watermark: int
-    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ...) -> None: ...
+    next_sequence: int
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ..., next_sequence: _Optional[int] = ...) -> None: ...
 
 class LiveEntry(_message.Message):
     __slots__ = ("offset", "live")

@@ -223,7 +223,7 @@ class Coordinator:
         if isinstance(request.body, Describe):
             return self.state.describe(request.body.sequence, owner)
         assert isinstance(request.body, ListTransactions)
-        return self.state.list_transactions(owner)
+        return self.state.list_transactions(owner, request.body.first_sequence)
 
     def barrier(self, asked: WriteBarrier, partition_count: int) -> Barrier:
         """The answer to a probe, once a no-op appended after the probe is read back (E1).

@@ -46,6 +46,9 @@ FORGET_AFTER_MS = 60 * 60 * 1000
 ANSWERS_PER_CLIENT_MAX = 65_536
 """Answers remembered for one client, far more than a client has open requests."""
 
+LISTED_MAX, LISTED_REGISTRATIONS_MAX = 1000, 10_000
+"""A page of transactions ends with that many of them, or when they have that many registrations."""
+
 TRANSACTIONS_PER_OPEN_MAX = 1000
 
 
@@ -174,13 +177,21 @@ class CoordinatorState:
             return Description(sequence, "ENDED", 0, 0, ())
         return Refused(f"transaction {sequence} was never opened")
 
-    def list_transactions(self, owner: bytes | None) -> Listed:
-        """The transactions of the client `owner` (None: all) that have not ended, by sequence."""
-        found = [
-            _description(txn)
-            for txn in self.transactions.values()
-            if owner in {None, txn.client_key}
-        ]
+    def list_transactions(self, owner: bytes | None, first_sequence: int = 0) -> Listed:
+        """A page of the transactions of the client `owner` (None: all) that have not ended.
+
+        A page is bounded (`LISTED_MAX`, `LISTED_REGISTRATIONS_MAX`), so that no question keeps the
+        coordinator from its other work (C16).
+        """
+        found: list[Description] = []
+        registrations = 0
+        for txn in self.transactions.values():
+            if txn.sequence < first_sequence or owner not in {None, txn.client_key}:
+                continue
+            if len(found) == LISTED_MAX or registrations >= LISTED_REGISTRATIONS_MAX:
+                return Listed(tuple(found), self.low_watermark, txn.sequence)
+            found.append(_description(txn))
+            registrations += txn.registrations
         return Listed(tuple(found), self.low_watermark)
 
     def _ended(self, sequence: int) -> None:

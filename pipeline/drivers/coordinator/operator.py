@@ -12,6 +12,9 @@ from stilltide.schemas.coordinator.transactions import (
     Answer,
     CoordinatorStats,
     DescribeCoordinator,
+    Description,
+    Listed,
+    ListTransactions,
     Refused,
     Request,
     RequestBody,
@@ -62,6 +65,25 @@ class Coordinators(OwnerLine[RequestBody, Request, Answer]):
     async def ask_each(self, body: RequestBody) -> dict[int, Answer | None]:
         """Every coordinator's answer, by number; None: no answer in time."""
         return await self.each(lambda coordinator: self.ask(coordinator, body))
+
+    async def transactions(self, coordinator: int) -> list[Description]:
+        """The transactions of one coordinator that have not ended, by sequence; raises as `ask`.
+
+        The coordinator is asked page by page: one that ends or begins meanwhile may be shown.
+        """
+        found: list[Description] = []
+        page = Listed((), 0, 0)
+        while True:
+            answer = await self.ask(coordinator, ListTransactions(page.next_sequence))
+            assert isinstance(answer, Listed)
+            page = answer
+            found += page.transactions
+            if not page.next_sequence:
+                return found
+
+    async def transactions_of_each(self) -> dict[int, list[Description] | None]:
+        """The transactions of each coordinator, by number; None: no answer in time."""
+        return await self.each(self.transactions)
 
     async def stats(self) -> dict[int, CoordinatorStats | Refused | None]:
         """Every coordinator's figures, by number.

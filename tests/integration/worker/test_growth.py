@@ -16,14 +16,18 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service.requests import home_of
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
 from stilltide.pipeline.errors import TopicRecreatedError
-from stilltide.schemas.coordinator.transactions import Listed, ListTransactions
 from stilltide.schemas.values import TopicPartition, TxnId
-from tests.support.processes.worker_process import PARTITIONS, Load, WorkerProcess, create_topics
+from tests.support.processes.worker_process import (
+    PARTITIONS,
+    Load,
+    WorkerProcess,
+    await_all_ended,
+    create_topics,
+)
 
 T = TypeVar("T")
 
@@ -59,17 +63,6 @@ async def moving_client(bootstrap: str) -> AsyncIterator[TransactionClient]:
             if home_of(client._cluster._requests.client_id, MANY) != 0:
                 yield client
                 return
-
-
-async def until_ended(client: TransactionClient) -> None:
-    """Returns when no coordinator has a transaction that has not ended."""
-    async with Coordinators(client._connector, request_timeout_s=WAIT_S) as operator:
-        for coordinator in range(MANY):
-            while True:
-                listed = await operator.ask(coordinator, ListTransactions())
-                assert isinstance(listed, Listed)
-                if not listed.transactions:
-                    break
 
 
 def coordinator_of(client: TransactionClient) -> int:
@@ -134,7 +127,7 @@ async def test_coordinators_are_added_by_a_rolling_restart(bootstrap: str, tmp_p
         await running
         assert (await committed(client, "other-growth", b"x")).coordinator == coordinator_of(client)
         assert coordinator_of(client) != 0
-        await until_ended(client)
+        await await_all_ended(client)
         assert load.outcomes.unknown == set()
         assert await differences(bootstrap, load.topics[1]) == []
         await load.check(bootstrap, "growth")

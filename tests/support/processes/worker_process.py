@@ -227,7 +227,7 @@ async def create_topics(bootstrap: str, *names: str) -> None:
 async def await_all_ended(client: TransactionClient) -> None:
     """Returns when no coordinator has a transaction that has not ended."""
     async with Coordinators(client._connector, request_timeout_s=READ_S) as operator:
-        for coordinator in range(COORDINATORS):
+        for coordinator in range(operator.count):
             while True:
                 listed = await operator.ask(coordinator, ListTransactions())
                 assert isinstance(listed, Listed)

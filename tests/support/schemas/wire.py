@@ -97,7 +97,7 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(Release, st.lists(U64, max_size=3).map(tuple)),
     st.builds(Abort, U64),
     st.builds(Describe, U64),
-    st.builds(ListTransactions),
+    st.builds(ListTransactions, U64),
     st.builds(DescribeCoordinator),
     st.builds(WriteBarrier, U32, PROBES),
 )
@@ -149,7 +149,7 @@ ANSWERS = st.one_of(
     st.builds(Refused, TEXT, st.sampled_from(RefusalCode)),
     st.builds(Unknown),
     DESCRIPTIONS,
-    st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64),
+    st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64, U64),
     STATISTICS,
 )
 RESPONSES = st.builds(Response, st.integers(1, 2**64 - 1), U32, ANSWERS)

@@ -14,7 +14,7 @@ from stilltide.pipeline.cli.logs.downgrade import scan_row
 from stilltide.pipeline.cli.main import NOUNS
 from stilltide.pipeline.cli.txn import description_row, transaction_rows
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
-from stilltide.schemas.coordinator.transactions import Description, Listed, LiveEntry, LogLiveness
+from stilltide.schemas.coordinator.transactions import Description, LiveEntry, LogLiveness
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.schemas.wire import READ, REGISTERED, STATS
 from tests.support.schemas.wire_acks import STORE_STATS, SUBSCRIPTION_STATS
@@ -22,7 +22,7 @@ from tests.support.schemas.wire_acks import STORE_STATS, SUBSCRIPTION_STATS
 NOW_MS = 1_700_000_060_000
 OLD = Description(3, "COMMITTING", NOW_MS - 60_000, 30_000, (REGISTERED,), (READ,))
 NEW = Description(4, "OPEN", NOW_MS - 500, 30_000, ())
-LISTED = {0: Listed((OLD, NEW), 3), 2: Listed((NEW._replace(sequence=9),), 9)}
+LISTED = {0: [OLD, NEW], 2: [NEW._replace(sequence=9)]}
 BOUNDS = {1: (Offset(5), EndOffset(12))}
 
 _IMPORTS = """

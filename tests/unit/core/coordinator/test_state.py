@@ -5,6 +5,8 @@ import pytest
 from stilltide.pipeline.core.coordinator.state import (
     ANSWERS_PER_CLIENT_MAX,
     FORGET_AFTER_MS,
+    LISTED_MAX,
+    LISTED_REGISTRATIONS_MAX,
     TRANSACTIONS_PER_OPEN_MAX,
     CoordinatorState,
     TxnState,
@@ -433,3 +435,25 @@ def test_list_shows_what_has_not_ended():
     assert isinstance(listed, Listed)
     assert [(t.sequence, t.state) for t in listed.transactions] == [(1, "OPEN"), (2, "ABORTING")]
     assert listed.low_watermark == 1
+
+
+def test_a_list_comes_in_pages():
+    """C16: pages of bounded size show each transaction once; the last page says that it is."""
+    one = log(*[Open(500, 1000, ())] * 2, Open(500, 1, ()), COMMIT, Ended(0))
+    first = one.state.list_transactions(None)
+    second = one.state.list_transactions(None, first.next_sequence)
+    assert [len(it.transactions) for it in (first, second)] == [LISTED_MAX, LISTED_MAX]
+    assert (first.next_sequence, second.next_sequence) == (LISTED_MAX + 1, 0)
+    found = [it.sequence for page in (first, second) for it in page.transactions]
+    assert found == list(range(1, 2 * LISTED_MAX + 1))
+
+
+def test_a_page_ends_with_many_registrations():
+    """C16: a page of transactions with many partitions has fewer transactions."""
+    partitions = tuple(
+        Registered(TopicPartition("orders", it), EndOffset(0), b"") for it in range(1000)
+    )
+    one = log(*[Open(500, 1, partitions)] * 15)
+    listed = one.state.list_transactions(None)
+    assert len(listed.transactions) == LISTED_REGISTRATIONS_MAX // 1000
+    assert listed.next_sequence == LISTED_REGISTRATIONS_MAX // 1000

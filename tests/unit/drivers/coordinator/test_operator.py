@@ -85,6 +85,15 @@ async def test_each_coordinator_answers_for_itself(coordinators: Coordinators):
     ]
 
 
+async def test_all_pages_of_a_list_are_shown(coordinators: Coordinators):
+    """C16: more transactions than a page holds; each coordinator's come by sequence."""
+    for _ in range(3):
+        await coordinators.ask(1, Open(30_000, 500, ()))
+    shown = await coordinators.transactions_of_each()
+    assert [len(found or ()) for found in shown.values()] == [0, 1500, 0]
+    assert [it.sequence for it in shown[1] or ()] == list(range(1500))
+
+
 async def test_one_that_does_not_answer_is_named(broker: MemoryBroker, worker: MemoryWorker):
     """The others' answers are there, and its place says that it gave none."""
     worker.tasks[1].cancel()

@@ -76,8 +76,17 @@ class OversizeError(DecodeError):
     """More bytes or records than any writer of this format may produce."""
 
 
+class ForeignKeyError(DecodeError):
+    """The key of a record is none of its topic's: no process of Stilltide wrote it (B10)."""
+
+
 class MalformedHeaderError(DecodeError):
     """A `txn` header that is not exactly one value of 16 bytes (D)."""
+
+
+def shown(key: bytes | None) -> str:
+    """The beginning of a key, escaped, for an error: anybody may have written megabytes."""
+    return repr(key if key is None else key[:32])
 
 
 class Placed(Protocol):

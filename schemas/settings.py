@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError
 from stilltide.schemas.v1.settings_pb2 import Setting
 
 SettingValue = bool | int | str
@@ -65,11 +65,14 @@ def decode(key: bytes | None, value: bytes | None) -> tuple[str, SettingValue | 
     """
     try:
         name = (key or b"").decode()
-        body = Setting() if value is None else Setting.FromString(value)
-    except (ProtobufDecodeError, UnicodeDecodeError) as error:
-        raise DecodeError("not a dynamic setting", detail=str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ForeignKeyError("not the name of a setting", detail=str(error)) from error
     if not name:
-        raise DecodeError("a dynamic setting without a name")
+        raise ForeignKeyError("a dynamic setting without a name")
+    try:
+        body = Setting() if value is None else Setting.FromString(value)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a dynamic setting", detail=str(error)) from error
     if value is None:
         return name, None
     match body.WhichOneof("value"):

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+from stilltide.schemas.errors import ForeignKeyError
+from stilltide.schemas.values import TopicPartition
+
 PREFIX = "stilltide."
 TXN_LOG = PREFIX + "txn-log"
 TXN_REQUESTS = PREFIX + "txn-requests"
@@ -32,6 +35,9 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+PARTITION_MAX = 2**31 - 1
+"""The highest number of a partition in Kafka's protocol."""
 
 _FOREVER = "-1"
 _MINUTE_MS = 60 * 1000
@@ -141,6 +147,19 @@ def is_system_topic(name: str) -> bool:
 def is_topic_name(name: str) -> bool:
     """Whether Kafka allows a topic of this name."""
     return _LEGAL_NAME.fullmatch(name) is not None
+
+
+def key_place(topic: bytes, partition: int) -> TopicPartition:
+    """The data partition that the key of a record names.
+
+    Raises:
+        ForeignKeyError: no partition can have this name and number. Kafka refuses a whole question
+            that contains such a name, so a reader must not take it up (B10).
+    """
+    name = topic.decode("utf-8", "replace")
+    if not is_topic_name(name) or partition > PARTITION_MAX:
+        raise ForeignKeyError(f"no partition can be {name!r}/{partition}")
+    return TopicPartition(name, partition)
 
 
 def same_config(found: str | None, required: str) -> bool:

@@ -211,6 +211,14 @@ PASSED_OVER: Table = (
         "The logs are `stilltide.txn-log` and `stilltide.pending-ack-log`.",
     ),
     Family(
+        "stilltide_foreign_records_total",
+        Kind.COUNTER,
+        "records",
+        _OF_TOPIC,
+        "Records of other system topics that cannot be decoded and change nothing, passed over.",
+        "A partition has a sample once a record of it was passed over.",
+    ),
+    Family(
         "stilltide_request_records_undecodable_total",
         Kind.COUNTER,
         "records",
@@ -291,6 +299,7 @@ class WorkerMetrics:
         self._index = IndexFamilies(registry)
         passed_over = counters(PASSED_OVER, registry)
         self._foreign = passed_over["stilltide_log_foreign_entries_total"]
+        self._foreign_records = passed_over["stilltide_foreign_records_total"]
         self._undecodable = passed_over["stilltide_request_records_undecodable_total"]
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -320,6 +329,10 @@ class WorkerMetrics:
     def foreign_entries(self, log: TopicPartition) -> Counter:
         """Of one log: entries that are passed over (B6)."""
         return self._foreign.labels(self._cluster, log.topic, str(log.partition))
+
+    def foreign_records(self, data: TopicPartition) -> Counter:
+        """Of one partition of another system topic: records that are passed over (B10)."""
+        return self._foreign_records.labels(self._cluster, data.topic, str(data.partition))
 
     def undecodable_requests(self, requests: TopicPartition) -> Counter:
         """Of one partition of a topic of requests: records that are passed over (C10)."""

@@ -15,6 +15,7 @@ from stilltide.pipeline.errors import (
     RefusedError,
     SnapshotPartError,
 )
+from stilltide.schemas.coordinator.markers import encode_key
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.placement import system_partition
@@ -29,7 +30,7 @@ from stilltide.schemas.topics import (
     TopicSpec,
     system_topics,
 )
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.snapshots.client import SnapshotClient, snapshot_client
 
@@ -355,14 +356,13 @@ async def test_markers_that_were_deleted_with_their_topic_stop_the_worker(
     assert "ends before" in error.primary
 
 
-async def test_a_record_that_is_no_marker_stops_the_worker(
-    broker: MemoryBroker, worker: MemoryWorker
-):
-    """With its topic, partition and offset."""
-    broker.append(MARKERS, b"?", b"?", None)
+async def test_a_damaged_marker_ends_the_writer(broker: MemoryBroker, worker: MemoryWorker):
+    """B10: with its topic, partition and offset, and the next step."""
+    broker.append(MARKERS, encode_key(ORDERS, TxnId(0, 7)), b"?", None)
     error = await failure(worker)
     assert isinstance(error, DecodeError)
     assert (error.topic, error.partition, error.offset) == (TXN_MARKERS, SERVING, 0)
+    assert "stilltide repair" in error.hint
 
 
 async def test_snapshots_in_a_topic_that_is_not_compacted_are_refused(broker: MemoryBroker):

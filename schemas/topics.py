@@ -36,6 +36,9 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
+SHOWN_NAME = 64
+"""Letters that an error shows of a name that is none."""
+
 PARTITION_MAX = 2**31 - 1
 """The highest number of a partition in Kafka's protocol."""
 
@@ -158,7 +161,7 @@ def key_place(topic: bytes, partition: int) -> TopicPartition:
     """
     name = topic.decode("utf-8", "replace")
     if not is_topic_name(name) or partition > PARTITION_MAX:
-        raise ForeignKeyError(f"no partition can be {name!r}/{partition}")
+        raise ForeignKeyError(f"no partition can be {name[:SHOWN_NAME]!r}/{partition}")
     return TopicPartition(name, partition)
 
 

@@ -25,6 +25,10 @@ from stilltide.schemas.values import Offset, TopicPartition
 log = get_logger(__name__)
 
 OUTAGE_RETRY_S = 0.25
+
+SHOWN = 64
+"""Letters that a log line shows of a name or value that anybody may have written."""
+
 PARTITION = TopicPartition(SETTINGS, 0)
 
 
@@ -121,8 +125,9 @@ class DynamicSettings:
     def _put(self, name: str, value: settings.SettingValue | None) -> None:
         kind = settings.kind_of(name)
         if kind is None:
-            log.warning("unknown_dynamic_setting", name=name, value=value)
-        elif value is None:
+            log.warning("unknown_dynamic_setting", name=name[:SHOWN], value=repr(value)[:SHOWN])
+            return
+        if value is None:
             self._values.pop(name, None)
         elif type(value) is not kind:
             raise DecodeError(f"dynamic setting {name} is {value!r}, which is no {kind.__name__}")

@@ -84,6 +84,17 @@ class MalformedHeaderError(DecodeError):
     """A `txn` header that is not exactly one value of 16 bytes (D)."""
 
 
+def damaged_at(error: DecodeError, topic: str, partition: int, offset: int) -> DecodeError:
+    """The error of a record that Stilltide needs, with its place and the next step (B10)."""
+    if not isinstance(error, UnknownVersionError):
+        error.hint = (
+            "the record is damaged, or another program has written it; this shows what can be "
+            f"done: stilltide repair {topic} --partition {partition} --offset {offset}"
+        )
+    error.at(topic, partition, offset)
+    return error
+
+
 def shown(key: bytes | None) -> str:
     """The beginning of a key, escaped, for an error: anybody may have written megabytes."""
     return repr(key if key is None else key[:32])

@@ -18,7 +18,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.errors import DecodeError, ForeignKeyError, UnknownVersionError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, damaged_at
 from stilltide.schemas.topics import TXN_MARKERS
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
@@ -123,18 +123,8 @@ async def pass_over(
         DecodeError: the record is the last one of its key; names its place and the next step.
     """
     if not isinstance(error, ForeignKeyError) and not await _superseded(connector, record, before):
-        if not isinstance(error, UnknownVersionError):
-            error.hint = repair_hint(record.topic, record.partition, record.offset)
-        raise error.at(record.topic, record.partition, record.offset)
+        raise damaged_at(error, record.topic, record.partition, record.offset)
     foreign_records(connector).add(record.data, record.offset, record.value, error.primary)
-
-
-def repair_hint(topic: str, partition: int, offset: int) -> str:
-    """The next step after damage."""
-    return (
-        "a record of Stilltide is damaged, or another program has written it; this shows what can "
-        f"be done: stilltide repair {topic} --partition {partition} --offset {offset}"
-    )
 
 
 async def _superseded(connector: Connector, record: Record, before: EndOffset | None) -> bool:

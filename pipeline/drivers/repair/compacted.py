@@ -21,6 +21,7 @@ from stilltide.schemas.coordinator.markers import decode_key as marker_key
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.headers import txn_header
 from stilltide.schemas.native.aborted_index import decode_key as index_key
+from stilltide.schemas.replication.positions import decode_key as bucket_key
 from stilltide.schemas.replication.signals import AppliedKey, UpdateKey
 from stilltide.schemas.replication.signals import decode_key as signal_key
 from stilltide.schemas.snapshots.snapshots import EndKey, PartKey, StarKey, decode_end, decode_star
@@ -28,6 +29,7 @@ from stilltide.schemas.snapshots.snapshots import decode_key as snapshot_key
 from stilltide.schemas.topics import (
     ABORTED_INDEX,
     REPLICATION_MARKERS,
+    REPLICATION_POSITIONS,
     SETTINGS,
     TXN_MARKERS,
     TXN_SNAPSHOTS,
@@ -118,10 +120,14 @@ async def _values(
 
 
 async def _remedy(case: _Case) -> Remedy:
-    remedy = REMEDIES.get(case.log.topic)
-    if remedy is None:
-        return Remedy("", _NOTHING_SAFE)
-    return await remedy(case)
+    return await REMEDIES[case.log.topic](case)
+
+
+async def _bucket(case: _Case) -> Remedy:
+    data = bucket_key(case.damaged.last.key).data
+    if not await case.exists(data):
+        return case.dropped(f"nothing: {data} does not exist here")
+    return Remedy("", _NOTHING_SAFE)
 
 
 _NOTHING_SAFE = (
@@ -247,5 +253,6 @@ REMEDIES: Mapping[str, Callable[[_Case], Awaitable[Remedy]]] = {
     TXN_SNAPSHOTS: _snapshot,
     ABORTED_INDEX: _index,
     REPLICATION_MARKERS: _signal,
+    REPLICATION_POSITIONS: _bucket,
 }
 """Finds the remedy, by topic."""

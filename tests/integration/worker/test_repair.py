@@ -1,4 +1,4 @@
-"""Damage of effective records on a real broker: who ends says so, and `stilltide repair` mends it."""
+"""Damage of effective records on a real broker: its owner says so, `stilltide repair` mends it."""
 
 import asyncio
 import json
@@ -95,8 +95,9 @@ async def damage(bootstrap: str, operator: Operator) -> None:
     """Writes garbage as the last value of a key, and as the next effective entry of both logs."""
     connector = KafkaConnector(KafkaConfig(bootstrap))
     stamps: dict[TopicPartition, list[tuple[str, bytes]]] = {}
-    for data, command in ((LOG, "coordinator stats"), (ACKS, "pending-ack stats")):
-        (epoch,) = [it["epoch"] for it in await operator.ask(command) if 0 in it.values()][:1]
+    for data, command in ((LOG, "coordinator stats"), (ACKS, "pending-ack internal-stats")):
+        rows = await operator.ask(command)
+        (epoch,) = [it["epoch"] for it in rows if 0 in {it.get("coordinator"), it.get("store")}]
         stamps[data] = EntryStamp(Offset(epoch), 1 << 40).to_headers()
     keys = {
         MARKERS: await first_key(connector, MARKERS, b"m"),

@@ -14,7 +14,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.records import NewRecord, Record
 from stilltide.pipeline.drivers.repair import judging
-from stilltide.pipeline.drivers.repair.damage import Damage, Remedy
+from stilltide.pipeline.drivers.repair.damage import Damage, Repair
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
 from stilltide.schemas.coordinator.markers import decode_key as marker_key
@@ -62,7 +62,7 @@ async def find_damage(connector: Connector, admin: LogAdmin, log: TopicPartition
         if error is None:
             continue
         if isinstance(error, UnknownVersionError):
-            remedy = Remedy("", "a newer version wrote the record: upgrade the workers")
+            remedy = Repair("", "a newer version wrote the record: upgrade the workers")
         else:
             remedy = await _remedy(_Case(connector, admin, log, values, one))
         found.append(Damage(one.last, error.primary, remedy))
@@ -78,16 +78,16 @@ class _Case(NamedTuple):
     values: Mapping[bytes | None, _Values]
     damaged: _Values
 
-    def dropped(self, loses: str, action: str = "write a tombstone for the key") -> Remedy:
+    def dropped(self, loses: str, action: str = "write a tombstone for the key") -> Repair:
         """Drops the key."""
-        return Remedy(action, loses, [NewRecord(self.log, self.damaged.last.key, None)])
+        return Repair(action, loses, [NewRecord(self.log, self.damaged.last.key, None)])
 
-    def restored(self, loses: str) -> Remedy:
+    def restored(self, loses: str) -> Repair:
         """Writes the last value again that decodes."""
         sound = self.damaged.sound
         assert sound is not None
         action = f"write the value of offset {sound.offset} again"
-        return Remedy(action, loses, [NewRecord(self.log, sound.key, sound.value)])
+        return Repair(action, loses, [NewRecord(self.log, sound.key, sound.value)])
 
     async def exists(self, data: TopicPartition) -> bool:
         """Whether there is such a data partition."""
@@ -119,15 +119,15 @@ async def _values(
     return found
 
 
-async def _remedy(case: _Case) -> Remedy:
+async def _remedy(case: _Case) -> Repair:
     return await REMEDIES[case.log.topic](case)
 
 
-async def _bucket(case: _Case) -> Remedy:
+async def _bucket(case: _Case) -> Repair:
     data = bucket_key(case.damaged.last.key).data
     if not await case.exists(data):
         return case.dropped(f"nothing: {data} does not exist here")
-    return Remedy("", _NOTHING_SAFE)
+    return Repair("", _NOTHING_SAFE)
 
 
 _NOTHING_SAFE = (
@@ -136,20 +136,20 @@ _NOTHING_SAFE = (
 )
 
 
-async def _setting(case: _Case) -> Remedy:
+async def _setting(case: _Case) -> Repair:
     if case.damaged.sound is not None:
         return case.restored("a later change of the setting, if the damaged record was one")
     return case.dropped("the setting: each worker uses its own settings from its next start on")
 
 
-async def _marker(case: _Case) -> Remedy:
+async def _marker(case: _Case) -> Repair:
     data, txn = marker_key(case.damaged.last.key)
     if case.damaged.sound is not None:
         return case.restored("nothing: it is the outcome that the coordinator wrote")
     if not await case.exists(data):
         return case.dropped(f"nothing: {data} does not exist")
     if await _has_records(case, data, txn.to_bytes()):
-        return Remedy(
+        return Repair(
             "",
             f"{data} holds records of transaction {txn}, and its outcome is in this record alone. "
             f"If the transaction is still there (stilltide txn describe {txn}), its coordinator "
@@ -174,7 +174,7 @@ async def _has_records(case: _Case, data: TopicPartition, txn: bytes) -> bool:
     return False
 
 
-async def _snapshot(case: _Case) -> Remedy:
+async def _snapshot(case: _Case) -> Repair:
     name = snapshot_key(case.damaged.last.key)
     if not isinstance(name, StarKey) and not await case.exists(name.data):
         return case.dropped(f"nothing: {name.data} does not exist")
@@ -184,18 +184,18 @@ async def _snapshot(case: _Case) -> Remedy:
     markers = TopicPartition(TXN_MARKERS, case.log.partition)
     start = (await case.admin.start_offsets([markers])).get(markers, Offset(0))
     if sound is None or sound.value is None:
-        return Remedy("", _NO_SNAPSHOT)
+        return Repair("", _NO_SNAPSHOT)
     covered_to = (decode_star if isinstance(name, StarKey) else decode_end)(
         sound.value
     ).markers_covered_to
     if start > covered_to:
-        return Remedy(
+        return Repair(
             "",
             f"the snapshot of offset {sound.offset} has absorbed the markers below {covered_to}, "
             f"and txn-markers begins at {start}: outcomes are missing between. {_NO_SNAPSHOT}",
         )
     if isinstance(name, EndKey) and _missing_parts(case, name, sound):
-        return Remedy(
+        return Repair(
             "", f"parts of the snapshot of offset {sound.offset} are gone. {_NO_SNAPSHOT}"
         )
     return case.restored("nothing: the markers that it has not absorbed are still there")
@@ -207,9 +207,9 @@ _NO_SNAPSHOT = (
 )
 
 
-def _part(case: _Case) -> Remedy:
+def _part(case: _Case) -> Repair:
     if case.damaged.sound is None:
-        return Remedy("", _NO_SNAPSHOT)
+        return Repair("", _NO_SNAPSHOT)
     return case.restored("nothing, if its end names it: readers compare the checksum")
 
 
@@ -223,10 +223,10 @@ def _missing_parts(case: _Case, name: EndKey, sound: Record) -> bool:
     return False
 
 
-async def _index(case: _Case) -> Remedy:
+async def _index(case: _Case) -> Repair:
     data = index_key(case.damaged.last.key).data
     keys = [key for key in case.values if judging.index_of(key) == data]
-    return Remedy(
+    return Repair(
         f"drop the index of {data}: tombstones for {len(keys)} keys",
         "time: the partition is indexed again from its log start; until then the index answers "
         "'unknown' for it",
@@ -234,12 +234,12 @@ async def _index(case: _Case) -> Remedy:
     )
 
 
-async def _signal(case: _Case) -> Remedy:
+async def _signal(case: _Case) -> Repair:
     name = signal_key(case.damaged.last.key)
     if not isinstance(name, UpdateKey | AppliedKey):
         return case.dropped("a position snapshot: the controllers take another one")
     keys = [key for key in case.values if judging.group_of(key) == (name.data, name.group)]
-    return Remedy(
+    return Repair(
         f"forget the group's positions on {name.data}: tombstones for {len(keys)} keys",
         "which records the group has read on other clusters: after a fail-over to this cluster "
         "they are read again, until each cluster has written its position again",
@@ -247,7 +247,7 @@ async def _signal(case: _Case) -> Remedy:
     )
 
 
-REMEDIES: Mapping[str, Callable[[_Case], Awaitable[Remedy]]] = {
+REMEDIES: Mapping[str, Callable[[_Case], Awaitable[Repair]]] = {
     SETTINGS: _setting,
     TXN_MARKERS: _marker,
     TXN_SNAPSHOTS: _snapshot,

@@ -13,7 +13,7 @@ from stilltide.schemas.values import TopicPartition
 SHOWN_BYTES = 32
 
 
-class Remedy(NamedTuple):
+class Repair(NamedTuple):
     """What a repair does about a damaged record.
 
     Attributes:
@@ -38,7 +38,7 @@ class Damage(NamedTuple):
 
     record: Record
     why: str
-    remedy: Remedy
+    remedy: Repair
 
     @property
     def repairable(self) -> bool:

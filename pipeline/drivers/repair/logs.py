@@ -24,7 +24,7 @@ from stilltide.pipeline.core.pending_ack.machine import PendingAckStore
 from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.coordinator.owner import CODEC as TXN_LOG_CODEC
 from stilltide.pipeline.drivers.pending_ack.owner import CODEC as PENDING_ACK_CODEC
-from stilltide.pipeline.drivers.repair.damage import Damage, Remedy
+from stilltide.pipeline.drivers.repair.damage import Damage, Repair
 from stilltide.pipeline.drivers.repair.writing import append
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
@@ -133,9 +133,9 @@ class _Replay:
                 raise error
             decoded = [self._codec.decode(one) for one in records]
         except DecodeError as why:
-            remedy = Remedy("skip the entry: write a base without it, and trim the log", SKIPPED)
+            remedy = Repair("skip the entry: write a base without it, and trim the log", SKIPPED)
             if isinstance(why, UnknownVersionError):
-                remedy = Remedy("", "a newer version wrote the entry: upgrade the workers")
+                remedy = Repair("", "a newer version wrote the entry: upgrade the workers")
             self.damage.append(Damage(record, why.primary, remedy))
             return
         self.machine.applied(record.offset, decoded, own=False, now_ms=now_ms)

@@ -72,7 +72,7 @@ async def process(bootstrap: str, tmp_path: Path) -> AsyncIterator[WorkerProcess
 
 @pytest.fixture
 def operator(bootstrap: str, tmp_path: Path) -> Operator:
-    """Whoever types commands."""
+    """The command line of an operator."""
     return Operator(bootstrap, tmp_path)
 
 

@@ -82,7 +82,7 @@ async def serves(connector: MemoryConnector, worker: MemoryWorker, group: str) -
 
 
 async def readers_pass(connector: MemoryConnector) -> None:
-    """Whoever reads a system topic once reads past everything."""
+    """Readers of a system topic read past everything."""
     settings = DynamicSettings(connector)
     await settings.open()
     await settings.close()

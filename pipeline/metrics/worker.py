@@ -42,7 +42,9 @@ from stilltide.schemas.topics import (
     PENDING_ACK_LOG,
     SNAPSHOT_REQUESTS,
     TXN_LOG,
+    TXN_MARKERS,
     TXN_REQUESTS,
+    TXN_SNAPSHOTS,
 )
 from stilltide.schemas.values import TopicPartition
 
@@ -216,7 +218,8 @@ PASSED_OVER: Table = (
         "records",
         _OF_TOPIC,
         "Records of other system topics that cannot be decoded and change nothing, passed over.",
-        "A partition has a sample once a record of it was passed over.",
+        "Topics other than `stilltide.txn-markers` and `stilltide.txn-snapshots` have a sample once a "
+        "record was passed over.",
     ),
     Family(
         "stilltide_request_records_undecodable_total",
@@ -320,6 +323,8 @@ class WorkerMetrics:
     def snapshots(self, partition: int) -> SnapshotMetrics:
         """Of one snapshot writer; the counts go on when a writer comes back."""
         self.undecodable_requests(TopicPartition(SNAPSHOT_REQUESTS, partition))
+        for topic in (TXN_MARKERS, TXN_SNAPSHOTS):
+            self.foreign_records(TopicPartition(topic, partition))
         return self._snapshots.of(self._cluster, partition)
 
     def aborted_index(self, partition: int) -> IndexMetrics:

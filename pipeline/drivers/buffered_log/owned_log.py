@@ -197,7 +197,9 @@ class OwnedLog:
                 partition=self.partition.partition,
             ) from error
         except DecodeError as error:
-            raise damaged_at(error, *self.partition, error.offset or 0) from None
+            if error.offset is not None:
+                damaged_at(error, *self.partition, error.offset)
+            raise
         finally:
             self._fail_all()
             await reader.close()

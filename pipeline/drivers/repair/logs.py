@@ -179,7 +179,12 @@ async def repair_log(
         target, offsets = await _write_base(writer, kind, log, fence, replay.machine)
         after = await _replayed(connector, admin, log, now_ms)
         if after.fences[-1] != fence or not after.effective.issuperset([target, *offsets]):
-            raise FencedError("an owner has begun during the repair", topic=log.topic)
+            raise FencedError(
+                "an owner has begun during the repair, which has changed nothing",
+                hint="run the command again",
+                topic=log.topic,
+                partition=log.partition,
+            )
         await admin.delete_records({log: target})
         return replay.damage
     finally:

@@ -18,7 +18,7 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import settings
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError
 from stilltide.schemas.topics import SETTINGS
 from stilltide.schemas.values import Offset, TopicPartition
 
@@ -27,7 +27,7 @@ log = get_logger(__name__)
 OUTAGE_RETRY_S = 0.25
 
 SHOWN = 64
-"""Letters that a log line shows of a name or value that anybody may have written."""
+"""Letters that a log line shows of a name that anybody may have written."""
 
 PARTITION = TopicPartition(SETTINGS, 0)
 
@@ -125,8 +125,9 @@ class DynamicSettings:
     def _put(self, name: str, value: settings.SettingValue | None) -> None:
         kind = settings.kind_of(name)
         if kind is None:
-            log.warning("unknown_dynamic_setting", name=name[:SHOWN], value=repr(value)[:SHOWN])
-            return
+            raise ForeignKeyError(
+                f"no setting has the name {name[:SHOWN]!r}; a newer version may have written it"
+            )
         if value is None:
             self._values.pop(name, None)
         elif type(value) is not kind:

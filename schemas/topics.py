@@ -7,6 +7,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -152,6 +153,7 @@ def is_topic_name(name: str) -> bool:
     return _LEGAL_NAME.fullmatch(name) is not None
 
 
+@lru_cache(maxsize=4096)  # a topic's partitions occur again and again
 def key_place(topic: bytes, partition: int) -> TopicPartition:
     """The data partition that the key of a record names.
 

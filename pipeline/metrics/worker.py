@@ -218,8 +218,8 @@ PASSED_OVER: Table = (
         "records",
         _OF_TOPIC,
         "Records of other system topics that cannot be decoded and change nothing, passed over.",
-        "Topics other than `stilltide.txn-markers` and `stilltide.txn-snapshots` have a sample once a "
-        "record was passed over.",
+        "`stilltide.txn-markers` and `stilltide.txn-snapshots` have samples from the start, other "
+        "topics once a record was passed over.",
     ),
     Family(
         "stilltide_request_records_undecodable_total",

@@ -42,6 +42,7 @@ from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
+from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_OPERATOR_SERVICE,
@@ -107,7 +108,6 @@ class Worker:
             RetriableError, UnavailableError: the cluster could not be reached for
                 `broker_away_s_max` at the start; the error names the address.
             FatalError: a system topic has wrong configs or a wrong partition count.
-            DecodeError: a dynamic setting cannot be decoded; names topic, partition and offset.
             StilltideError: every owner that is assigned to this worker has ended by an error (B8).
             CoordinatorCountError: the cluster has more coordinators than the settings say (C14).
             ConfigError: workers of an older version run, the port of the web site is taken, or
@@ -121,8 +121,13 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        foreign = foreign_records(connector)
+        foreign.counter = self._metrics.foreign_records
         dynamic = DynamicSettings(
-            connector, changed=self._settings_changed, patience_s=settings.broker_away_s_max
+            connector,
+            changed=self._settings_changed,
+            patience_s=settings.broker_away_s_max,
+            passed_over=lambda it, why: foreign.add(it.data, it.offset, it.value, why.primary),
         )
         batches = connector.batch_reader("worker")
         own = settings.cluster, settings.bootstrap_servers, connector

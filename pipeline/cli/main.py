@@ -64,6 +64,9 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.links.replicate:replicate",
             "Copy topics to another cluster, exactly once.",
         ),
+        "repair": Noun(
+            "stilltide.pipeline.cli.repair:repair", "Repair damaged records of system topics."
+        ),
         "snapshot": Noun(
             "stilltide.pipeline.cli.snapshot.command:snapshot",
             "Take snapshots of aborted transactions.",

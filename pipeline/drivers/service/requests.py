@@ -17,6 +17,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbered, Send
+from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.errors import OutcomeUnknownError, RequestTimeoutError, client_failed
@@ -310,18 +311,34 @@ class Requests(Generic[B, R, A]):
                     if self._failure is not None:
                         return  # the client failed while these answers were read
                     older = item.key == self._id
-                    self._answered(decode_value(item.value), older=older)
+                    try:
+                        self._answered(decode_value(item.value), older=older)
+                    except DecodeError as error:  # a lost answer: the request is repeated (C1b)
+                        passed_over = foreign_records(self._connector)
+                        passed_over.add(item.data, item.offset, item.value, error.primary)
 
     def _answered(self, records: Sequence[bytes], *, older: bool = False) -> None:
-        """Takes answers; `older`: of a worker that shows the client's id to others (C15)."""
+        """Takes answers; `older`: of a worker that shows the client's id to others (C15).
+
+        Raises:
+            DecodeError: some are no answers; the other ones were taken.
+        """
+        failed: DecodeError | None = None
         for record in records:
-            number, partition, answer = self._service.decode(record)
+            try:
+                number, partition, answer = self._service.decode(record)
+            except DecodeError as error:
+                failed = error
+                continue
             if partition >= len(self._sessions):
                 owner = self._service.owner
-                raise DecodeError(f"an answer of {owner} {partition}, which there is not")
+                failed = DecodeError(f"an answer of {owner} {partition}, which there is not")
+                continue
             if self._sessions[partition].answered(number, answer) is not None:
                 answered = self._batches[partition].answered(number)
                 answered(self._older_worker(partition) if older else answer)
+        if failed is not None:
+            raise failed
 
     def _tick(self) -> None:
         if self._failure is not None:

@@ -22,6 +22,31 @@ class FatalError(ConnectorError):
     """The call will not succeed when tried again: refused, misconfigured, missing."""
 
 
+class NotAuthorizedError(FatalError):
+    """The cluster does not allow this user an operation on a resource (C17).
+
+    Attributes:
+        operation: the refused operation, as Kafka names it, such as `Write`.
+        resource: kind and name of the resource, such as `topic orders`.
+        principal: the user as Kafka names it, or how the client logs in.
+    """
+
+    def __init__(
+        self,
+        primary: str,
+        *,
+        detail: str = "",
+        hint: str = "",
+        operation: str,
+        resource: str,
+        principal: str,
+    ) -> None:
+        super().__init__(primary, detail=detail, hint=hint)
+        self.operation = operation
+        self.resource = resource
+        self.principal = principal
+
+
 class OffsetOutOfRangeError(FatalError):
     """The log does not hold this offset: the record was trimmed away, or never written."""
 

@@ -76,8 +76,28 @@ class OversizeError(DecodeError):
     """More bytes or records than any writer of this format may produce."""
 
 
+class ForeignKeyError(DecodeError):
+    """The key of a record is none of its topic's: no process of Stilltide wrote it (B10)."""
+
+
 class MalformedHeaderError(DecodeError):
     """A `txn` header that is not exactly one value of 16 bytes (D)."""
+
+
+def damaged_at(error: DecodeError, topic: str, partition: int, offset: int) -> DecodeError:
+    """The error of a record that Stilltide needs, with its place and the next step (B10)."""
+    if not isinstance(error, UnknownVersionError):
+        error.hint = (
+            "the record is damaged, or another program has written it; this shows what can be "
+            f"done: stilltide repair {topic} --partition {partition} --offset {offset}"
+        )
+    error.at(topic, partition, offset)
+    return error
+
+
+def shown(key: bytes | None) -> str:
+    """The beginning of a key, escaped, for an error: anybody may have written megabytes."""
+    return repr(key if key is None else key[:32])
 
 
 class Placed(Protocol):

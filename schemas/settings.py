@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError
+from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.v1.settings_pb2 import Setting
 
 SettingValue = bool | int | str
@@ -32,9 +33,13 @@ def subscription_setting(topic: str, group: str) -> str:
 
 
 def subscription_of(name: str) -> tuple[str, str] | None:
-    """Topic and group in the name of such a setting; None for another setting."""
+    """Topic and group in the name of such a setting; None for another setting, or no legal topic.
+
+    Kafka refuses a whole question that contains a name that no topic can have.
+    """
     topic, slash, group = name.removeprefix(_SUBSCRIPTION).partition("/")
-    return (topic, group) if name.startswith(_SUBSCRIPTION) and slash and topic else None
+    is_subscription = name.startswith(_SUBSCRIPTION) and slash and is_topic_name(topic)
+    return (topic, group) if is_subscription else None
 
 
 def kind_of(name: str) -> type[SettingValue] | None:
@@ -65,11 +70,14 @@ def decode(key: bytes | None, value: bytes | None) -> tuple[str, SettingValue | 
     """
     try:
         name = (key or b"").decode()
-        body = Setting() if value is None else Setting.FromString(value)
-    except (ProtobufDecodeError, UnicodeDecodeError) as error:
-        raise DecodeError("not a dynamic setting", detail=str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ForeignKeyError("not the name of a setting", detail=str(error)) from error
     if not name:
-        raise DecodeError("a dynamic setting without a name")
+        raise ForeignKeyError("a dynamic setting without a name")
+    try:
+        body = Setting() if value is None else Setting.FromString(value)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a dynamic setting", detail=str(error)) from error
     if value is None:
         return name, None
     match body.WhichOneof("value"):

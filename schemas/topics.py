@@ -7,8 +7,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
+
+from stilltide.schemas.errors import ForeignKeyError
+from stilltide.schemas.values import TopicPartition
 
 PREFIX = "stilltide."
 TXN_LOG = PREFIX + "txn-log"
@@ -32,6 +36,12 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+SHOWN_NAME = 64
+"""Letters that an error shows of a name that is none."""
+
+PARTITION_MAX = 2**31 - 1
+"""The highest number of a partition in Kafka's protocol."""
 
 _FOREVER = "-1"
 _MINUTE_MS = 60 * 1000
@@ -141,6 +151,20 @@ def is_system_topic(name: str) -> bool:
 def is_topic_name(name: str) -> bool:
     """Whether Kafka allows a topic of this name."""
     return _LEGAL_NAME.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=4096)  # a topic's partitions occur again and again
+def key_place(topic: bytes, partition: int) -> TopicPartition:
+    """The data partition that the key of a record names.
+
+    Raises:
+        ForeignKeyError: no partition can have this name and number. Kafka refuses a whole question
+            that contains such a name, so a reader must not take it up (B10).
+    """
+    name = topic.decode("utf-8", "replace")
+    if not is_topic_name(name) or partition > PARTITION_MAX:
+        raise ForeignKeyError(f"no partition can be {name[:SHOWN_NAME]!r}/{partition}")
+    return TopicPartition(name, partition)
 
 
 def same_config(found: str | None, required: str) -> bool:

@@ -17,6 +17,9 @@ EndOffset = NewType("EndOffset", int)
 ClusterName = NewType("ClusterName", str)
 """A cluster's name in settings and commands, for example `a`."""
 
+SEQUENCE_MAX = 2**63 - 1
+"""The greatest sequence that a coordinator gives."""
+
 _TXN_ID = struct.Struct(">QQ")
 TXN_ID_BYTES = _TXN_ID.size
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import FatalError
+from stilltide.connectors.kafka.authorization import Caller, principal_of
 from stilltide.connectors.kafka.logs import LineLimit
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.connectors.ports.fetching import Fetching
@@ -98,6 +99,11 @@ class KafkaConfig:
     reader_records_max: int = 2_000
     lines: LineLimit = field(default_factory=LineLimit, compare=False, repr=False)
     own_prefix: str = PREFIX
+
+    @property
+    def caller(self) -> Caller:
+        """The client in errors: address and user."""
+        return Caller(self.bootstrap_servers, principal_of(self.extra))
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():

@@ -29,6 +29,7 @@ from stilltide.connectors.ports.fetching import Fetching
 if TYPE_CHECKING:
     from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
     from stilltide.connectors.kafka.admin.native_transactions import KafkaNativeTransactions
+    from stilltide.connectors.kafka.admin.rights import KafkaRights
     from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
 
 
@@ -110,6 +111,14 @@ class KafkaConnector:
     def topic_admin(self) -> KafkaTopicAdmin:
         """An admin of the replicas and configs of topics."""
         return KafkaTopicAdmin(self._config)
+
+    def rights(self) -> "KafkaRights":
+        """Asks the cluster for the rights of this user."""
+        from stilltide.connectors.kafka.admin.rights import (  # noqa: PLC0415 - see the module's docstring
+            KafkaRights,
+        )
+
+        return KafkaRights(self._config)
 
     def group_admin(self) -> "KafkaGroupAdmin":
         """An admin of consumer groups."""

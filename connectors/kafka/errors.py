@@ -21,6 +21,7 @@ from stilltide.connectors.errors import (
     OffsetOutOfRangeError,
     RetriableError,
 )
+from stilltide.connectors.kafka.authorization import REFUSALS, Access, Caller, refusal
 from stilltide.schemas.values import TopicPartition
 
 _FENCED = frozenset(
@@ -113,13 +114,11 @@ REFUSED = frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
         KafkaError._SSL,  # noqa: SLF001 - as above
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        *REFUSALS,
     }
 )
-"""Codes of refused authentication, of either side; asking again changes nothing."""
+"""Codes of refused authentication, of either side, or of a right that is missing."""
 
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
@@ -150,14 +149,19 @@ _PLACE = re.compile(r"(?P<topic>[\w.-]+) \[(?P<partition>\d+)\]:")
 
 
 def translate(
-    error: KafkaError | KafkaException, address: str, action: str, *, detail: str = ""
+    error: KafkaError | KafkaException,
+    caller: Caller | str,
+    action: str,
+    *asked: Access,
+    detail: str = "",
 ) -> ConnectorError:
     """The connector error for an error of confluent-kafka; the caller raises or delivers it.
 
     Args:
         error: the client's error.
-        address: bootstrap servers of the cluster.
+        caller: the client, or only the bootstrap servers of the cluster.
         action: the failed action, such as `cannot write`.
+        asked: the rights that the action needs; a refusal names one of them.
         detail: further evidence, such as the last connection error.
     """
     cause = error_of(error)
@@ -171,9 +175,12 @@ def translate(
     else:
         kind = FatalError
     text = f"{cause.str()} ({cause.name()})"
+    text = f"{text}; {detail}" if detail else text
+    if (refused := refusal(code, caller, action, asked, text)) is not None:
+        return refused
     return kind(
-        f"{action} at {address}",
-        detail=f"{text}; {detail}" if detail else text,
+        f"{action} at {caller}",
+        detail=text,
         hint=next((hint for codes, hint in _HINTS if code in codes), ""),
     )
 

@@ -7,6 +7,7 @@ line of that kind carries the count.
 """
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -58,6 +59,11 @@ class LineLimit:
         self._target.log(level, "%s%s", text, more)
 
 
+_REFUSED_PARTITION = re.compile(
+    r'Failed to add partition "(?P<topic>[^"]+)" .*Topic authorization failed'
+)
+
+
 class ClientLog:
     """The `logger=` of one client.
 
@@ -70,7 +76,28 @@ class ClientLog:
         self._client_id = client_id
         self._limit = limit
 
+    def _seen(self, facility: str, text: str) -> None:
+        """Called with each line, also with those that are not logged."""
+
     def log(self, level: int, _template: str, *args: object) -> None:
         """Logs one line of librdkafka: facility, instance and text."""
         facility, text = str(args[_FACILITY]), str(args[-1])
+        self._seen(facility, text)
         self._limit.log(level, facility, f"{self._client_id}: {facility}: {text}")
+
+
+class TransactionLog(ClientLog):
+    """The `logger=` of a producer of native transactions.
+
+    Attributes:
+        refused_topic: the topic that the last transaction could not take part in; the client's
+            errors do not name it, and call its records purged (C17).
+    """
+
+    def __init__(self, client_id: str, limit: LineLimit) -> None:
+        super().__init__(client_id, limit)
+        self.refused_topic: str | None = None
+
+    def _seen(self, facility: str, text: str) -> None:
+        if facility == "ADDPARTS" and (found := _REFUSED_PARTITION.search(text)):
+            self.refused_topic = found["topic"]

@@ -22,6 +22,7 @@ from stilltide.pipeline.agents.web_guard import (
     guarded,
     refusal_of_token,
 )
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch
 from stilltide.pipeline.errors import ConfigError
 
@@ -140,5 +141,14 @@ def watch_check(watch: ClusterWatch) -> Check:
 
     async def check() -> ProbeResult:
         return ProbeResult(*await watch.finding())
+
+    return check
+
+
+def hindrance_check(hindrances: Hindrances) -> Check:
+    """A check that answers arrive, and that no right is missing (C17)."""
+
+    async def check() -> ProbeResult:
+        return ProbeResult(*hindrances.finding())
 
     return check

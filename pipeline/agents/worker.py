@@ -20,13 +20,20 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.connectors.ports.writers import LogWriter
-from stilltide.pipeline.agents.apps import cluster_app, writer_app
+from stilltide.pipeline.agents.apps import cluster_app, worker_group, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.links import links_agent
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
-from stilltide.pipeline.agents.probes import Check, ProbeResult, Probes, watch_check
+from stilltide.pipeline.agents.probes import (
+    Check,
+    ProbeResult,
+    Probes,
+    hindrance_check,
+    watch_check,
+)
+from stilltide.pipeline.agents.refusals import named
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.service.session import Numbered
@@ -34,6 +41,8 @@ from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
+from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
+from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_OPERATOR_SERVICE,
@@ -50,6 +59,7 @@ from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
 from stilltide.pipeline.metrics.owners import EndedMetrics
+from stilltide.pipeline.metrics.rights import HindranceMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import system_topics
 
@@ -86,6 +96,7 @@ class Worker:
         self._watches = ClusterWatches()
         self._owners: Owners | None = None
         self._links: PartitionOwners[LinksDriver] | None = None
+        self._hindrances = Hindrances()
         self._web = ""
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
@@ -97,7 +108,6 @@ class Worker:
             RetriableError, UnavailableError: the cluster could not be reached for
                 `broker_away_s_max` at the start; the error names the address.
             FatalError: a system topic has wrong configs or a wrong partition count.
-            DecodeError: a dynamic setting cannot be decoded; names topic, partition and offset.
             StilltideError: every owner that is assigned to this worker has ended by an error (B8).
             CoordinatorCountError: the cluster has more coordinators than the settings say (C14).
             ConfigError: workers of an older version run, the port of the web site is taken, or
@@ -111,8 +121,13 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        foreign = foreign_records(connector)
+        foreign.counter = self._metrics.foreign_records
         dynamic = DynamicSettings(
-            connector, changed=self._settings_changed, patience_s=settings.broker_away_s_max
+            connector,
+            changed=self._settings_changed,
+            patience_s=settings.broker_away_s_max,
+            passed_over=lambda it, why: foreign.add(it.data, it.offset, it.value, why.primary),
         )
         batches = connector.batch_reader("worker")
         own = settings.cluster, settings.bootstrap_servers, connector
@@ -170,7 +185,9 @@ class Worker:
         registry = self._metrics.registry
         registry.register(ClusterMetrics(lambda: self._watches.watches))
         registry.register(EndedMetrics(self._settings.cluster, self._ends))
+        registry.register(HindranceMetrics(self._settings.cluster, self._hindrances))
         ready: dict[str, Check] = {"broker": watch_check(watch), "partitions": self._ready}
+        ready["work"] = hindrance_check(self._hindrances)
         if self._settings.replicate_from:
             ready["links"] = self._links_ready
         return Probes(registry, ready, access=WebAccess.of(self._settings))
@@ -217,7 +234,7 @@ class Worker:
     def fail(self, error: BaseException) -> None:
         """Stops the worker, and has `run` raise `error`."""
         if self._failure is None:
-            self._failure = error
+            self._failure = named(error, self._settings.kafka, worker_group(self._settings))
         self._stop.set()
 
     async def _serve(
@@ -229,7 +246,7 @@ class Worker:
         data_dir: Path,
     ) -> None:
         settings = self._settings
-        ends = EndOffsets(admin)
+        ends = EndOffsets(admin, self._hindrances)
         writers = writer_app(settings, data_dir)
         cluster = cluster_app(settings, data_dir)
         buffered_writer = BufferedWriter(writers)
@@ -244,7 +261,7 @@ class Worker:
             batches=batches,
             admin=admin,
             writer=writer,
-            replies=Replies(writer, askers=[acks, barriers]),
+            replies=Replies(writer, askers=[acks, barriers], hindrances=self._hindrances),
             marker_writer=marker_writer,
             ends=ends,
             acks=acks,
@@ -258,7 +275,7 @@ class Worker:
         links = self._links = links_agent(
             cluster, settings, connector, self._metrics.registry, self._watches
         )
-        tasks = self._start(deps, owners, writers, cluster)
+        tasks = self._start(connector, deps, owners, writers, cluster)
         try:
             await self._stop.wait()
         finally:
@@ -271,11 +288,17 @@ class Worker:
             await asyncio.gather(writer.close(), marker_writer.close())
 
     def _start(
-        self, deps: WorkerDeps, owners: Owners, writers: faust.App, cluster: faust.App
+        self,
+        connector: KafkaConnector,
+        deps: WorkerDeps,
+        owners: Owners,
+        writers: faust.App,
+        cluster: faust.App,
     ) -> list[asyncio.Task[None]]:
         """Starts everything that runs until the worker ends."""
         return [
             self._task(deps.dynamic.run(), "dynamic-settings"),
+            self._task(self._rights_watch(connector).run(), "rights"),
             self._task(deps.ends.run(), "end-offsets"),
             self._task(owners.look_up_topics(), "topics"),
             self._task(deps.acks.failed(), "settling"),
@@ -284,6 +307,11 @@ class Worker:
             self._task(self._announce(owners), "announce"),
             self._task(self._run_apps(writers, cluster), "apps"),
         ]
+
+    def _rights_watch(self, connector: KafkaConnector) -> RightsWatch:
+        specs = system_topics(coordinators=1, partitions=1)
+        group = worker_group(self._settings)
+        return RightsWatch(connector.rights(), self._hindrances, [it.name for it in specs], group)
 
     async def _open(self, asking: Requests[B, R, A], owners: int, admin: LogAdmin) -> None:
         """Opens a client of owners; waits for a cluster that is away."""

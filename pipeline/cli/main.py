@@ -33,6 +33,10 @@ class Noun(NamedTuple):
 
 NOUNS = MappingProxyType(
     {
+        "acl": Noun(
+            "stilltide.pipeline.cli.acl.command:acl",
+            "See the rights in Kafka that Stilltide's processes need.",
+        ),
         "audit": Noun(
             "stilltide.pipeline.cli.audit:audit", "Check the records of topics with Spark."
         ),
@@ -59,6 +63,9 @@ NOUNS = MappingProxyType(
         "replicate": Noun(
             "stilltide.pipeline.cli.links.replicate:replicate",
             "Copy topics to another cluster, exactly once.",
+        ),
+        "repair": Noun(
+            "stilltide.pipeline.cli.repair:repair", "Repair damaged records of system topics."
         ),
         "snapshot": Noun(
             "stilltide.pipeline.cli.snapshot.command:snapshot",

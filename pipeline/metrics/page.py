@@ -3,7 +3,16 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from stilltide.pipeline.metrics import clusters, groups, links, native, owners, snapshots, worker
+from stilltide.pipeline.metrics import (
+    clusters,
+    groups,
+    links,
+    native,
+    owners,
+    rights,
+    snapshots,
+    worker,
+)
 from stilltide.pipeline.metrics.families import Family, Section
 
 PAGE = Path("docs/metrics.md")
@@ -12,6 +21,7 @@ PAGE = Path("docs/metrics.md")
 SECTIONS: tuple[Section, ...] = (
     clusters.SECTION,
     owners.SECTION,
+    rights.SECTION,
     *worker.SECTIONS,
     snapshots.SECTION,
     native.SECTION,

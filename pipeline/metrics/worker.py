@@ -42,7 +42,9 @@ from stilltide.schemas.topics import (
     PENDING_ACK_LOG,
     SNAPSHOT_REQUESTS,
     TXN_LOG,
+    TXN_MARKERS,
     TXN_REQUESTS,
+    TXN_SNAPSHOTS,
 )
 from stilltide.schemas.values import TopicPartition
 
@@ -211,6 +213,15 @@ PASSED_OVER: Table = (
         "The logs are `stilltide.txn-log` and `stilltide.pending-ack-log`.",
     ),
     Family(
+        "stilltide_foreign_records_total",
+        Kind.COUNTER,
+        "records",
+        _OF_TOPIC,
+        "Records of other system topics that cannot be decoded and change nothing, passed over.",
+        "`stilltide.txn-markers` and `stilltide.txn-snapshots` have samples from the start, other "
+        "topics once a record was passed over.",
+    ),
+    Family(
         "stilltide_request_records_undecodable_total",
         Kind.COUNTER,
         "records",
@@ -291,6 +302,7 @@ class WorkerMetrics:
         self._index = IndexFamilies(registry)
         passed_over = counters(PASSED_OVER, registry)
         self._foreign = passed_over["stilltide_log_foreign_entries_total"]
+        self._foreign_records = passed_over["stilltide_foreign_records_total"]
         self._undecodable = passed_over["stilltide_request_records_undecodable_total"]
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -311,6 +323,8 @@ class WorkerMetrics:
     def snapshots(self, partition: int) -> SnapshotMetrics:
         """Of one snapshot writer; the counts go on when a writer comes back."""
         self.undecodable_requests(TopicPartition(SNAPSHOT_REQUESTS, partition))
+        for topic in (TXN_MARKERS, TXN_SNAPSHOTS):
+            self.foreign_records(TopicPartition(topic, partition))
         return self._snapshots.of(self._cluster, partition)
 
     def aborted_index(self, partition: int) -> IndexMetrics:
@@ -320,6 +334,10 @@ class WorkerMetrics:
     def foreign_entries(self, log: TopicPartition) -> Counter:
         """Of one log: entries that are passed over (B6)."""
         return self._foreign.labels(self._cluster, log.topic, str(log.partition))
+
+    def foreign_records(self, data: TopicPartition) -> Counter:
+        """Of one partition of another system topic: records that are passed over (B10)."""
+        return self._foreign_records.labels(self._cluster, data.topic, str(data.partition))
 
     def undecodable_requests(self, requests: TopicPartition) -> Counter:
         """Of one partition of a topic of requests: records that are passed over (C10)."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
 from stilltide.schemas.v1 import markers_pb2 as pb
 from stilltide.schemas.values import EndOffset, TopicPartition
 
@@ -94,7 +94,7 @@ def decode(key: bytes, value: bytes | None) -> Barrier | None:
         DecodeError: not a barrier.
     """
     if len(key) != _KEY.size or key[:1] != KIND:
-        raise DecodeError(f"key {key!r} is not that of a barrier")
+        raise ForeignKeyError(f"key {shown(key)} is not that of a barrier")
     if value is None:
         return None
     try:

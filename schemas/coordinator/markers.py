@@ -12,13 +12,16 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.coordinator import barriers
 from stilltide.schemas.coordinator.barriers import Barrier
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1.markers_pb2 import OutcomeMarker
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
-from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
+from stilltide.schemas.values import SEQUENCE_MAX, EndOffset, TopicPartition, TxnId
 
 _KIND = b"m"
 _KEY = struct.Struct(">cIQQ")
+COORDINATORS_MAX = 2**16
+"""More coordinators than any cluster has: a higher number in a key is nobody's (C14)."""
 
 
 class Marker(NamedTuple):
@@ -49,6 +52,20 @@ def encode_key(data: TopicPartition, txn: TxnId) -> bytes:
     return _KEY.pack(_KIND, data.partition, *txn) + data.topic.encode()
 
 
+def decode_key(key: bytes | None) -> tuple[TopicPartition, TxnId]:
+    """The data partition and the transaction in the key of a marker.
+
+    Raises:
+        ForeignKeyError: not the key of a marker.
+    """
+    if key is None or len(key) <= _KEY.size or key[:1] != _KIND:
+        raise ForeignKeyError(f"key {shown(key)} is not that of an outcome marker")
+    _, partition, coordinator, sequence = _KEY.unpack_from(key)
+    if coordinator > COORDINATORS_MAX or sequence > SEQUENCE_MAX:
+        raise ForeignKeyError(f"no coordinator has given the transaction {coordinator}:{sequence}")
+    return key_place(key[_KEY.size :], partition), TxnId(coordinator, sequence)
+
+
 def encode_value(marker: Marker) -> bytes:
     """Value of a marker."""
     return OutcomeMarker(
@@ -60,30 +77,32 @@ def encode_value(marker: Marker) -> bytes:
     ).SerializeToString()
 
 
+def is_barrier(key: bytes | None) -> bool:
+    """Whether a record with this key is a barrier (E1), if it is any of Stilltide's."""
+    return key is not None and key[:1] == barriers.KIND
+
+
 def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
     """The marker or barrier of a record; None for a tombstone.
 
     Raises:
         DecodeError: the record is neither a marker nor a barrier.
     """
-    if key is not None and key[:1] == barriers.KIND:
+    if key is not None and is_barrier(key):
         return barriers.decode(key, value)
-    if key is None or len(key) <= _KEY.size or key[:1] != _KIND:
-        raise DecodeError(f"key {key!r} is not that of an outcome marker")
-    _, partition, coordinator, sequence = _KEY.unpack_from(key)
+    data, txn = decode_key(key)
     if value is None:
         return None
     try:
         body = OutcomeMarker.FromString(value)
-        topic = key[_KEY.size :].decode()
-    except (ProtobufDecodeError, UnicodeDecodeError) as error:
+    except ProtobufDecodeError as error:
         raise DecodeError("not an outcome marker", detail=str(error)) from error
     outcome = body.outcome
     if outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
         raise DecodeError(f"outcome {outcome} is neither commit nor abort")
     return Marker(
-        TopicPartition(topic, partition),
-        TxnId(coordinator, sequence),
+        data,
+        txn,
         outcome == OUTCOME_COMMIT,
         EndOffset(body.start_offset),
         EndOffset(body.end_offset) if body.HasField("end_offset") else None,

@@ -14,7 +14,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import aborted_index_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from stilltide.schemas.versioned import VERSION, parsed
@@ -96,18 +97,17 @@ def decode_key(key: bytes | None) -> IndexKey:
     """The run or coverage that a key names.
 
     Raises:
-        DecodeError: not a key of this topic.
+        ForeignKeyError: not a key of this topic.
     """
-    try:
-        if key is not None and key[:1] == _RUN_KIND and len(key) > _RUN.size:
-            _, partition, first = _RUN.unpack_from(key)
-            return RunKey(TopicPartition(key[_RUN.size :].decode(), partition), Offset(first))
-        if key is not None and key[:1] == _COVERAGE_KIND and len(key) > _COVERAGE.size:
-            partition = _COVERAGE.unpack_from(key)[1]
-            return CoverageKey(TopicPartition(key[_COVERAGE.size :].decode(), partition))
-    except UnicodeDecodeError as error:
-        raise DecodeError("an index of a topic not in UTF-8", detail=str(error)) from error
-    raise DecodeError(f"key {key!r} is neither that of aborted ranges nor that of their coverage")
+    if key is not None and key[:1] == _RUN_KIND and len(key) > _RUN.size:
+        _, partition, first = _RUN.unpack_from(key)
+        return RunKey(key_place(key[_RUN.size :], partition), Offset(first))
+    if key is not None and key[:1] == _COVERAGE_KIND and len(key) > _COVERAGE.size:
+        partition = _COVERAGE.unpack_from(key)[1]
+        return CoverageKey(key_place(key[_COVERAGE.size :], partition))
+    raise ForeignKeyError(
+        f"key {shown(key)} is neither that of aborted ranges nor that of their coverage"
+    )
 
 
 def encode_run(topic_id: bytes, ranges: Sequence[AbortedRange]) -> bytes:

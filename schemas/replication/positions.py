@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
 from stilltide.schemas.replication.origins import (
     INCARNATION_BYTES,
     Claims,
@@ -20,6 +20,7 @@ from stilltide.schemas.replication.origins import (
     Interval,
     Intervals,
 )
+from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import replication_pb2 as pb
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 from stilltide.schemas.versioned import VERSION, parsed
@@ -69,7 +70,7 @@ def decode_key(key: bytes | None) -> BucketKey:
     """The bucket that a key names.
 
     Raises:
-        DecodeError: not a key of this topic.
+        ForeignKeyError: not a key of this topic.
     """
     if key is not None and len(key) > _KEY.size:
         number, partition, source, target = _KEY.unpack_from(key)
@@ -79,12 +80,14 @@ def decode_key(key: bytes | None) -> BucketKey:
                 return BucketKey(
                     ClusterName(names[:source].decode()),
                     ClusterName(names[source : source + target].decode()),
-                    TopicPartition(names[source + target :].decode(), partition),
+                    key_place(names[source + target :], partition),
                     number,
                 )
             except UnicodeDecodeError as error:
-                raise DecodeError("a bucket of names not in UTF-8", detail=str(error)) from error
-    raise DecodeError(f"key {key!r} is not that of a bucket")
+                raise ForeignKeyError(
+                    "a bucket of names not in UTF-8", detail=str(error)
+                ) from error
+    raise ForeignKeyError(f"key {shown(key)} is not that of a bucket")
 
 
 def encode_bucket(bucket: Bucket) -> bytes:

@@ -12,13 +12,14 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
 from stilltide.schemas.replication.origins import Claims, Incarnation
 from stilltide.schemas.replication.positions import (
     checked_incarnation,
     decode_claims,
     encode_claims,
 )
+from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import replication_pb2 as pb
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 from stilltide.schemas.versioned import VERSION, parsed
@@ -199,18 +200,19 @@ def decode_key(key: bytes | None) -> SignalKey:
     """The signal that a key names.
 
     Raises:
-        DecodeError: not a key of this topic.
+        ForeignKeyError: not a key of this topic.
     """
     if key is not None and len(key) > _KEY.size and key[:1] in _CODES.values():
         code, partition, *lengths = _KEY.unpack_from(key)
         try:
             source, target, topic, group = _names(key[_KEY.size :], lengths)
         except UnicodeDecodeError as error:
-            raise DecodeError("a signal of names not in UTF-8", detail=str(error)) from error
-        found = _key(code, TopicPartition(topic, partition), ClusterName(source), target, group)
+            raise ForeignKeyError("a signal of names not in UTF-8", detail=str(error)) from error
+        data = key_place(topic.encode(), partition)
+        found = _key(code, data, ClusterName(source), target, group)
         if found is not None and encode_key(found) == key:
             return found
-    raise DecodeError(f"key {key!r} is not that of a signal")
+    raise ForeignKeyError(f"key {shown(key)} is not that of a signal")
 
 
 def _key(

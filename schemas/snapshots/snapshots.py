@@ -16,13 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import snapshots_pb2 as pb
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import SEQUENCE_MAX, EndOffset, TopicPartition
 from stilltide.schemas.versioned import VERSION, parsed
-
-SEQUENCE_MAX = 2**63 - 1
-"""The greatest sequence of an aborted transaction that can be stored."""
 
 _PART = struct.Struct(">cIQ")
 _END = struct.Struct(">cI")
@@ -117,20 +115,17 @@ def decode_key(key: bytes | None) -> SnapshotKey:
     """The part, end or star that a key names.
 
     Raises:
-        DecodeError: not a key of this topic.
+        ForeignKeyError: not a key of this topic.
     """
     if key == STAR_KEY:
         return StarKey()
-    try:
-        if key is not None and key[:1] == _PART_KIND and len(key) > _PART.size:
-            _, partition, number = _PART.unpack_from(key)
-            return PartKey(TopicPartition(key[_PART.size :].decode(), partition), number)
-        if key is not None and key[:1] == _END_KIND and len(key) > _END.size:
-            partition = _END.unpack_from(key)[1]
-            return EndKey(TopicPartition(key[_END.size :].decode(), partition))
-    except UnicodeDecodeError as error:
-        raise DecodeError("a snapshot of a topic not in UTF-8", detail=str(error)) from error
-    raise DecodeError(f"key {key!r} is not that of a part, an end, or `*`")
+    if key is not None and key[:1] == _PART_KIND and len(key) > _PART.size:
+        _, partition, number = _PART.unpack_from(key)
+        return PartKey(key_place(key[_PART.size :], partition), number)
+    if key is not None and key[:1] == _END_KIND and len(key) > _END.size:
+        partition = _END.unpack_from(key)[1]
+        return EndKey(key_place(key[_END.size :], partition))
+    raise ForeignKeyError(f"key {shown(key)} is not that of a part, an end, or `*`")
 
 
 def checksum(key: bytes, value: bytes) -> int:

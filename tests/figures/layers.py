@@ -32,6 +32,7 @@ NOUNS = (
     "groups",
     "subscription",
     "shared",
+    "repair",
 )
 """Folders of core and drivers, which have the same place in both."""
 

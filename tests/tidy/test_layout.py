@@ -29,7 +29,10 @@ WITHOUT = {
 }
 """The nouns that a layer does not have."""
 
-MORE = {"pipeline/drivers": {"shared"}, "tests/unit/drivers": {"shared"}}
+MORE = {
+    "pipeline/drivers": {"repair", "shared"},
+    "tests/unit/drivers": {"repair", "shared"},
+}
 """Folders of a layer that are no noun."""
 
 

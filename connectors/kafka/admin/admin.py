@@ -24,10 +24,17 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.admin.client import AdminClients, Answers, make_client
+from stilltide.connectors.kafka.authorization import (
+    DESCRIBE_BROKERS,
+    DESCRIBE_CLUSTER,
+    Access,
+    on_topic,
+)
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import AWAY, MISSING, REFUSED, error_of, translate
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.topic_check import check_specs, check_topic, too_few_brokers
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import BrokerFigures, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -60,7 +67,7 @@ class KafkaAdmin:
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
-        self._address = config.bootstrap_servers
+        self._address = config.caller
         self._clients = AdminClients(config)
         timeout_s = config.request_timeout_s
         # For changes: the client waits for the answer, and the broker until the change is done.
@@ -111,7 +118,7 @@ class KafkaAdmin:
                 len(topic.partitions),
                 min((len(one.replicas) for one in topic.partitions), default=0),
             )
-            for name, topic in self._found(answers, f"cannot describe {names[0]}")
+            for name, topic in self._found(answers, "cannot describe", Operation.DESCRIBE)
         }
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
@@ -154,7 +161,8 @@ class KafkaAdmin:
                     missing = f"{data} does not exist at {self._address}"
                     raise FatalError(missing, hint="create the topic") from error
                 action = f"cannot delete records before {data}@{before[data]}"
-                raise self._failure(error, action) from error
+                right = on_topic(Operation.DELETE, data.topic)
+                raise self._failure(error, action, right) from error
 
     async def cluster_id(self) -> str:
         """The cluster's own id, which no other cluster has."""
@@ -181,7 +189,8 @@ class KafkaAdmin:
         except KafkaException as error:
             if error_of(error).code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
                 return BrokerFigures(len(nodes), 1, known)
-            raise self._failure(error, "cannot read the configs of a broker") from error
+            action = "cannot read the configs of a broker"
+            raise self._failure(error, action, DESCRIBE_BROKERS) from error
         return BrokerFigures(len(nodes), int(entries[_DEFAULT_REPLICAS].value), known)
 
     async def list_topics(self) -> list[str]:
@@ -214,7 +223,8 @@ class KafkaAdmin:
         except KafkaException as error:
             # The topic has as many partitions already, or more.
             if error_of(error).code() != KafkaError.INVALID_PARTITIONS:
-                raise self._failure(error, f"cannot add partitions to {name}") from error
+                asked = on_topic(Operation.ALTER, name)
+                raise self._failure(error, f"cannot add partitions to {name}", asked) from error
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
@@ -227,7 +237,7 @@ class KafkaAdmin:
         try:
             return answers["cluster"].result()
         except KafkaException as error:
-            raise self._failure(error, "cannot describe the cluster") from error
+            raise self._failure(error, "cannot describe the cluster", DESCRIBE_CLUSTER) from error
 
     async def _create(self, specs: Sequence[TopicSpec]) -> None:
         by_name = {spec.name: spec for spec in specs}
@@ -250,7 +260,8 @@ class KafkaAdmin:
                     await self._check_brokers(by_name[name], error)
                 # Another process was quicker; its topic is verified like any other.
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise self._failure(error, f"cannot create topic {name}") from error
+                    asked = on_topic(Operation.CREATE, name)
+                    raise self._failure(error, f"cannot create topic {name}", asked) from error
 
     async def _check_brokers(self, spec: TopicSpec, error: KafkaException) -> None:
         """Raises when fewer brokers are up than the topic would have replicas."""
@@ -265,7 +276,8 @@ class KafkaAdmin:
         answers = await self._clients.ask_again(
             lambda it, timeout_s: it.describe_configs(asked, request_timeout=timeout_s)
         )
-        found = self._found(answers, f"cannot read the configs of {names[0]}")
+        action = "cannot read the configs of"
+        found = self._found(answers, action, Operation.DESCRIBE_CONFIGS)
         return {resource.name: entries for resource, entries in found}
 
     async def _offsets(
@@ -299,7 +311,7 @@ class KafkaAdmin:
             lambda it: _ask_offsets(it, timeout_s, partitions, spec, level)
         )
         try:
-            found = self._found(answers, f"cannot read offsets of {partitions[0].topic}")
+            found = self._found(answers, "cannot read offsets of", Operation.DESCRIBE)
         except _NoLeaderError as error:
             await self._check_absent(partitions, error)
             return []
@@ -318,8 +330,14 @@ class KafkaAdmin:
                     hint="check that all brokers run; then try again",
                 )
 
-    def _found(self, answers: Answers[K], action: str) -> list[tuple[K, Any]]:
-        """The keys of a request that exist, each with its answer."""
+    def _found(self, answers: Answers[K], action: str, operation: Operation) -> list[tuple[K, Any]]:
+        """The keys of a request that exist, each with its answer.
+
+        Args:
+            answers: the answers about topics.
+            action: the failed action, without the topic.
+            operation: what the request needs on each topic.
+        """
         found: list[tuple[K, Any]] = []
         for key, answer in answers.items():
             try:
@@ -329,15 +347,18 @@ class KafkaAdmin:
                 if code == _NO_LEADERS:
                     raise _NoLeaderError(str(error)) from error
                 if code not in MISSING:
-                    raise self._failure(error, action) from error
+                    topic = _topic_of(key)
+                    asked = on_topic(operation, topic)
+                    raise self._failure(error, f"{action} {topic}", asked) from error
         return found
 
-    def _failure(self, error: KafkaException, action: str) -> Exception:
+    def _failure(self, error: KafkaException, action: str, *asked: Access) -> Exception:
         last = self._clients.last_error
         if last is not None and last.code() in REFUSED and error_of(error).code() in AWAY:
             # A refused login shows as a time-out of the call: the client goes on trying to connect.
             return translate(last, self._address, action)
-        return translate(error, self._address, action, detail=last.str() if last else "")
+        detail = last.str() if last else ""
+        return translate(error, self._address, action, *asked, detail=detail)
 
 
 def log_bounds(
@@ -375,7 +396,7 @@ def _ask_offsets(
     return {TopicPartition(it.topic, it.partition): answer for it, answer in answers.items()}
 
 
-def _known_offset(data: TopicPartition, answer: Any, address: str) -> int:
+def _known_offset(data: TopicPartition, answer: Any, address: object) -> int:
     """The offset in an answer to `_ask_offsets`.
 
     When the broker does not answer in time, the client reports success and a negative offset.
@@ -386,6 +407,11 @@ def _known_offset(data: TopicPartition, answer: Any, address: str) -> int:
             hint="check that the broker runs; then try again",
         )
     return answer.offset
+
+
+def _topic_of(key: object) -> str:
+    """The topic that a key of a request names: a name, a config resource, or a partition."""
+    return key if isinstance(key, str) else str(getattr(key, "topic", getattr(key, "name", key)))
 
 
 def _uuid_bytes(text: str) -> bytes:

@@ -170,4 +170,4 @@ def make_client(config: KafkaConfig, note_error: Any) -> AdminClient:
     try:
         return AdminClient(options, logger=ClientLog(str(options["client.id"]), config.lines))
     except KafkaException as error:
-        raise translate(error, config.bootstrap_servers, "cannot make an admin") from error
+        raise translate(error, config.caller, "cannot make an admin") from error

@@ -20,10 +20,12 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError
+from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.errors import translate_raw
+from stilltide.connectors.kafka.raw.errors import check, translate_raw
 from stilltide.connectors.kafka.raw.line import Line, RawClient
 from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
 
 T = TypeVar("T")
@@ -83,7 +85,7 @@ class KafkaGroupAdmin:
                 response = await line.send(request, node)
                 for group in response.groups:
                     if group.error_code != _ABSENT:
-                        _check(group.error_code)
+                        check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
                     if group.error_code == 0 and group.group_state not in _WITHOUT_MEMBERS:
                         found.add(group.group_id)
             return found
@@ -99,7 +101,7 @@ class KafkaGroupAdmin:
             (described,) = (await line.send(request, node)).groups
             if described.error_code == _ABSENT:
                 return set()
-            _check(described.error_code)
+            check(described.error_code, on_group(Operation.DESCRIBE, group))
             return {member.member_id for member in described.members}
 
         return await self._ask(ask, f"cannot describe group {group}")
@@ -114,8 +116,9 @@ class KafkaGroupAdmin:
             (node,) = await self._coordinators(line, [group])
             response = await line.send(_commit(group, positions), node)
             for topic in response.topics:
+                asked = on_group(Operation.READ, group), on_topic(Operation.READ, topic.name)
                 for partition in topic.partitions:
-                    _check(partition.error_code)
+                    check(partition.error_code, *asked)
 
         await self._ask(ask, f"cannot move group {group}")
 
@@ -157,7 +160,7 @@ class KafkaGroupAdmin:
         if unknown:
             request = FindCoordinatorRequest(key_type=0, coordinator_keys=unknown, min_version=4)
             for one in (await line.send(request)).coordinators:
-                _check(one.error_code)
+                check(one.error_code, on_group(Operation.DESCRIBE, one.key))
                 nodes[one.key] = one.node_id
             self._nodes |= nodes
         found: defaultdict[int, list[str]] = defaultdict(list)
@@ -179,11 +182,11 @@ def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition]) -> Any:
 def _offsets(response: Any) -> dict[str, dict[TopicPartition, Committed]]:
     found: dict[str, dict[TopicPartition, Committed]] = {}
     for group in response.groups:
-        _check(group.error_code)
+        check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
         held = found[group.group_id] = {}
         for topic in group.topics:
             for it in topic.partitions:
-                _check(it.error_code)
+                check(it.error_code, on_topic(Operation.DESCRIBE, topic.name))
                 if it.committed_offset >= 0:
                     data = TopicPartition(topic.name, it.partition_index)
                     # librdkafka commits the NUL at the end of its C string, too.
@@ -226,8 +229,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, number in sorted(set(partitions)):
         found[topic].append(number)
     return found
-
-
-def _check(code: int) -> None:
-    if code:
-        raise kafka_errors.for_code(code)

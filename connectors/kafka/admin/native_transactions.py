@@ -21,14 +21,16 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
+from stilltide.connectors.kafka.authorization import ALTER_CLUSTER, on_id, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.errors import translate_raw
+from stilltide.connectors.kafka.raw.errors import check, translate_raw
 from stilltide.connectors.kafka.raw.line import Line, RawClient
 from stilltide.schemas.native.transactions import (
     ActiveProducer,
     DescribedTransaction,
     ListedTransaction,
 )
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
 
 T = TypeVar("T")
@@ -109,7 +111,7 @@ async def _list(line: Line, filters: dict[str, Any]) -> list[ListedTransaction]:
     found: list[ListedTransaction] = []
     for node in sorted({leader for leader, _ in before.values()}):
         response = await line.send(ListTransactionsRequest(**filters), node)
-        _check(response.error_code)
+        check(response.error_code)
         found += [
             ListedTransaction(one.transactional_id, one.producer_id, one.transaction_state)
             for one in response.transaction_states
@@ -129,9 +131,10 @@ async def _coordinators(line: Line) -> dict[int, tuple[int, int]]:
     (topic,) = (await line.send(request)).topics
     if topic.error_code == kafka_errors.UnknownTopicOrPartitionError.errno:
         return {}
-    _check(topic.error_code)
+    asked = on_topic(Operation.DESCRIBE, _COORDINATORS_TOPIC)
+    check(topic.error_code, asked)
     for partition in topic.partitions:
-        _check(partition.error_code)
+        check(partition.error_code, asked)
     return {it.partition_index: (it.leader_id, it.leader_epoch) for it in topic.partitions}
 
 
@@ -141,7 +144,7 @@ async def _describe(line: Line, transactional_id: str) -> DescribedTransaction |
     (found,) = (await line.send(request, node)).transaction_states
     if found.error_code == kafka_errors.TransactionalIdNotFoundError.errno:
         return None
-    _check(found.error_code)
+    check(found.error_code, on_id(Operation.DESCRIBE, transactional_id))
     return DescribedTransaction(
         found.transactional_id,
         node,
@@ -169,7 +172,7 @@ async def _coordinator(line: Line, transactional_id: str) -> int:
         max_version=3,
     )
     response = await line.send(request)
-    _check(response.error_code)
+    check(response.error_code, on_id(Operation.DESCRIBE, transactional_id))
     return response.node_id
 
 
@@ -191,7 +194,7 @@ async def _producers(
         response = await line.send(DescribeProducersRequest(topics=topics), leader)
         for topic in response.topics:
             for partition in topic.partitions:
-                _check(partition.error_code)
+                check(partition.error_code, on_topic(Operation.READ, topic.name))
                 data = TopicPartition(topic.name, partition.partition_index)
                 found[data] = sorted(map(_producer, partition.active_producers))
     return found
@@ -237,9 +240,4 @@ async def _mark(
     for result in response.markers:
         for topic in result.topics:
             for partition in topic.partitions:
-                _check(partition.error_code)
-
-
-def _check(code: int) -> None:
-    if code:
-        raise kafka_errors.for_code(code)
+                check(partition.error_code, ALTER_CLUSTER, on_topic(Operation.READ, topic.name))

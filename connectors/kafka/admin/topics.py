@@ -16,8 +16,10 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.kafka.admin.client import AdminClients, Answers
+from stilltide.connectors.kafka.authorization import DESCRIBE_CLUSTER, Access, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import MISSING, error_of, translate
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import Broker, PartitionReplicas, same_config
 
 K = TypeVar("K")
@@ -30,7 +32,7 @@ class KafkaTopicAdmin:
     """A `TopicAdmin`. Connects at its first call."""
 
     def __init__(self, config: KafkaConfig) -> None:
-        self._address = config.bootstrap_servers
+        self._address = config.caller
         self._clients = AdminClients(config)
         self._timeout_s = config.request_timeout_s
 
@@ -42,7 +44,7 @@ class KafkaTopicAdmin:
         try:
             nodes = answers["cluster"].result().nodes
         except KafkaException as error:
-            raise self._failure(error, "cannot describe the cluster") from error
+            raise self._failure(error, "cannot describe the cluster", DESCRIBE_CLUSTER) from error
         return sorted(Broker(one.id, one.rack) for one in nodes)
 
     async def placements(self, names: Sequence[str]) -> dict[str, tuple[PartitionReplicas, ...]]:
@@ -58,7 +60,9 @@ class KafkaTopicAdmin:
                 PartitionReplicas(_ids(one.replicas), _ids(one.isr))
                 for one in sorted(topic.partitions, key=lambda one: one.id)
             )
-            for name, topic in self._existing(answers, "cannot describe topic").items()
+            for name, topic in self._existing(
+                answers, "cannot describe topic", Operation.DESCRIBE
+            ).items()
         }
 
     async def alter_configs(self, changes: Mapping[str, Mapping[str, str]]) -> None:
@@ -74,7 +78,8 @@ class KafkaTopicAdmin:
             try:
                 answer.result()
             except KafkaException as error:
-                raise self._failure(error, f"cannot alter topic {resource.name}") from error
+                right = on_topic(Operation.ALTER_CONFIGS, resource.name)
+                raise self._failure(error, f"cannot alter topic {resource.name}", right) from error
         while not await self._show(changes):
             if time.monotonic() > deadline_s:
                 raise RetriableError(
@@ -94,7 +99,9 @@ class KafkaTopicAdmin:
         answers = await self._clients.ask(
             lambda it: it.describe_configs(asked, request_timeout=self._timeout_s)
         )
-        found = self._existing(answers, "cannot read the configs of topic")
+        found = self._existing(
+            answers, "cannot read the configs of topic", Operation.DESCRIBE_CONFIGS
+        )
         entries = {resource.name: one for resource, one in found.items()}
         return all(
             topic in entries and same_config(entries[topic][name].value, value)
@@ -102,19 +109,22 @@ class KafkaTopicAdmin:
             for name, value in configs.items()
         )
 
-    def _existing(self, answers: Answers[K], action: str) -> dict[K, Any]:
+    def _existing(self, answers: Answers[K], action: str, operation: Operation) -> dict[K, Any]:
         found: dict[K, Any] = {}
         for key, answer in answers.items():
             try:
                 found[key] = answer.result()
             except KafkaException as error:
                 if error_of(error).code() not in MISSING:
-                    raise self._failure(error, f"{action} {key}") from error
+                    topic = key if isinstance(key, str) else str(getattr(key, "name", key))
+                    asked = on_topic(operation, topic)
+                    raise self._failure(error, f"{action} {topic}", asked) from error
         return found
 
-    def _failure(self, error: KafkaException, action: str) -> ConnectorError:
+    def _failure(self, error: KafkaException, action: str, *asked: Access) -> ConnectorError:
         last = self._clients.last_error
-        return translate(error, self._address, action, detail=last.str() if last else "")
+        detail = last.str() if last else ""
+        return translate(error, self._address, action, *asked, detail=detail)
 
 
 def _ids(nodes: Sequence[Any]) -> tuple[int, ...]:

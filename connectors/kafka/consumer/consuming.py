@@ -78,7 +78,7 @@ class ConsumerThread:
         membership: membership in the group that assigns partitions; None: the readers assign them.
 
     Attributes:
-        address: the cluster's address, for errors.
+        address: the cluster's address and the user, for errors.
         assignments: the readers' assignments, changed by orders.
     """
 
@@ -91,7 +91,7 @@ class ConsumerThread:
         slot: ReaderSlot | None = None,
         membership: Membership | None = None,
     ) -> None:
-        self.address = config.bootstrap_servers
+        self.address = config.caller
         self._client_id = str(options["client.id"])
         self._options = options
         self._lines = config.lines
@@ -104,7 +104,7 @@ class ConsumerThread:
             self._client_id,
             self.assignments,
             self._orders.post,
-            in_group=membership is not None,
+            group=None if membership is None else str(options["group.id"]),
         )
         self._poll_s = POLL_S
         self._thread: threading.Thread | None = None

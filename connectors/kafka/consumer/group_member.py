@@ -20,11 +20,13 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from stilltide.connectors.errors import ConnectorError, FencedError, RetriableError
 from stilltide.connectors.kafka.admin.admin import log_bounds
+from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot, client_names
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
 
 
@@ -165,7 +167,9 @@ class GroupMember:
             positions |= log_bounds(self._config, sorted(at_end), start=False)
         except KafkaException as error:
             action = f"cannot resolve the positions of group {self._group}"
-            raise translate(error, address, action) from error
+            asked = on_group(Operation.READ, self._group)
+            named = [on_topic(Operation.DESCRIBE, it) for it in self._topics]
+            raise translate(error, address, action, asked, *named) from error
         return found, positions
 
     def _added(
@@ -200,12 +204,15 @@ class GroupMember:
 
     def _note_committed(self, error: KafkaError | None, partitions: list[ClientPartition]) -> None:
         """Passes on the broker's answer to a commit."""
-        causes = [error, *(it.error for it in partitions)]
-        cause = next((it for it in causes if it is not None), None)
+        refused = next((it for it in partitions if it.error is not None), None)
+        cause = error if error is not None or refused is None else refused.error
         failure = None
         if cause is not None:
             action = f"cannot commit for group {self._group}"
-            failure = translate(cause, self.thread.address, action)
+            asked = [on_group(Operation.READ, self._group)]
+            if refused is not None:
+                asked.append(on_topic(Operation.READ, refused.topic))
+            failure = translate(cause, self.thread.address, action, *asked)
         self.thread.post(self._calls.commit_answered, failure)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import KafkaError, Message
 
 from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.consumer.assignments import Assignments, ReaderSlot
 from stilltide.connectors.kafka.consumer.fetch_watch import LOOKS, FetchWatch
@@ -24,6 +25,7 @@ from stilltide.connectors.kafka.consumer.inbox import Item
 from stilltide.connectors.kafka.consumer.messages import place_of_message, sort_out
 from stilltide.connectors.kafka.errors import AWAY, place_of, translate
 from stilltide.connectors.kafka.logs import LOGGER
+from stilltide.schemas.rights import Operation
 
 
 class ConsumerHealth:
@@ -34,7 +36,7 @@ class ConsumerHealth:
         client_id: the client's name in the log.
         assignments: the readers of the consumer.
         post: runs a call on the loop.
-        in_group: whether the consumer is a member of a group.
+        group: the group of which the consumer is a member; None: it has named partitions.
 
     Attributes:
         look_s: time between two looks at the consumer's statistics.
@@ -48,13 +50,13 @@ class ConsumerHealth:
         assignments: Assignments,
         post: Callable[..., None],
         *,
-        in_group: bool,
+        group: str | None,
     ) -> None:
-        self._address = config.bootstrap_servers
+        self._address = config.caller
         self._client_id = client_id
         self._assignments = assignments
         self._post = post
-        self._in_group = in_group
+        self._group = group
         self._fetch_timeout_s = config.fetch_timeout_s
         self.look_s = config.fetch_timeout_s / LOOKS
         self.missing: str | None = None
@@ -79,7 +81,7 @@ class ConsumerHealth:
             return
         place = place_of(error)
         readers = [it for it in self._assignments.slots if place is None or place in it.assigned]
-        self._fail(error, "cannot read", readers)
+        self._fail(error, "cannot read", readers, None if place is None else place.topic)
 
     def note_replaced(self, missing: str) -> None:
         """Logs that another consumer takes over.
@@ -110,14 +112,20 @@ class ConsumerHealth:
         error, data = message.error(), place_of_message(message)
         assert error is not None
         if data is None or data.partition < 0:
-            self._fail(error, "cannot read", self._assignments.slots)
+            topic = None if data is None else data.topic
+            self._fail(error, "cannot read", self._assignments.slots, topic)
         elif slot is not None:
-            self._fail(error, f"cannot read {data}@{message.offset()}", [slot])
+            self._fail(error, f"cannot read {data}@{message.offset()}", [slot], data.topic)
 
-    def _fail(self, error: KafkaError, action: str, slots: Sequence[ReaderSlot]) -> None:
-        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._in_group:
+    def _fail(
+        self, error: KafkaError, action: str, slots: Sequence[ReaderSlot], topic: str | None
+    ) -> None:
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and self._group is None:
             return  # the client needs a group's name, and asks for its coordinator for nothing
-        failure = translate(error, self._address, action)
+        asked = [] if topic is None else [on_topic(Operation.READ, topic)]
+        if self._group is not None:
+            asked.append(on_group(Operation.READ, self._group))
+        failure = translate(error, self._address, action, *asked)
         for slot in slots:
             if isinstance(failure, RetriableError):
                 self._post(slot.inbox.away, failure)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from confluent_kafka import Consumer, KafkaException
 
 from stilltide.connectors.errors import FatalError
+from stilltide.connectors.kafka.authorization import Caller
 from stilltide.connectors.kafka.errors import translate
 
 Action = Callable[[Consumer], None]
@@ -27,7 +28,7 @@ class Orders:
 
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(self, address: str, client_id: str) -> None:
+    def __init__(self, address: Caller | str, client_id: str) -> None:
         self._address = address
         self._client_id = client_id
         self._waiting: deque[tuple[Action, asyncio.Future[None]]] = deque()

@@ -14,7 +14,6 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, copy_options
-from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.producer.native_producer import NativeProducer
 from stilltide.connectors.kafka.producer.new_partitions import (
     is_unknown_partition,
@@ -63,7 +62,7 @@ class KafkaCopyWriter(NativeProducer):
         action = f"cannot copy as {self._id}"
         left = await self._call(lambda: self._fenced().flush(self._timeout_s), action)
         if self._failed is not None:
-            raise translate(self._failed, self._address, action, detail=self._last_error)
+            raise self._refused(self._failed, action)
         if left or self._offset_unknown:
             raise RetriableError(
                 f"{action} at {self._address}",
@@ -107,7 +106,7 @@ class KafkaCopyWriter(NativeProducer):
 
     def _landed(self, error: KafkaError | None, message: Message, span: Span) -> None:
         if error is not None:
-            self._failed = self._failed or error
+            self._failed, self._failed_topic = self._failed or error, message.topic()
             return
         offset = message.offset()
         if offset is None or offset < 0:  # an idempotent retry of a record that the broker had

@@ -15,12 +15,24 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stilltide.connectors.errors import FatalError
+from stilltide.connectors.errors import ConnectorError, FatalError
+from stilltide.connectors.kafka.authorization import on_id, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, Options
-from stilltide.connectors.kafka.errors import translate
-from stilltide.connectors.kafka.logs import ClientLog
+from stilltide.connectors.kafka.errors import error_of, translate
+from stilltide.connectors.kafka.logs import TransactionLog
+from stilltide.schemas.rights import Operation
 
 T = TypeVar("T")
+
+
+_PURGED = frozenset(
+    {
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - the client's public names begin so
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""Codes of records, and of a commit, of a transaction that was refused a topic."""
 
 
 class NativeProducer:
@@ -29,12 +41,13 @@ class NativeProducer:
     def __init__(self, config: KafkaConfig, transactional_id: str, options: Options) -> None:
         self._id = transactional_id
         self._options = options
-        self._address = config.bootstrap_servers
+        self._address = config.caller
         self._request_timeout_s = config.request_timeout_s
-        self._lines = config.lines
+        self._log = TransactionLog(transactional_id, config.lines)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._producer: Producer | None = None
         self._failed: KafkaError | None = None
+        self._failed_topic: str | None = None  # of the last record that failed
         self._last_error = ""
         self._closed = False
 
@@ -64,7 +77,19 @@ class NativeProducer:
         except KafkaException as error:
             # Without the traceback, whose frames keep the producer, which then goes on by itself.
             cause = error.with_traceback(None)
-            raise translate(cause, self._address, action, detail=self._last_error) from cause
+            raise self._refused(cause, action) from cause
+
+    def _refused(self, cause: KafkaError | KafkaException, action: str) -> ConnectorError:
+        """The error of a failed call, of a record if one has failed, else of the id."""
+        asked = [on_id(Operation.WRITE, self._id)]
+        if self._producer is not None:
+            self._producer.poll(0)  # delivers the client's lines
+        if self._log.refused_topic is not None and error_of(cause).code() in _PURGED:
+            self._failed_topic = self._log.refused_topic
+            cause = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, error_of(cause).str())
+        if self._failed_topic is not None:
+            asked.append(on_topic(Operation.WRITE, self._failed_topic))
+        return translate(cause, self._address, action, *asked, detail=self._last_error)
 
     def _fenced(self) -> Producer:
         """The producer; raises `FatalError` if there is none."""
@@ -77,7 +102,8 @@ class NativeProducer:
     def _fence(self) -> None:
         self._drop()
         options = {**self._options, "error_cb": self._note_error}
-        self._producer = Producer(options, logger=ClientLog(self._id, self._lines))
+        self._producer = Producer(options, logger=self._log)
+        self._log.refused_topic = None
         try:
             self._producer.init_transactions(self._request_timeout_s)
         except KafkaException:

@@ -15,9 +15,11 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.kafka.authorization import Caller, on_topic
 from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS
 from stilltide.connectors.kafka.errors import error_of, translate
 from stilltide.connectors.ports.writers import Delivered
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 
 _LOOK_AGAIN_S = 0.05
@@ -62,7 +64,7 @@ class NewPartitions:
 
     Args:
         producer: the producer of the writer.
-        address: the cluster's address, for errors.
+        address: the cluster's address and the user, for errors.
         request_timeout_s: time-out of a request for metadata.
         send: queues one record; raises the client's errors.
         failed: called with each held record that is never sent, and the error.
@@ -74,7 +76,7 @@ class NewPartitions:
     def __init__(
         self,
         producer: Producer,
-        address: str,
+        address: Caller,
         request_timeout_s: float,
         send: Callable[[TopicPartition, UnsentRecord], None],
         failed: Callable[[UnsentRecord, ConnectorError], None],
@@ -114,7 +116,8 @@ class NewPartitions:
                 hint = "create the topic, or correct the name or partition"
                 self._fail(data, FatalError(f"{data} does not exist at {self._address}", hint=hint))
         except KafkaException as error:
-            self._fail(data, translate(error, self._address, f"cannot write to {data}"))
+            asked = on_topic(Operation.WRITE, data.topic)
+            self._fail(data, translate(error, self._address, f"cannot write to {data}", asked))
         finally:
             del self._learning[data]
 

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.kafka.authorization import REFUSALS
 from stilltide.connectors.kafka.config import KafkaConfig, transactional_options
+from stilltide.connectors.kafka.errors import error_of
 from stilltide.connectors.kafka.producer.native_producer import NativeProducer
 from stilltide.connectors.ports.records import NewRecord
 
@@ -32,14 +34,17 @@ class KafkaTransactionalWriter(NativeProducer):
 
     def _write(self, records: Sequence[NewRecord]) -> None:
         producer = self._fenced()
+        self._failed_topic = records[0].data.topic
         try:
             producer.begin_transaction()
             for record in records:
                 self._produce(producer, record)
             producer.commit_transaction(self._commit_timeout_s)
-        except (KafkaException, ConnectorError):
-            # The commit's own error would only report that some record failed.
-            failed = self._failed
+        except (KafkaException, ConnectorError) as error:
+            # The commit's own error would only report that some record failed; but the records of a
+            # transaction that is refused a topic only report that they were purged.
+            refused = isinstance(error, KafkaException) and error_of(error).code() in REFUSALS
+            failed = None if refused else self._failed
             self._drop()
             if failed is not None:
                 raise KafkaException(failed) from None
@@ -55,6 +60,6 @@ class KafkaTransactionalWriter(NativeProducer):
             else:
                 return
 
-    def _reported(self, error: KafkaError | None, _message: Message) -> None:
+    def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failed is None:
-            self._failed = error
+            self._failed, self._failed_topic = error, message.topic()

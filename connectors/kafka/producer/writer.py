@@ -20,6 +20,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.kafka.authorization import on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, producer_options
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.logs import ClientLog
@@ -31,6 +32,7 @@ from stilltide.connectors.kafka.producer.new_partitions import (
 )
 from stilltide.connectors.kafka.producer.polling import ProducerPolling
 from stilltide.connectors.ports.writers import Delivered
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 
 _MANY_RECORDS = 100
@@ -49,7 +51,7 @@ class KafkaWriter:
     def __init__(self, config: KafkaConfig, client_id: str, linger_ms: float) -> None:
         self._client_id = client_id
         self._records_max = config.writer_records_max
-        self._address = config.bootstrap_servers
+        self._address = config.caller
         self._reports: deque[tuple[Delivered, ConnectorError | None, int]] = deque()
         self._wake_due = False
         self._under_way = 0
@@ -99,7 +101,8 @@ class KafkaWriter:
             raise self._refuse_full() from None
         except KafkaException as error:
             if not is_unknown_partition(error):
-                raise translate(error, self._address, f"cannot write to {data}") from error
+                asked = on_topic(Operation.WRITE, data.topic)
+                raise translate(error, self._address, f"cannot write to {data}", asked) from error
             self._new_partitions.hold(data, UnsentRecord(value, key, headers, delivered))
         self._under_way += 1
 
@@ -202,6 +205,7 @@ class KafkaWriter:
                 error,
                 self._address,
                 f"cannot write to {message.topic()}/{message.partition()}",
+                on_topic(Operation.WRITE, message.topic() or ""),
                 detail=self._last_error,
             )
         # The report of an idempotent retry of a known record has no offset, or a negative one.

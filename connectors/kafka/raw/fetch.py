@@ -20,12 +20,14 @@ from typing import Any
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
 
+from stilltide.connectors.kafka.authorization import on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.batches import parse_batches
 from stilltide.connectors.kafka.raw.errors import translate_raw
 from stilltide.connectors.kafka.raw.line import Line, RawClient
 from stilltide.connectors.ports.readers import FETCH_BYTES, FetchedBatches
 from stilltide.schemas.native.batches import AbortedTransaction, Batch
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 _WAIT_MS = 100
@@ -80,7 +82,9 @@ class KafkaBatchReader:
                     text = f"nothing at {position}, below the end {end}"
                     raise kafka_errors.KafkaTimeoutError(text)
         except kafka_errors.KafkaError as error:
-            ours = translate_raw(error, client.address, action)
+            ours = translate_raw(
+                error, client.address, action, on_topic(Operation.READ, data.topic)
+            )
             raise ours.at(data.topic, data.partition, position) from error
 
     async def close(self) -> None:

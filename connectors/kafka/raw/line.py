@@ -19,8 +19,11 @@ from kafka.net.selector import NetworkSelector
 from kafka.structs import TopicPartition as ClientPartition
 
 from stilltide.connectors.errors import FatalError
+from stilltide.connectors.kafka.authorization import on_topic
 from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig
+from stilltide.connectors.kafka.raw.errors import check
 from stilltide.connectors.kafka.raw.options import RawTokens, raw_options
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 
 T = TypeVar("T")
@@ -40,7 +43,7 @@ class RawClient:
         name: name of the object, for the error of a call after `close`.
 
     Attributes:
-        address: bootstrap servers.
+        address: bootstrap servers and user, for errors.
         timeout_s: time-out of a request.
     """
 
@@ -50,7 +53,7 @@ class RawClient:
         Raises:
             FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
         """
-        self.address = config.bootstrap_servers
+        self.address = config.caller
         self.timeout_s = config.request_timeout_s
         self._name = name
         self._options = raw_options(config, client_id)
@@ -171,7 +174,8 @@ class Line:
             leader = cluster.leader_for_partition(partition)
         if leader is None:
             if data.topic in cluster.unauthorized_topics:
-                raise kafka_errors.TopicAuthorizationFailedError
+                refused = kafka_errors.TopicAuthorizationFailedError.errno
+                check(refused, on_topic(Operation.DESCRIBE, data.topic))
             raise kafka_errors.UnknownTopicOrPartitionError
         if leader < 0:
             raise kafka_errors.LeaderNotAvailableError

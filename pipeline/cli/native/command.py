@@ -31,6 +31,11 @@ T = TypeVar("T")
 
 EXIT_HANGING = 3
 
+_HIDDEN = (
+    "  hint: a live transaction looks the same if this user may not describe its transactional id: "
+    "abort none unless\n        the user has Describe on the transactional ids of all producers"
+)
+
 CLIENT_ID = "stilltide-native"
 
 partition_option = click.option(
@@ -173,6 +178,9 @@ def hanging(
 
     Readers and the log cleaner never pass them. Each was open before and after its coordinator was
     asked, so a transaction that just ended, or just began, is never listed.
+
+    Brokers hide the transactional ids that this user may not describe. A live transaction of such
+    an id is listed, too: ask as a user with Describe on all transactional ids before you abort.
     """
 
     async def work(native: NativeTransactions, admin: LogAdmin) -> Any:
@@ -187,6 +195,7 @@ def hanging(
     print_rows(rows, output)
     if rows:
         say(f"{len(rows)} hanging; end one with `stilltide native abort TOPIC PARTITION OPEN_FROM`")
+        say(_HIDDEN)
         ctx.exit(EXIT_HANGING)
 
 
@@ -215,7 +224,8 @@ def abort(
     """Abort the hanging transaction of a partition that begins at offset OPEN_FROM.
 
     Writes an ABORT marker to that partition only. Refused for a transaction that its coordinator
-    will end, because a part of it would be lost; end such a transaction with `fence`.
+    will end, because a part of it would be lost; end such a transaction with `fence`. The refusal
+    needs Describe on the transactional id: without it a live transaction looks as if it hung.
     """
 
     async def work(native: NativeTransactions, admin: LogAdmin) -> Any:

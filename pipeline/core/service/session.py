@@ -119,6 +119,10 @@ class ClientSession(Generic[B, R, A]):
         """Takes an answer; returns it for the caller, or None if the request has already ended."""
         return answer if self._pending.pop(number, None) is not None else None
 
+    def forget(self, number: int) -> bool:
+        """The request will never arrive; whether it had not ended yet."""
+        return self._pending.pop(number, None) is not None
+
     def tick(self, now_ms: float) -> list[Send[R] | GiveUp]:
         """Sends requests again that are due, and gives up those whose time-out has passed."""
         late = [number for number, one in self._pending.items() if one.give_up_ms <= now_ms]

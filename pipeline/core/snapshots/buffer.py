@@ -21,14 +21,13 @@ from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.snapshots.requests import SnapshotSummary
 from stilltide.schemas.snapshots.snapshots import (
-    SEQUENCE_MAX,
     AbortedIds,
     Floors,
     SnapshotEnd,
     encode_end,
     end_key,
 )
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import SEQUENCE_MAX, EndOffset, Offset, TopicPartition
 
 
 class DataPosition(NamedTuple):

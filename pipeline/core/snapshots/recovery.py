@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.errors import SnapshotPartError, TopicRecreatedError
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, damaged_at
 from stilltide.schemas.snapshots.snapshots import (
     EndKey,
     PartKey,
@@ -200,7 +200,7 @@ class SnapshotTable:
         try:
             yield
         except DecodeError as error:
-            raise error.at(TXN_SNAPSHOTS, self._partition, offset) from None
+            raise damaged_at(error, TXN_SNAPSHOTS, self._partition, offset) from None
 
     def _parts_from(self, data: TopicPartition, skipped: int) -> list[dict[int, list[int]]]:
         end = self.ends[data]
@@ -222,7 +222,8 @@ class SnapshotTable:
             f"part {number} of the snapshot of {data} "
             + ("is missing" if value is None else "is not the one its end names"),
             detail="without it, records of aborted transactions could be delivered",
-            hint="read the topic to its end; if that does not help, restore txn-snapshots",
+            hint="read the topic to its end; if that does not help, this shows what can be done: "
+            f"stilltide repair {TXN_SNAPSHOTS} --partition {self._partition}",
             topic=TXN_SNAPSHOTS,
             partition=self._partition,
         )

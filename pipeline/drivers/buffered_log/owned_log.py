@@ -40,7 +40,7 @@ from stilltide.pipeline.core.buffered_log.owner import (
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.errors import DecodeError, placed_each
+from stilltide.schemas.errors import DecodeError, damaged_at, placed_each
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import entry_stamp
 from stilltide.schemas.log_frames import Fence, Noop
@@ -196,6 +196,10 @@ class OwnedLog:
                 topic=self.partition.topic,
                 partition=self.partition.partition,
             ) from error
+        except DecodeError as error:
+            if error.offset is not None:
+                damaged_at(error, *self.partition, error.offset)
+            raise
         finally:
             self._fail_all()
             await reader.close()

@@ -10,7 +10,7 @@ later is the matter of E8.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import TopicPartition
@@ -33,6 +33,7 @@ class KnownTopics:
         self._admin = admin
         self._counts: dict[str, int] = {}
         self._asked: list[tuple[Collection[TopicPartition], Looked]] = []
+        self._refused: dict[str, str] = {}
         self._wake = asyncio.Event()
 
     def unknown(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -64,14 +65,29 @@ class KnownTopics:
         """Remembers the topics that exist; False if the cluster did not answer."""
         if len(self._counts) + len(names) > KNOWN_MAX:
             self._counts.clear()
+        self._refused.clear()
         try:
             for first in range(0, len(names), NAMES_PER_CALL):
-                self.learn(await self._admin.describe_topics(names[first : first + NAMES_PER_CALL]))
+                await self._learn(names[first : first + NAMES_PER_CALL])
         except ConnectorError as error:
             log.warning("topics_not_described", topics=len(names), why=str(error))
             return False
         return True
 
+    async def _learn(self, names: list[str]) -> None:
+        """Looks topics up; each alone if one is refused, so that it costs others nothing (C17)."""
+        try:
+            self.learn(await self._admin.describe_topics(names))
+        except NotAuthorizedError as error:
+            if len(names) > 1:
+                for name in names:
+                    await self._learn([name])
+                return
+            self._refused[names[0]] = error.primary
+            log.warning("topic_refused", topic=names[0], why=error.primary, hint=error.hint)
+
     def _finding(self, partitions: Collection[TopicPartition]) -> str:
         missing = self.unknown(partitions)
-        return f"{missing[0]} does not exist" if missing else ""
+        if not missing:
+            return ""
+        return self._refused.get(missing[0].topic, f"{missing[0]} does not exist")

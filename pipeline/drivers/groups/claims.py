@@ -17,8 +17,9 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.drivers.groups.metadata import generation_of
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.origins import (
@@ -134,7 +135,11 @@ async def read_group_markers(
         async for records in scan(reader, [OffsetRange(it, starts[it], ends[it]) for it in logs]):
             with placed_each(records) as each:
                 for record in each:
-                    key, value = replication_markers.decode(record.key, record.value)
+                    try:
+                        key, value = replication_markers.decode(record.key, record.value)
+                    except DecodeError as error:
+                        await pass_over(connector, record, error)
+                        continue
                     if isinstance(key, UpdateKey | AppliedKey) and key.group == group:
                         markers = found.get(key.data)
                         if markers is not None:

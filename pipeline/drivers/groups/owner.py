@@ -34,13 +34,14 @@ from stilltide.pipeline.drivers.groups.controller import ControlledPartition, Co
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
 from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import ControllerStats
-from stilltide.schemas.errors import StilltideError, placed_each
+from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
 from stilltide.schemas.replication import signals as replication_markers
@@ -211,7 +212,7 @@ class OwnedReplication:
         for begin in range(0, len(history), SLICE_RECORDS):
             with placed_each(history[begin : begin + SLICE_RECORDS]) as each:
                 for item in each:
-                    self._item_read(item)
+                    await self._taken(item)
             await asyncio.sleep(0)  # the worker's other tasks run during a long replay
         self._positions_read(read_to)
         self.serving = True
@@ -220,7 +221,7 @@ class OwnedReplication:
         while True:
             with placed_each(await outages.call(reader.read, may_rest=True)) as each:
                 for item in each:
-                    read_to[item.data] = self._item_read(item)
+                    read_to[item.data] = await self._taken(item)
             self._positions_read(read_to)
             await asyncio.sleep(0)  # as above
 
@@ -247,6 +248,15 @@ class OwnedReplication:
     def _positions_read(self, read_to: Mapping[TopicPartition, int]) -> None:
         for one in self.partitions.values():
             one.positions_read(EndOffset(read_to[self._positions]))
+
+    async def _taken(self, item: Record | EndReached) -> int:
+        """Feeds one record, or passes over it (B10); returns the offset after the record."""
+        try:
+            return self._item_read(item)
+        except DecodeError as error:
+            assert isinstance(item, Record)
+            await pass_over(self._deps.connector, item, error)
+            return item.offset + 1
 
     def _item_read(self, item: Record | EndReached) -> int:
         """Feeds one record to its machine; returns the offset after the record."""

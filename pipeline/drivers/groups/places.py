@@ -22,11 +22,12 @@ from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.groups.claims import GroupMarkers
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
 from stilltide.schemas.replication import signals as replication_markers
@@ -326,7 +327,10 @@ class GroupPlaces:
             async for records in scan(reader, ranges):
                 with placed_each(records) as each:
                     for record in each:
-                        _feed_one(places, record, self._cluster, group)
+                        try:
+                            _feed_one(places, record, self._cluster, group)
+                        except DecodeError as error:
+                            await pass_over(self._connector, record, error)
         finally:
             await reader.close()
         return places

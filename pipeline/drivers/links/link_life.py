@@ -49,12 +49,13 @@ from stilltide.pipeline.drivers.links.start import (
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import topics_now
 from stilltide.pipeline.drivers.links.writer import LinkWriter
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
@@ -337,7 +338,10 @@ class LinkDriver:
                     for item in each:
                         place = item.data
                         if isinstance(item, Record):
-                            markers += self._markers_of(item, count)
+                            try:
+                                markers += self._markers_of(item, count)
+                            except DecodeError as error:
+                                await pass_over(source.connector, item, error)
                         elif item.end_offset >= ends[place]:
                             left.discard(place)
                 if markers:

@@ -19,10 +19,11 @@ from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions as replication_positions
 from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
@@ -82,7 +83,9 @@ async def translate(
         count = here[REPLICATION_POSITIONS].partition_count
         log = TopicPartition(REPLICATION_POSITIONS, system_partition(data, count))
         guard = OutageGuard(admins[1], timeout_s=timeout_s, retry_delay_s=RETRY_S)
-        index = await guard.call(lambda: _index(reader, admins[1], log, names, data))
+        index = await guard.call(
+            lambda: _index(target, reader, admins[1], log, names=names, data=data)
+        )
         return await _look_up(reader, admins[1], index, topics, data=data, offset=offset)
     finally:
         await asyncio.gather(reader.close(), *(admin.close() for admin in admins))
@@ -102,9 +105,11 @@ def _incarnation(
 
 
 async def _index(
+    connector: Connector,
     reader: LogReader,
     admin: LogAdmin,
     log: TopicPartition,
+    *,
     names: tuple[ClusterName, ClusterName],
     data: TopicPartition,
 ) -> OffsetIndex:
@@ -117,13 +122,25 @@ async def _index(
     async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
         with placed_each(records) as each:
             for record in each:
-                key = replication_positions.decode_key(record.key)
-                if (key.data, key.source, key.target) != (data, *names):
-                    continue
-                value = record.value
-                bucket = None if value is None else replication_positions.decode_bucket(value)
-                index.bucket_read(key.number, bucket)
+                try:
+                    _feed_one(index, record, names, data)
+                except DecodeError as error:
+                    await pass_over(connector, record, error)
     return index
+
+
+def _feed_one(
+    index: OffsetIndex,
+    record: Record,
+    names: tuple[ClusterName, ClusterName],
+    data: TopicPartition,
+) -> None:
+    key = replication_positions.decode_key(record.key)
+    if (key.data, key.source, key.target) != (data, *names):
+        return
+    value = record.value
+    bucket = None if value is None else replication_positions.decode_bucket(value)
+    index.bucket_read(key.number, bucket)
 
 
 async def _look_up(

@@ -12,7 +12,8 @@ from collections import defaultdict
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.drivers.links.sides import Side
-from stilltide.schemas.errors import placed_each
+from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.positions import decode_bucket, decode_key
 from stilltide.schemas.topics import REPLICATION_POSITIONS
@@ -55,7 +56,10 @@ class PositionsView:
                     for item in each:
                         data = item.data
                         if isinstance(item, Record):
-                            self._record_read(item)
+                            try:
+                                self._record_read(item)
+                            except DecodeError as error:
+                                await pass_over(self._side.connector, item, error)
                             self._positions[data] = item.offset + 1
                         else:
                             self._positions[data] = item.end_offset

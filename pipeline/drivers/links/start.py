@@ -15,7 +15,8 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.links.effects import LinkEffect, ReadLinkPositions, ServeLink
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.drivers.links.sides import Side
-from stilltide.schemas.errors import StilltideError, placed
+from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.schemas.errors import DecodeError, StilltideError, placed
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.positions import decode_bucket, decode_key
@@ -37,7 +38,10 @@ async def feed_positions(
                     return effects
             else:
                 with placed(item, StilltideError):
-                    _bucket_read(machine, item)
+                    try:
+                        _bucket_read(machine, item)
+                    except DecodeError as error:
+                        await pass_over(target.connector, item, error)
     raise AssertionError(f"reading up to {effect.until} ended")
 
 
@@ -52,7 +56,10 @@ async def feed_target_markers(machine: Link[Any], target: Side, partition: int) 
             async for item in items:
                 if isinstance(item, Record):
                     with placed(item, StilltideError):
-                        _marker_read(machine, target, partition, item)
+                        try:
+                            _marker_read(machine, target, partition, item)
+                        except DecodeError as error:
+                            await pass_over(target.connector, item, error)
                 elif item.end_offset >= ends[place]:
                     break
 

@@ -122,6 +122,7 @@ class LinkedTopics:
         names = [one for one in await self._source.admin.list_topics() if self._choice.takes(one)]
         absent = self._choice.absent(names)
         if absent and strict:
+            await self._source.admin.describe_topics(absent)  # a listing hides what is refused
             raise LinkError(
                 f"topic {absent[0]} does not exist on {self._source.name}",
                 hint="create it, or correct its name",

@@ -18,9 +18,10 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.errors import AbortedIndexError
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -198,6 +199,7 @@ class _Index:
         self._admin = admin
         self._places = places
         self._tables = {number: IndexTable(keep_ranges=True) for number in places.values()}
+        self._connector = connector
         self._reader = connector.reader("aborted-index", fetching=Fetching.SCANNING)
         self._positions: dict[TopicPartition, Offset] = {}
 
@@ -224,7 +226,10 @@ class _Index:
         async for records in scan(self._reader, ranges):
             with placed_each(records) as each:
                 for record in each:
-                    self._tables[record.partition].record_read(record.key, record.value)
+                    try:
+                        self._tables[record.partition].record_read(record.key, record.value)
+                    except DecodeError as error:
+                        await pass_over(self._connector, record, error)
         self._positions = {log: Offset(max(self._positions[log], ends[log])) for log in logs}
         return any(read.start < read.end for read in ranges)
 

@@ -14,8 +14,9 @@ from stilltide.connectors.ports.records import EndReached
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
 from stilltide.pipeline.core.native.batch_filter import BatchFilter
 from stilltide.pipeline.core.native.index_table import IndexTable
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.native.aborted_index import Coverage
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX
@@ -71,8 +72,11 @@ async def read_index_table(
                 for item in each:
                     if isinstance(item, EndReached):
                         position = item.end_offset
-                    else:
+                        continue
+                    try:
                         table.record_read(item.key, item.value)
+                    except DecodeError as error:
+                        await pass_over(connector, item, error)
     finally:
         await reader.close()
     return table

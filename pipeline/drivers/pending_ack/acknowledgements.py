@@ -67,6 +67,7 @@ class AcknowledgingDriver:
         self._options = options
         self._partitions: dict[TopicPartition, AssignedPartition] = {}
         self._attaching: set[AssignedPartition] = set()
+        self._started = False
         self._tasks = Tasks(driver.changes.fail)
         self._redelivery = Redelivery(
             self._partitions, self._tasks, driver.changes.wake, self._attach_soon
@@ -78,11 +79,14 @@ class AcknowledgingDriver:
         driver.listener = self
 
     def start(self) -> None:
-        """Starts to commit cursors; the caller starts the `SubscriptionDriver`."""
+        """Starts to commit cursors; the caller has started the `SubscriptionDriver`."""
+        self._started = True
         self._tasks.start(self._cursors.run(self._options.commit_interval_s))
 
     async def close(self) -> None:
         """Commits the cursors a last time, or logs the failure; does not close the driver.
+
+        Without a `start` there is nothing to commit.
 
         The store does not learn of this commit: the next member brings the cursor. No task is
         started any more, though partitions may still be assigned and revoked.
@@ -91,7 +95,8 @@ class AcknowledgingDriver:
         await self._tasks.close()
         try:
             async with asyncio.timeout(CLOSE_S):
-                await self.commit()
+                if self._started:
+                    await self.commit()
         except (StilltideError, TimeoutError) as error:
             _log.warning("the cursor was not committed; messages come again", why=str(error))
         for partition in self._partitions.values():

@@ -7,7 +7,8 @@ added. Other data partitions then get the same markers again, which is harmless 
 were trimmed before they were read do no harm either: a snapshot has absorbed them, or the reader
 waits for one (D5).
 
-Refuses: to read past a record that is no marker.
+Refuses: to read past a damaged marker of a data partition that is served, unless a later record has
+the same key (B10).
 """
 
 import asyncio
@@ -18,9 +19,10 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.schemas.coordinator.markers import Marker, decode
-from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
+from stilltide.schemas.coordinator.markers import Marker, decode, decode_key, is_barrier
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, StilltideError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import TXN_MARKERS
 from stilltide.schemas.values import Offset, TopicPartition
@@ -95,7 +97,7 @@ class MarkerTail:
         """Reads until cancelled.
 
         Raises:
-            DecodeError: a record is not a marker; names its topic, partition and offset.
+            DecodeError: a marker is damaged; names its topic, partition and offset.
             MarkerConflictError: two markers contradict each other; names the later one's place.
             UnavailableError: the cluster stayed away.
         """
@@ -103,14 +105,17 @@ class MarkerTail:
         if not sources:
             return
         await self._begin([source for source in sources if source not in self._positions])
-        reader = self._connector.reader(self._client_id)
+        reader = self._connector.reader(self._client_id, committed=False)  # B10
         try:
             await reader.assign({source: self._positions[source] for source in sources})
             while True:
                 items = await self._read(reader, sources)
                 with placed_each(items, StilltideError) as each:
                     for item in each:
-                        self._item_read(item)
+                        try:
+                            self._item_read(item)
+                        except DecodeError as error:
+                            await self._not_decoded(item, error)
                 self._batch_read()
         finally:
             await reader.close()
@@ -142,6 +147,19 @@ class MarkerTail:
                 )
             start = starts[source]
             self._positions[source] = max(start, self._positions.get(source, start))
+
+    async def _not_decoded(self, item: Record | EndReached, error: DecodeError) -> None:
+        """Passes over a record that says nothing of the data partitions that are served (B10)."""
+        assert isinstance(item, Record)
+        if isinstance(error, ForeignKeyError) or self._concerns(item):
+            await pass_over(self._connector, item, error)
+        self._positions[item.data] = Offset(item.offset + 1)
+
+    def _concerns(self, record: Record) -> bool:
+        """Whether a record is a marker of a data partition that is served."""
+        if is_barrier(record.key):
+            return False  # barriers are for snapshot writers
+        return decode_key(record.key)[0] in self._served_by
 
     def _item_read(self, item: Record | EndReached) -> None:
         source = item.data

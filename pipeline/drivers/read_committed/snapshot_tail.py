@@ -16,8 +16,10 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import SnapshotPartError
+from stilltide.schemas.errors import ForeignKeyError
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.topics import TXN_SNAPSHOTS
@@ -133,7 +135,10 @@ class SnapshotTail:
     ) -> None:
         source = sources[item.data]
         if isinstance(item, Record):
-            source.table.record_read(item.offset, item.key, item.value)
+            try:
+                source.table.record_read(item.offset, item.key, item.value)
+            except ForeignKeyError as error:
+                await pass_over(self._connector, item, error)
             return
         for data in source.unread():
             if not await self._take(source, data, item):

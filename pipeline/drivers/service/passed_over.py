@@ -1,16 +1,26 @@
 """Counts and logs records that are passed over because no owner can use them.
 
-*Source*: docs/protocols B6 (foreign entries of logs), C10 (records that are no requests).
-*Invariants*: a process counts each offset once, also when records are read or delivered again.
+*Source*: docs/protocols B6 (foreign entries of logs), B10 (foreign and damaged records of compacted
+topics), C10 (records that are no requests).
+*Invariants*: a process counts each offset once, also when records are read or delivered again. A
+damaged record that may be the last one of its key is never passed over.
 """
 
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from prometheus_client import Counter
 
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, damaged_at
+from stilltide.schemas.topics import TXN_MARKERS
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 log = get_logger(__name__)
 
@@ -21,17 +31,25 @@ LINES_MAX = 100
 """Lines for one partition; further records are only counted, so that they cannot fill the disk."""
 
 
+OUTAGE_RETRY_S = 0.25
+
+
 class PassedOver:
     """Counts and logs records; `add` is called in offset order for each partition.
 
     Args:
         event: name of the log event.
-        counter: finds the counter of a partition.
+        counter: finds the counter of a partition; None: there is none, as in applications.
+
+    Attributes:
+        counter: as above; a worker sets the counter of its cluster.
     """
 
-    def __init__(self, event: str, counter: Callable[[TopicPartition], Counter]) -> None:
+    def __init__(
+        self, event: str, counter: Callable[[TopicPartition], Counter] | None = None
+    ) -> None:
+        self.counter = counter
         self._event = event
-        self._counter = counter
         self._next: dict[TopicPartition, int] = {}  # records below were counted
         self._lines: dict[TopicPartition, int] = {}
 
@@ -40,7 +58,8 @@ class PassedOver:
         if offset < self._next.get(data, 0):
             return
         self._next[data] = offset + 1
-        self._counter(data).inc()
+        if self.counter is not None:
+            self.counter(data).inc()
         lines = self._lines[data] = self._lines.get(data, 0) + 1
         if lines > LINES_MAX:
             return
@@ -73,3 +92,65 @@ def hand_over(
         take(value)
     except DecodeError as error:
         undecodable.add(data, offset, value, error.primary)
+
+
+_foreign_records: WeakKeyDictionary[Connector, PassedOver] = WeakKeyDictionary()
+
+
+def foreign_records(connector: Connector) -> PassedOver:
+    """The records of compacted topics that readers of this connector have passed over (B10)."""
+    found = _foreign_records.get(connector)
+    if found is None:
+        found = _foreign_records[connector] = PassedOver("foreign_record_passed_over")
+    return found
+
+
+async def pass_over(
+    connector: Connector, record: Record, error: DecodeError, *, before: EndOffset | None = None
+) -> None:
+    """Passes over a record of a compacted topic that does not decode, if nothing depends on it.
+
+    That is a record with a foreign key, and a damaged one with a later record of the same key, for
+    compaction would have removed the damaged one (B10).
+
+    Args:
+        connector: the cluster.
+        record: the record.
+        error: why the record does not decode.
+        before: end of the offsets where a later record counts; None: the end of the partition.
+
+    Raises:
+        DecodeError: the record is the last one of its key; names its place and the next step.
+    """
+    if not isinstance(error, ForeignKeyError) and not await _superseded(connector, record, before):
+        raise damaged_at(error, record.topic, record.partition, record.offset)
+    foreign_records(connector).add(record.data, record.offset, record.value, error.primary)
+
+
+async def _superseded(connector: Connector, record: Record, before: EndOffset | None) -> bool:
+    """Whether a later record has the same key."""
+    admin = connector.admin()
+    try:
+        guard = OutageGuard(admin, retry_delay_s=OUTAGE_RETRY_S)
+        return await guard.call(lambda: _later(connector, admin, record, before))
+    finally:
+        await admin.close()
+
+
+async def _later(
+    connector: Connector, admin: LogAdmin, record: Record, before: EndOffset | None
+) -> bool:
+    committed = record.topic != TXN_MARKERS  # markers are read uncommitted (B10)
+    ends = await admin.end_offsets([record.data], committed=committed)
+    end = ends.get(record.data, EndOffset(0))
+    after = OffsetRange(
+        record.data, Offset(record.offset + 1), end if before is None else min(before, end)
+    )
+    reader = connector.reader("later-records", committed=committed, fetching=Fetching.SCANNING)
+    try:
+        async for records in scan(reader, [after]):
+            if any(one.key == record.key for one in records):
+                return True
+    finally:
+        await reader.close()
+    return False

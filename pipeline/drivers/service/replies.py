@@ -11,6 +11,7 @@ from typing import Any
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
@@ -27,10 +28,17 @@ class Replies:
     Args:
         writer: appends answers.
         askers: open clients of this process, which are answered without Kafka.
+        hindrances: where answers that are not delivered are counted (C17).
     """
 
-    def __init__(self, writer: LogWriter, askers: Sequence[Requests[Any, Any, Any]] = ()) -> None:
+    def __init__(
+        self,
+        writer: LogWriter,
+        askers: Sequence[Requests[Any, Any, Any]] = (),
+        hindrances: Hindrances | None = None,
+    ) -> None:
         self._writer = writer
+        self._hindrances = hindrances or Hindrances()
         self._askers = {it.client_id: it for it in askers}
         self._waiting: dict[tuple[bytes, int], list[bytes]] = {}
 
@@ -51,12 +59,15 @@ class Replies:
                 self._writer.append(
                     TopicPartition(TXN_RESPONSES, partition),
                     encode_batch(answers),
-                    _ignored,
+                    self._delivered,
                     key=reply_key(client_id),
                 )
             except ConnectorError as error:
                 log.warning("answers_dropped", answers=len(answers), why=error.primary)
 
-
-def _ignored(_error: ConnectorError | None, _offset: int) -> None:
-    """Nothing is to be done: a client without an answer repeats its request (C1b)."""
+    def _delivered(self, error: ConnectorError | None, _offset: int) -> None:
+        """Counts failures; a client without an answer repeats its request (C1b)."""
+        if error is None:
+            self._hindrances.done("answers")
+        else:
+            self._hindrances.failed("answers", error)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.writers import Delivered
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
@@ -34,10 +34,18 @@ class RequestBatches(Generic[S]):
 
     Args:
         send: appends the bytes of one record, and reports whether they were delivered.
+        refused: called with the numbers of requests that the cluster does not let this client
+            write, and of which no record was ever sent: they have no effect (C17).
     """
 
-    def __init__(self, send: Callable[[bytes, Delivered], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[bytes, Delivered], None],
+        refused: Callable[[list[int], NotAuthorizedError], None] = lambda *_: None,
+    ) -> None:
         self._send = send
+        self._refused = refused
+        self._repeated: set[int] = set()
         self._batcher = Batcher(LIMITS, self._write)
         self._unanswered: dict[int, S] = {}
         self._gathered: deque[int] = deque()  # numbers of requests that no record holds yet
@@ -46,17 +54,18 @@ class RequestBatches(Generic[S]):
     def append(self, number: int, request: bytes, waits: S) -> None:
         """Takes one serialised request, its number, and the value to return with its answer."""
         self._unanswered[number] = waits
-        self.repeat(number, request)
+        self._append(number, request)
 
     def repeat(self, number: int, request: bytes) -> None:
         """Takes an unanswered request again."""
-        self._gathered.append(number)
-        self._batcher.append(request)
+        self._repeated.add(number)
+        self._append(number, request)
 
     def answered(self, number: int) -> S:
         """A request was answered or given up; returns the value given with it."""
         # First: the next record may hold a repetition of it, and must not wait for its answer.
         waits = self._unanswered.pop(number)
+        self._repeated.discard(number)
         self._ended(number)
         return waits
 
@@ -65,6 +74,10 @@ class RequestBatches(Generic[S]):
         self._batcher.close()
         unanswered, self._unanswered = self._unanswered, {}
         return list(unanswered.values())
+
+    def _append(self, number: int, request: bytes) -> None:
+        self._gathered.append(number)
+        self._batcher.append(request)
 
     def _write(self, entry: WriteEntry) -> None:
         numbers = [self._gathered.popleft() for _ in entry.records]
@@ -78,6 +91,10 @@ class RequestBatches(Generic[S]):
                 log.warning("requests_not_delivered", requests=len(records), why=error.primary)
             if error is not None or not last or len(records) <= FEW:
                 self._ended(last)
+            if isinstance(error, NotAuthorizedError):
+                # An earlier record of a repeated request may have arrived.
+                first = [it for it in numbers if it in self._unanswered]
+                self._refused([it for it in first if it not in self._repeated], error)
 
         self._send(records[0] if len(records) == 1 else encode_batch(records), delivered)
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.errors import ConnectorError, NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbered, Send
+from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.errors import OutcomeUnknownError, RequestTimeoutError, client_failed
@@ -199,7 +200,8 @@ class Requests(Generic[B, R, A]):
         """There are so many owners now; their number never falls (C14)."""
         for owner in range(len(self._sessions), partition_count):
             self._sessions.append(self._new_session())
-            self._batches.append(RequestBatches(partial(self._send, owner)))
+            refused = partial(_refused, self._sessions, self._batches, owner)
+            self._batches.append(RequestBatches(partial(self._send, owner), refused))
 
     async def close(self) -> None:
         """Fails every unanswered request and stops listening."""
@@ -309,18 +311,34 @@ class Requests(Generic[B, R, A]):
                     if self._failure is not None:
                         return  # the client failed while these answers were read
                     older = item.key == self._id
-                    self._answered(decode_value(item.value), older=older)
+                    try:
+                        self._answered(decode_value(item.value), older=older)
+                    except DecodeError as error:  # a lost answer: the request is repeated (C1b)
+                        passed_over = foreign_records(self._connector)
+                        passed_over.add(item.data, item.offset, item.value, error.primary)
 
     def _answered(self, records: Sequence[bytes], *, older: bool = False) -> None:
-        """Takes answers; `older`: of a worker that shows the client's id to others (C15)."""
+        """Takes answers; `older`: of a worker that shows the client's id to others (C15).
+
+        Raises:
+            DecodeError: some are no answers; the other ones were taken.
+        """
+        failed: DecodeError | None = None
         for record in records:
-            number, partition, answer = self._service.decode(record)
+            try:
+                number, partition, answer = self._service.decode(record)
+            except DecodeError as error:
+                failed = error
+                continue
             if partition >= len(self._sessions):
                 owner = self._service.owner
-                raise DecodeError(f"an answer of {owner} {partition}, which there is not")
+                failed = DecodeError(f"an answer of {owner} {partition}, which there is not")
+                continue
             if self._sessions[partition].answered(number, answer) is not None:
                 answered = self._batches[partition].answered(number)
                 answered(self._older_worker(partition) if older else answer)
+        if failed is not None:
+            raise failed
 
     def _tick(self) -> None:
         if self._failure is not None:
@@ -368,6 +386,19 @@ class Requests(Generic[B, R, A]):
         self._ended.set()
         for answered in [one for batches in self._batches for one in batches.close()]:
             answered(self._failure)
+
+
+def _refused(
+    sessions: Sequence[ClientSession[B, R, A]],
+    batches: Sequence[RequestBatches[Callable[[A | StilltideError], None]]],
+    owner: int,
+    numbers: Sequence[int],
+    error: NotAuthorizedError,
+) -> None:
+    """Answers requests that the cluster does not let this client write (C17)."""
+    for number in numbers:
+        if sessions[owner].forget(number):
+            batches[owner].answered(number)(error)
 
 
 def home_of(client_id: bytes, count: int) -> int:

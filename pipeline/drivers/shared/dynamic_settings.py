@@ -3,7 +3,8 @@
 *Source*: `schemas.settings`; docs/protocols A7.
 *Invariants*: the last value of a name counts, compacted or not; no value is applied before the
 topic has been read to its end. An unknown name is passed over with a warning, since a newer version
-may have written it; a value that cannot be decoded is an error.
+may have written it. A value that cannot be decoded is passed over, too, since no setting changes
+what readers see (B10): the value before stays.
 """
 
 import asyncio
@@ -17,15 +18,17 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import settings
-from stilltide.schemas.errors import DecodeError, placed
+from stilltide.schemas.errors import DecodeError, ForeignKeyError
 from stilltide.schemas.topics import SETTINGS
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = get_logger(__name__)
 
-_HINT = "set it again, for example `stilltide txn-log batching enable`"
-
 OUTAGE_RETRY_S = 0.25
+
+SHOWN = 64
+"""Letters that a log line shows of a name that anybody may have written."""
+
 PARTITION = TopicPartition(SETTINGS, 0)
 
 
@@ -36,6 +39,7 @@ class DynamicSettings:
         connector: the cluster.
         changed: called with this object after every change that `run` finds.
         patience_s: longest absence of the broker before `open` raises; `run` waits.
+        passed_over: called with each record that cannot be decoded, and why; None: it is logged.
     """
 
     def __init__(
@@ -44,8 +48,10 @@ class DynamicSettings:
         *,
         changed: Callable[["DynamicSettings"], None] = lambda _settings: None,
         patience_s: float = 60.0,
+        passed_over: Callable[[Record, DecodeError], None] | None = None,
     ) -> None:
         self._changed = changed
+        self._passed_over = passed_over or _warn
         self._admin = connector.admin()
         self._reader = connector.reader("settings", committed=False)
         self._patience_s = patience_s
@@ -69,7 +75,6 @@ class DynamicSettings:
         Raises:
             FatalError: the settings topic does not exist.
             UnavailableError: the broker was away for longer than `patience_s`.
-            DecodeError: the last value of a setting cannot be decoded; names its place.
         """
         outages = self._guard(self._patience_s)
         starts = await outages.call(lambda: self._admin.start_offsets([PARTITION]))
@@ -108,24 +113,22 @@ class DynamicSettings:
 
     def _apply(self) -> bool:
         """Applies the values that were read; whether there were any."""
-        # A value that cannot be decoded stops the workers. Setting the name again repairs that,
-        # because only the last value of each name is decoded.
         unread, self._unread = self._unread, {}
         for record in unread.values():
-            with placed(record):
-                try:
-                    name, value = settings.decode(record.key, record.value)
-                    self._put(name, value)
-                except DecodeError as error:
-                    error.hint = error.hint or _HINT
-                    raise
+            try:
+                name, value = settings.decode(record.key, record.value)
+                self._put(name, value)
+            except DecodeError as error:
+                self._passed_over(record, error)
         return bool(unread)
 
     def _put(self, name: str, value: settings.SettingValue | None) -> None:
         kind = settings.kind_of(name)
         if kind is None:
-            log.warning("unknown_dynamic_setting", name=name, value=value)
-        elif value is None:
+            raise ForeignKeyError(
+                f"no setting has the name {name[:SHOWN]!r}; a newer version may have written it"
+            )
+        if value is None:
             self._values.pop(name, None)
         elif type(value) is not kind:
             raise DecodeError(f"dynamic setting {name} is {value!r}, which is no {kind.__name__}")
@@ -159,3 +162,13 @@ async def write_setting(
         await done
     finally:
         await writer.close()
+
+
+def _warn(record: Record, error: DecodeError) -> None:
+    log.warning(
+        "setting_passed_over",
+        partition=record.partition,
+        offset=record.offset,
+        topic=record.topic,
+        why=error.primary,
+    )

@@ -15,7 +15,9 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.records import TimedRecord
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.schemas.errors import ForeignKeyError
 from stilltide.schemas.snapshots.snapshots import EndKey, decode_key
 from stilltide.schemas.topics import TXN_SNAPSHOTS, system_topics
 from stilltide.schemas.values import Offset, OffsetRange, TopicPartition
@@ -60,6 +62,7 @@ class SnapshotLogs:
         self.tables = {number: SnapshotTable(number, only=only) for number in partitions}
         self.ends: dict[TopicPartition, EndRecord] = {}
         self._admin = admin
+        self._connector = connector
         self._reader = connector.reader("snapshots", timestamps=True, fetching=Fetching.SCANNING)
         self._positions: dict[TopicPartition, Offset] = {}
 
@@ -79,7 +82,11 @@ class SnapshotLogs:
         async for records in scan(self._reader, ranges):
             for record in records:
                 table = self.tables[record.partition]
-                table.record_read(record.offset, record.key, record.value)
+                try:
+                    table.record_read(record.offset, record.key, record.value)
+                except ForeignKeyError as error:
+                    await pass_over(self._connector, record, error)
+                    continue
                 name = decode_key(record.key)
                 if not isinstance(name, EndKey):
                     continue

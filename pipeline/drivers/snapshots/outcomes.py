@@ -19,13 +19,15 @@ from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs, check_policy
 from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError, SnapshotPartError
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import DecodeError, ForeignKeyError
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -125,7 +127,10 @@ class _Gathering:
             self._serving = {data: system_partition(data, count) for data in partitions}
         numbers = sorted(set(self._serving.values()))
         self._marker_logs = [TopicPartition(TXN_MARKERS, number) for number in numbers]
-        self._reader = connector.reader("outcomes", fetching=Fetching.SCANNING)
+        self._connector = connector
+        self._reader = connector.reader(  # of markers, uncommitted: B10
+            "outcomes", committed=False, fetching=Fetching.SCANNING
+        )
         there = TXN_SNAPSHOTS in described  # missing if the workers wrote no snapshots
         self._logs = SnapshotLogs(connector, admin, numbers if there else (), only=partitions)
 
@@ -152,7 +157,7 @@ class _Gathering:
         for read in data:
             if (snapshot := snapshots.get(read.data)) is not None:
                 _check_within(snapshot, read)
-        marker_ranges = await _ranges(self._admin, self._marker_logs)
+        marker_ranges = await _ranges(self._admin, self._marker_logs, committed=False)
         absorbed_to = self._absorbed_to(snapshots)
         logs = {read.data.partition: read for read in marker_ranges}
         for place, number in self._serving.items():
@@ -189,17 +194,30 @@ class _Gathering:
         return absorbed
 
     async def _markers(self, ranges: Sequence[OffsetRange]) -> Collection[tuple[Offset, Marker]]:
-        latest: dict[bytes, tuple[Offset, Marker]] = {}
+        """The markers of these ranges; of each key the last one counts."""
+        latest: dict[bytes, Record] = {}
         async for records in scan(self._reader, ranges):
-            with placed_each(records) as each:
-                for record in each:
-                    marker = markers.decode(record.key, record.value)
-                    assert record.key is not None
-                    if marker is None:
-                        latest.pop(record.key, None)
-                    elif isinstance(marker, Marker) and marker.data in self._serving:
-                        latest[record.key] = record.offset, marker
-        return latest.values()
+            for record in records:
+                if markers.is_barrier(record.key):
+                    continue
+                try:
+                    data, _ = markers.decode_key(record.key)
+                except ForeignKeyError as error:
+                    await pass_over(self._connector, record, error)
+                    continue
+                assert record.key is not None
+                if data in self._serving:
+                    latest[record.key] = record
+        found: list[tuple[Offset, Marker]] = []
+        for record in latest.values():
+            try:
+                marker = markers.decode(record.key, record.value)
+            except DecodeError as error:
+                await pass_over(self._connector, record, error)
+                continue  # a later marker has been written meanwhile, for the next look
+            if isinstance(marker, Marker):
+                found.append((record.offset, marker))
+        return found
 
 
 async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDescription]:
@@ -220,9 +238,11 @@ def _partitions(topic: TopicDescription) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partition_count)]
 
 
-async def _ranges(admin: LogAdmin, places: Sequence[TopicPartition]) -> tuple[OffsetRange, ...]:
+async def _ranges(
+    admin: LogAdmin, places: Sequence[TopicPartition], *, committed: bool = True
+) -> tuple[OffsetRange, ...]:
     starts = await admin.start_offsets(places)
-    ends = await admin.end_offsets(places, committed=True)
+    ends = await admin.end_offsets(places, committed=committed)
     for place in places:
         if place not in starts or place not in ends:
             raise FatalError(

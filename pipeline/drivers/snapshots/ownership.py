@@ -29,6 +29,7 @@ from stilltide.pipeline.core.snapshots.effects import (
     WriteSnapshots,
 )
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
+from stilltide.pipeline.drivers.service.passed_over import foreign_records, pass_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
 from stilltide.pipeline.drivers.shared.alarm import Alarm
@@ -42,9 +43,9 @@ from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.barriers import Barrier, Probe
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import Refused, WriteBarrier
-from stilltide.schemas.errors import placed_each
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, placed_each
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)
 
@@ -118,6 +119,7 @@ class OwnedSnapshots:
         self._writer = deps.connector.transactional_writer(own_id)
         self._tasks = asyncio.TaskGroup()
         self._busy: set[object] = set()
+        self._markers_end = EndOffset(0)  # as of the beginning of the ownership
         self._alarm = Alarm(self._due)
 
     async def run(self) -> None:
@@ -172,9 +174,12 @@ class OwnedSnapshots:
             now_ms=deps.clock.now_ms,
         )
         reader = deps.connector.reader(
-            f"snapshot-markers-{self._partition}", fetching=Fetching.IN_BULK
+            f"snapshot-markers-{self._partition}", committed=False, fetching=Fetching.IN_BULK
         )
         try:
+            _, self._markers_end = await outages.call(
+                lambda: marker_bounds(deps.admin, self._markers)
+            )
             await reader.assign({self._markers: machine.position})
             async with self._tasks:
                 self.machine = machine
@@ -191,7 +196,7 @@ class OwnedSnapshots:
     ) -> None:
         try:
             while True:
-                self._read(machine, await read())
+                await self._read(machine, await read())
                 await asyncio.sleep(0)  # the worker's other tasks run during a long replay
         except OffsetOutOfRangeError as error:
             raise FencedError(  # the next recovery finds out whether snapshots have absorbed them
@@ -200,20 +205,40 @@ class OwnedSnapshots:
         finally:
             self.machine = None
 
-    def _read(self, machine: SnapshotWriter, items: Sequence[Record | EndReached]) -> None:
+    async def _read(self, machine: SnapshotWriter, items: Sequence[Record | EndReached]) -> None:
         """Takes the records that were read; 9 us for each marker, 2 of them in the machine."""
         batch: list[tuple[Offset, Marker | Barrier | None]] = []
         now_ms = self._deps.clock.now_ms()
         with placed_each(items) as each:
             for item in each:
                 if isinstance(item, Record):
-                    batch.append((item.offset, markers.decode(item.key, item.value)))
+                    try:
+                        found = markers.decode(item.key, item.value)
+                    except DecodeError as error:
+                        await self._not_decoded(item, error)
+                    else:
+                        batch.append((item.offset, found))
                     continue
                 self._carry_out(machine.markers_read(batch, now_ms))
                 self._carry_out(machine.end_reached(item.end_offset, now_ms))
                 batch = []
         if batch:
             self._carry_out(machine.markers_read(batch, now_ms))
+
+    async def _not_decoded(self, record: Record, error: DecodeError) -> None:
+        """Passes over a record that changes no outcome (B10).
+
+        A marker that was written again after this ownership began does not count: a barrier in
+        front of the later marker may answer a probe of this ownership, and says that the
+        transaction has ended. Without a barrier there is no snapshot, so a damaged one is missed
+        safely.
+        """
+        if markers.is_barrier(record.key) and not isinstance(error, ForeignKeyError):
+            foreign_records(self._deps.connector).add(
+                record.data, record.offset, record.value, error.primary
+            )
+            return
+        await pass_over(self._deps.connector, record, error, before=self._markers_end)
 
     def _arm(self, machine: SnapshotWriter) -> None:
         now_ms = self._deps.clock.now_ms()

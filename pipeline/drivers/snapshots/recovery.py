@@ -15,9 +15,11 @@ from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
+from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
 from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError
+from stilltide.schemas.errors import ForeignKeyError
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -109,7 +111,10 @@ async def _table(
         while True:
             for item in await outages.call(reader.read, may_rest=True):
                 if isinstance(item, Record):
-                    table.record_read(item.offset, item.key, item.value)
+                    try:
+                        table.record_read(item.offset, item.key, item.value)
+                    except ForeignKeyError as error:
+                        await pass_over(connector, item, error)
                 elif item.end_offset >= end:
                     return table
     finally:

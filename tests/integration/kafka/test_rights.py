@@ -1,6 +1,6 @@
 """C11, C15: on a broker with an authorizer, nobody changes another client's transactions.
 
-The rights that the users have here are those that docs/security.md names.
+The least rights of each process are tested in `tests/integration/rights`.
 """
 
 import asyncio

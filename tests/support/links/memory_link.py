@@ -16,7 +16,13 @@ from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
-from stilltide.schemas.replication.positions import Bucket, BucketKey, decode_bucket, decode_key
+from stilltide.schemas.replication.positions import (
+    Bucket,
+    BucketKey,
+    decode_bucket,
+    decode_key,
+    encode_key,
+)
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
@@ -39,6 +45,9 @@ OPTIONS = ReplicationOptions(
     refuse_after_s=0.05,
     limits=LinkLimits(linger_ms=20, records_max=7, position_interval_ms=20),
 )
+
+BUCKET = encode_key(BucketKey(ClusterName("a"), ClusterName("b"), TopicPartition("orders", 0), 0))
+"""The key of a first bucket of a link from a to b."""
 
 
 class RestlessClock:

@@ -1,5 +1,6 @@
 """A broker that allows nothing but what it was told to, and its users."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -19,6 +21,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.broker import Listener
 from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.schemas.rights import Operation, Resource
 from tests.support.processes.secure import Secured, scram_listener
 
 AUTHORIZER = {
@@ -69,6 +72,55 @@ class GuardedCluster:
         for future in admin.create_acls(bindings).values():
             future.result(30)
 
+    def allow(self, user: str, *entries: tuple[Resource, Operation]) -> None:
+        """Gives a user entries of `schemas.rights`; returns when the broker holds them."""
+        admin = self._admin()
+        bindings = [entry_binding(user, *one) for one in entries]
+        for future in admin.create_acls(bindings).values():
+            future.result(30)
+        for one in bindings:
+            while not admin.describe_acls(filter_of(one)).result(30):
+                """Each look takes a round trip."""
+
+    def withdraw(self, user: str, *entries: tuple[Resource, Operation]) -> None:
+        """Takes entries away; returns when the broker has dropped them."""
+        admin = self._admin()
+        filters = [filter_of(entry_binding(user, *one)) for one in entries]
+        for future in admin.delete_acls(filters).values():
+            future.result(30)
+        for one in filters:
+            while admin.describe_acls(one).result(30):
+                """As above."""
+
+    @contextmanager
+    def without(self, user: str, entry: tuple[Resource, Operation]) -> Iterator[None]:
+        """The user lacks one entry for the length of the block."""
+        self.withdraw(user, entry)
+        try:
+            yield
+        finally:
+            self.allow(user, entry)
+
+    def deny(self, user: str, resource: Resource, operation: Operation) -> AclBinding:
+        """Forbids what a prefixed entry allows; returns the entry, for `lift`."""
+        binding = entry_binding(user, resource, operation, AclPermissionType.DENY)
+        admin = self._admin()
+        admin.create_acls([binding])[binding].result(30)
+        while not admin.describe_acls(filter_of(binding)).result(30):
+            """As above."""
+        return binding
+
+    def lift(self, binding: AclBinding) -> None:
+        """Takes a denial back."""
+        admin = self._admin()
+        for future in admin.delete_acls([filter_of(binding)]).values():
+            future.result(30)
+        while admin.describe_acls(filter_of(binding)).result(30):
+            """As above."""
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+
     def settings(self, user: str) -> dict[str, str]:
         """The settings of a process of this user."""
         secured = Secured(self.listener, scram_listener().settings)
@@ -78,6 +130,32 @@ class GuardedCluster:
         """A connector of this user."""
         options = {name.replace("_", "."): it for name, it in self.settings(user).items()}
         return KafkaConnector(KafkaConfig(self.bootstrap, extra=options))
+
+
+def entry_binding(
+    user: str,
+    resource: Resource,
+    operation: Operation,
+    permission: AclPermissionType = AclPermissionType.ALLOW,
+) -> AclBinding:
+    """One entry of `stilltide.schemas.rights` as the broker's list has it."""
+    pattern = ResourcePatternType.PREFIXED if resource.prefixed else ResourcePatternType.LITERAL
+    word = re.sub("(?<=[a-z])(?=[A-Z])", "_", operation.value).upper()
+    kind, principal = KINDS[resource.kind.value], f"User:{user}"
+    return AclBinding(kind, resource.name, pattern, principal, "*", AclOperation[word], permission)
+
+
+def filter_of(one: AclBinding) -> AclBindingFilter:
+    """The filter that finds this entry."""
+    return AclBindingFilter(
+        one.restype,
+        one.name,
+        one.resource_pattern_type,
+        one.principal,
+        one.host,
+        one.operation,
+        one.permission_type,
+    )
 
 
 def binding(user: str, right: Right, operation: str) -> AclBinding:

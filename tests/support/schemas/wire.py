@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 
 from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import COORDINATORS_MAX, Marker
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -40,7 +40,15 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.log_frames import Base, Fence, LogFigures, Noop
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.topics import PARTITION_MAX, is_topic_name
+from stilltide.schemas.values import (
+    SEQUENCE_MAX,
+    EndOffset,
+    Offset,
+    SubscriptionId,
+    TopicPartition,
+    TxnId,
+)
 
 ROUND_TRIPS = settings(max_examples=100, deadline=None, print_blob=True)
 """For properties of pure functions: enough to meet every branch, no limit on one example."""
@@ -79,10 +87,10 @@ STATS = CoordinatorStats(
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 TEXT = st.text(max_size=8)
-TOPICS = st.text(min_size=1, max_size=8)
+TOPICS = st.text("aZ0._-", min_size=1, max_size=8).filter(is_topic_name)
 IDS = st.binary(min_size=16, max_size=16)
 PROBES = st.builds(Probe, IDS, st.integers(1, 2**64 - 1))
-DATA_PARTITIONS = st.builds(TopicPartition, TOPICS, U32)
+DATA_PARTITIONS = st.builds(TopicPartition, TOPICS, st.integers(0, PARTITION_MAX))
 REGISTRATIONS = st.lists(
     st.builds(Registered, DATA_PARTITIONS, U64.map(EndOffset), IDS), max_size=3
 ).map(tuple)
@@ -209,7 +217,7 @@ BASE_STATES = st.builds(
 MARKERS = st.builds(
     Marker,
     DATA_PARTITIONS,
-    st.builds(TxnId, U64, U64),
+    st.builds(TxnId, st.integers(0, COORDINATORS_MAX), st.integers(0, SEQUENCE_MAX)),
     st.booleans(),
     U64.map(EndOffset),
     st.none() | U64.map(EndOffset),

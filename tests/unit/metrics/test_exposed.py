@@ -12,16 +12,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from stilltide.connectors.kafka.authorization import Caller, not_allowed, on_topic
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.pipeline.metrics.owners import EndedMetrics
+from stilltide.pipeline.metrics.rights import HindranceMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.groups.clusters import Site, replicated
 from tests.support.schemas.wire import STATS
@@ -71,6 +75,11 @@ def worker(groups: Site) -> CollectorRegistry:
     made.registry.register(groups.metrics)
     end = OwnerEnd(DecodeError("no batch", topic="stilltide.txn-log", partition=2, offset=7), 1, 2)
     made.registry.register(EndedMetrics("a", lambda: {"coordinator": {"2": end}}, lambda: 3.0))
+    hindrances = Hindrances()
+    caller = Caller("host:9092", "User:w")
+    missing = not_allowed(caller, "missing", on_topic(Operation.WRITE, "stilltide.txn-log"), "")
+    hindrances.rights([missing])
+    made.registry.register(HindranceMetrics("a", hindrances))
     return add_clusters(add_link(made.registry))
 
 

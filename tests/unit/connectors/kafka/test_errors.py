@@ -6,11 +6,15 @@ from stilltide.connectors.errors import (
     ConnectorError,
     FatalError,
     FencedError,
+    NotAuthorizedError,
     OffsetOutOfRangeError,
     RetriableError,
 )
+from stilltide.connectors.kafka.authorization import Caller, on_group, on_id, on_topic
+from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import place_of, translate
-from stilltide.connectors.kafka.raw.errors import translate_raw
+from stilltide.connectors.kafka.raw.errors import check, translate_raw
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 
 
@@ -96,3 +100,60 @@ def test_errors_of_kafka_python_become_the_same_kinds(
     assert ours.primary == "cannot fetch t/0@7 at host:9092"
     for word in error.args:
         assert str(word) in ours.detail
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "Write on topic orders"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "Read on group billing"),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Write on transactional id x-1"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "Write on topic orders"),
+    ],
+)
+def test_a_refusal_names_operation_resource_and_principal(code: int, said: str):
+    """C17: of what the action needs, what is of the refused kind; the hint names the command."""
+    asked = (
+        on_topic(Operation.WRITE, "orders"),
+        on_group(Operation.READ, "billing"),
+        on_id(Operation.WRITE, "x-1"),
+    )
+    caller = Caller("host:9092", "User:shop")
+    error = translate(KafkaError(code, "because"), caller, "cannot write", *asked)
+    assert isinstance(error, NotAuthorizedError)
+    assert error.primary == f"cannot write at host:9092: {said} is not allowed to User:shop"
+    assert f"{error.operation} on {error.resource}" == said
+    assert error.principal == "User:shop"
+    assert "stilltide acl print --component" in error.hint
+    assert "--principal User:shop" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "principal"),
+    [
+        ({}, "User:ANONYMOUS"),
+        ({"security.protocol": "SSL"}, "User:ANONYMOUS"),
+        ({"security.protocol": "SASL_SSL", "sasl.username": "shop"}, "User:shop"),
+        (
+            {"security.protocol": "SSL", "ssl.certificate.location": "c.pem"},
+            "the subject of the certificate c.pem",
+        ),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.oauthbearer.client.id": "tide"},
+            "the subject of the token of the OAuth client tide",
+        ),
+    ],
+)
+def test_the_principal_is_named_as_far_as_the_client_knows_it(
+    options: dict[str, str], principal: str
+):
+    """A certificate's subject and a token's are mapped to a user by the brokers."""
+    assert KafkaConfig("host:9092", extra=options).caller.principal == principal
+
+
+def test_a_part_of_a_request_names_what_was_refused():
+    """C17: an answer about many groups has an error for one of them."""
+    with pytest.raises(kafka_python.GroupAuthorizationFailedError) as failed:
+        check(30, on_group(Operation.DESCRIBE, "billing"))
+    error = translate_raw(failed.value, Caller("host:9092", "User:shop"), "cannot describe groups")
+    assert "Describe on group billing is not allowed to User:shop" in error.primary

@@ -20,6 +20,7 @@ from stilltide.schemas.replication.signals import (
 from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_MARKERS, BrokerFigures
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId
 from tests.support.links.memory_link import (
+    BUCKET,
     OPTIONS,
     ORDERS,
     WAIT_S,
@@ -434,7 +435,7 @@ async def test_a_topic_that_appears_and_cannot_be_linked_is_left_out(
 
 async def test_a_bucket_that_cannot_be_read_ends_the_link(a: MemoryCluster, b: MemoryCluster):
     """It names the place; nothing is guessed."""
-    b.broker.append(TopicPartition(REPLICATION_POSITIONS, 0), b"no", b"bucket", None)
+    b.broker.append(TopicPartition(REPLICATION_POSITIONS, 0), BUCKET, b"bucket", None)
     error = await failure(a, b)
     assert error.place == f"{REPLICATION_POSITIONS}/0@0"
 

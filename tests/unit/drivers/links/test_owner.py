@@ -8,7 +8,7 @@ from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.schemas.topics import PREFIX, REPLICATION_POSITIONS
 from stilltide.schemas.values import TopicPartition
-from tests.support.links.memory_link import WAIT_S, MemoryCluster, link_of, until
+from tests.support.links.memory_link import BUCKET, WAIT_S, MemoryCluster, link_of, until
 
 
 def driver_of(*sources: MemoryCluster, target: MemoryCluster) -> tuple[LinksDriver, list[str]]:
@@ -82,7 +82,7 @@ async def test_a_fenced_link_goes_on_while_it_is_assigned(*, assigned: bool):
 async def test_what_cannot_be_understood_ends_the_link_and_no_more():
     """B8: the link is shown with the place and tried again; the driver goes on."""
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
-    b.broker.append(TopicPartition(REPLICATION_POSITIONS, 0), b"no", b"bucket", None)
+    b.broker.append(TopicPartition(REPLICATION_POSITIONS, 0), BUCKET, b"bucket", None)
     driver, begun = driver_of(a, target=b)
     running = asyncio.create_task(driver.run())
     await until(lambda: len(begun) > 1)

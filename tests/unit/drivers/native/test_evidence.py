@@ -192,10 +192,10 @@ async def test_a_topic_that_changes_meanwhile_is_not_judged():
         await gather_native(Recreating(rig.broker), ["orders"])
 
 
-async def test_a_record_that_is_none_names_its_place():
-    """A record of aborted-index that something else wrote."""
+async def test_a_damaged_record_names_its_place():
+    """B10: a record of aborted-index that something else wrote under a key of the index."""
     rig = Rig()
-    rig.broker.append(INDEX, b"key", b"value", None)
+    rig.broker.append(INDEX, coverage_key(ORDERS), b"value", None)
     with pytest.raises(DecodeError) as caught:
         await gather_native(rig.connector, ["orders"])
     assert (caught.value.topic, caught.value.partition, caught.value.offset) == (*INDEX, 0)

@@ -173,14 +173,15 @@ async def test_an_index_that_is_not_whole_is_an_error(
         await indexing.once()
 
 
-async def test_a_foreign_record_in_the_index_is_named(
+async def test_a_damaged_record_of_the_index_is_named(
     broker: MemoryBroker, indexing: AbortedIndexing
 ):
-    """With its place, so that it can be found."""
+    """B10: with its place, so that it can be found; a foreign record is passed over."""
     broker.append(INDEX, b"no key of ours", b"v", None)
+    broker.append(INDEX, coverage_key(PAYMENTS), b"v", None)
     with pytest.raises(DecodeError) as caught:
         await indexing.once()
-    assert caught.value.place == f"{ABORTED_INDEX}/0@0"
+    assert caught.value.place == f"{ABORTED_INDEX}/0@1"
 
 
 async def test_a_policy_that_loses_ranges_is_refused(
@@ -317,7 +318,7 @@ async def test_an_index_that_cannot_be_read_stops_its_owner_alone(
     broker: MemoryBroker, owner: IndexOwner, registry: CollectorRegistry
 ):
     """It does not serve, counts it, and raises nothing that would end the worker."""
-    broker.append(INDEX, b"no key of ours", b"v", None)
+    broker.append(INDEX, coverage_key(PAYMENTS), b"v", None)
 
     def failures() -> float | None:
         return registry.get_sample_value(FAILED, {"cluster": "a", "partition": "0"})

@@ -12,6 +12,7 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.coordinator import barriers
 from stilltide.schemas.coordinator.barriers import Barrier, Probe
 from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
+from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.topics import TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import MARKER_PARTITIONS, CoordinatedTopic
@@ -162,3 +163,20 @@ async def test_a_missing_marker_partition_is_named(rig: Rig):
     with pytest.raises(FatalError, match="does not exist") as caught:
         await rig.tail.run()
     assert caught.value.topic == "stilltide.txn-markers"
+
+
+async def test_only_damage_of_what_is_served_stops_it(rig: Rig):
+    """B10: damage of another data partition, a barrier, and what was written again are passed."""
+    served, other = rig.topic.at(0), rig.topic.at(rig.same)
+    key, value = marker(served, X)
+    for damaged in (encode_key(other, X), b"b" + bytes(8), b"?", key):
+        await rig.topic.write_marker_bytes(0, damaged, b"\xff")
+    await rig.topic.write_marker_bytes(0, key, value)
+    rig.tail.add([served])
+    async with rig.running(0):
+        assert [one.data for one in rig.read] == [served]
+    last = await rig.topic.write_marker_bytes(0, key, b"\xff")
+    with pytest.raises(DecodeError) as caught:
+        await rig.tail.run()
+    assert caught.value.place == f"{rig.topic.markers_of(0)}@{last}"
+    assert f"stilltide repair {TXN_MARKERS} --partition" in caught.value.hint

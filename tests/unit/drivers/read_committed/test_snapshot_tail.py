@@ -190,7 +190,6 @@ async def test_a_snapshot_of_a_former_topic_stops_the_subscription(rig: Rig):
     ("key", "value", "kind"),
     [
         (end_key(ORDERS), b"\xff\xff", DecodeError),
-        (b"?", b"", DecodeError),
         (end_key(ORDERS), b"\x08\x7f", UnknownVersionError),
     ],
 )

@@ -15,7 +15,6 @@ from stilltide.pipeline.drivers.shared.dynamic_settings import (
 )
 from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas import settings
-from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.settings import (
     PENDING_ACK_BATCHING_ENABLED,
     TXN_LOG_BATCHING_ENABLED,
@@ -41,14 +40,21 @@ async def told() -> list[bool | None]:
 
 
 @pytest.fixture
+def passed() -> list[tuple[int, str]]:
+    """Offset of each record that was passed over, and why."""
+    return []
+
+
+@pytest.fixture
 async def dynamic(
-    connector: MemoryConnector, told: list[bool | None]
+    connector: MemoryConnector, told: list[bool | None], passed: list[tuple[int, str]]
 ) -> AsyncIterator[DynamicSettings]:
     """Dynamic settings, not opened."""
     made = DynamicSettings(
         connector,
         changed=lambda changed: told.append(changed.flag(TXN_LOG_BATCHING_ENABLED)),
         patience_s=0.05,
+        passed_over=lambda record, error: passed.append((record.offset, error.primary)),
     )
     yield made
     await made.close()
@@ -104,18 +110,26 @@ async def test_a_setting_of_a_newer_program_is_passed_over(
 
 
 @pytest.mark.parametrize("value", [1, "on"])
-async def test_a_value_of_another_kind_is_an_error(
-    broker: MemoryBroker, dynamic: DynamicSettings, value: SettingValue
+async def test_a_value_of_another_kind_is_passed_over(
+    broker: MemoryBroker,
+    connector: MemoryConnector,
+    dynamic: DynamicSettings,
+    passed: list[tuple[int, str]],
+    value: SettingValue,
 ):
-    """A number is no switch, not even 1; the error says where it lies."""
+    """B10: a number is no switch, not even 1; the value before stays, and the place is told."""
+    await put(connector, True)
+    await dynamic.open()
+    running = asyncio.create_task(dynamic.run())
     broker.append(PARTITION, *settings.encode(TXN_LOG_BATCHING_ENABLED, value, at_ms=1), None)
-    with pytest.raises(DecodeError, match=f"{TXN_LOG_BATCHING_ENABLED} is {value!r}") as caught:
-        await dynamic.open()
-    assert caught.value.place == f"{PARTITION}@0"
-    assert caught.value.hint
+    await until(lambda: passed)
+    assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is True
+    reason = f"dynamic setting {TXN_LOG_BATCHING_ENABLED} is {value!r}, which is no bool"
+    assert passed == [(1, reason)]
+    running.cancel()
 
 
-async def test_an_error_is_repaired_by_setting_it_again(
+async def test_damage_is_repaired_by_setting_it_again(
     broker: MemoryBroker, connector: MemoryConnector, dynamic: DynamicSettings
 ):
     """What lies below the last value of a name may be garbage, as compaction may drop it."""
@@ -125,12 +139,23 @@ async def test_an_error_is_repaired_by_setting_it_again(
     assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is True
 
 
-async def test_garbage_while_it_runs_is_an_error(broker: MemoryBroker, dynamic: DynamicSettings):
-    """What cannot be understood ends the tailing too."""
+@pytest.mark.parametrize("key", [b"", b"\xff", TXN_LOG_BATCHING_ENABLED.encode()])
+async def test_garbage_ends_nobody(
+    broker: MemoryBroker,
+    connector: MemoryConnector,
+    dynamic: DynamicSettings,
+    passed: list[tuple[int, str]],
+    key: bytes | None,
+):
+    """B10: at the start and while it runs; the next value that can be decoded counts."""
+    broker.append(PARTITION, key, b"\xff garbage", None)
     await dynamic.open()
-    broker.append(PARTITION, TXN_LOG_BATCHING_ENABLED.encode(), b"\xff garbage", None)
-    with pytest.raises(DecodeError, match="not a dynamic setting"):
-        await dynamic.run()
+    assert [offset for offset, _ in passed] == [0]
+    running = asyncio.create_task(dynamic.run())
+    broker.append(PARTITION, key, b"\xff garbage", None)
+    await put(connector, False)
+    await until(lambda: dynamic.flag(TXN_LOG_BATCHING_ENABLED) is False)
+    running.cancel()
 
 
 async def test_an_absent_broker_is_an_error_at_the_start(

@@ -243,17 +243,29 @@ async def test_the_last_marker_of_a_key_counts(rig: EvidenceRig):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        (b"x", b""),
         (markers.encode_key(ORDERS, FIRST), b"\xff"),
         (markers.encode_key(ORDERS, FIRST), b""),
     ],
 )
-async def test_a_record_that_is_no_marker_stops_it_and_is_named(
-    rig: EvidenceRig, key: bytes, value: bytes
-):
+async def test_a_damaged_marker_stops_it_and_is_named(rig: EvidenceRig, key: bytes, value: bytes):
     """Never skipped silently: the error carries topic, partition and offset."""
     rig.mark(SECOND)
     rig.broker.append(MARKERS, key, value, None)
     with pytest.raises(DecodeError) as caught:
         await gather_evidence(rig.connector, ["orders"])
     assert caught.value.place == f"{MARKERS}@1"
+    assert "stilltide repair" in caught.value.hint
+
+
+async def test_what_says_nothing_of_these_topics_is_passed_over(rig: EvidenceRig):
+    """B10: foreign keys, damage of other topics, and damage with a later record of that key."""
+    elsewhere = TopicPartition("elsewhere", 0)
+    key = markers.encode_key(ORDERS, FIRST)
+    for foreign in (b"", b"x", b"b", markers.encode_key(TopicPartition("../x", 0), FIRST)):
+        rig.broker.append(MARKERS, foreign, b"\xff", None)
+    rig.broker.append(MARKERS, markers.encode_key(elsewhere, FIRST), b"\xff", None)
+    rig.broker.append(MARKERS, key, b"\xff", None)
+    rig.broker.append(MARKERS, key, None, None)
+    rig.mark(SECOND)
+    evidence = await gather_evidence(rig.connector, ["orders"])
+    assert [marker.txn for marker in evidence.markers] == [SECOND]

@@ -15,6 +15,7 @@ from stilltide.pipeline.errors import (
     RefusedError,
     SnapshotPartError,
 )
+from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.placement import system_partition
@@ -29,7 +30,7 @@ from stilltide.schemas.topics import (
     TopicSpec,
     system_topics,
 )
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.snapshots.client import SnapshotClient, snapshot_client
 
@@ -355,14 +356,42 @@ async def test_markers_that_were_deleted_with_their_topic_stop_the_worker(
     assert "ends before" in error.primary
 
 
-async def test_a_record_that_is_no_marker_stops_the_worker(
-    broker: MemoryBroker, worker: MemoryWorker
-):
-    """With its topic, partition and offset."""
-    broker.append(MARKERS, b"?", b"?", None)
+async def test_a_damaged_marker_ends_the_writer(broker: MemoryBroker, worker: MemoryWorker):
+    """B10: with its topic, partition and offset, and the next step."""
+    broker.append(MARKERS, encode_key(ORDERS, TxnId(0, 7)), b"?", None)
     error = await failure(worker)
     assert isinstance(error, DecodeError)
     assert (error.topic, error.partition, error.offset) == (TXN_MARKERS, SERVING, 0)
+    assert "stilltide repair" in error.hint
+
+
+def mark_again(broker: MemoryBroker) -> None:
+    """A damaged marker, and behind it the marker of the same transaction."""
+    end = EndOffset(1)
+    marker = Marker(ORDERS, TxnId(0, 7), False, EndOffset(0), end, 0, bytes(16))
+    key = encode_key(ORDERS, marker.txn)
+    broker.append(MARKERS, key, b"?", None)
+    broker.append(MARKERS, key, encode_value(marker), None)
+
+
+async def test_a_marker_that_was_written_again_before_is_passed_over(broker: MemoryBroker):
+    """B10: of each key the last value counts."""
+    connector = MemoryConnector(broker)
+    async with MemoryWorker(connector, snapshots=SnapshotLimits()):
+        """The system topics are made."""
+    mark_again(broker)
+    async with MemoryWorker(connector, snapshots=SnapshotLimits()) as made:
+        await until(lambda: made.snapshots[SERVING].stats().markers_read_to >= 2)
+        assert not any(task.done() for task in made.tasks)
+
+
+async def test_a_marker_that_was_written_again_meanwhile_ends_the_writer(
+    broker: MemoryBroker, worker: MemoryWorker
+):
+    """B10: a barrier of this ownership may lie between, so that a snapshot would lack the abort."""
+    mark_again(broker)
+    error = await failure(worker)
+    assert (error.topic, error.offset) == (TXN_MARKERS, 0)
 
 
 async def test_snapshots_in_a_topic_that_is_not_compacted_are_refused(broker: MemoryBroker):

@@ -266,13 +266,15 @@ async def test_a_partition_of_another_member_is_not_waited_for_endlessly(
     assert caught.value.place == "orders/7"
 
 
-async def test_an_undecodable_marker_stops_the_subscription(
+async def test_a_damaged_marker_stops_the_subscription(
     connector: MemoryConnector, topic: CoordinatedTopic
 ):
-    """What is not a marker is never skipped: topic, partition and offset are named."""
+    """B10: topic, partition and offset are named; a foreign record is passed over."""
     await topic.write(0, X)
     await topic.abort(0, Y)
-    offset = await topic.write_marker_bytes(0, b"what?", b"?")
+    await topic.write_marker_bytes(0, b"what?", b"?")
+    key = encode_key(topic.at(0), X)
+    offset = await topic.write_marker_bytes(0, key, b"?")
     async with subscribe(connector) as subscription:
         with pytest.raises(DecodeError) as caught:
             await anext(subscription)

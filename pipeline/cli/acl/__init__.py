@@ -1,0 +1,1 @@
+"""`stilltide acl`: the rights in Kafka that Stilltide's processes need."""

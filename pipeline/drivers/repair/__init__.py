@@ -1,0 +1,1 @@
+"""Finds and repairs damaged records of system topics (B10)."""

@@ -1,0 +1,102 @@
+"""Finds and repairs damage of a system topic: what `stilltide repair` does.
+
+*Source*: docs/protocols B10.
+*Invariants*: records of a topic that is written in native transactions are written under the id of
+the partition's owner, so that an owner that still writes is fenced and begins again; then it reads
+what was written here. Damage that has been replaced meanwhile is not touched.
+"""
+
+from collections.abc import Collection, Sequence
+
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.pipeline.drivers.repair import compacted, logs
+from stilltide.pipeline.drivers.repair.damage import Damage
+from stilltide.pipeline.drivers.repair.judging import CHECKS
+from stilltide.pipeline.drivers.repair.writing import append
+from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.schemas.topics import ABORTED_INDEX, TXN_SNAPSHOTS
+from stilltide.schemas.values import TopicPartition
+
+TOPICS = (*logs.KINDS, *CHECKS)
+"""The topics in which damage ends an owner; records of the others are passed over."""
+
+_OWNERS = {TXN_SNAPSHOTS: "snapshots", ABORTED_INDEX: "aborted-index"}
+
+
+async def find(
+    connector: Connector, admin: LogAdmin, topic: str, partition: int | None, now_ms: int
+) -> list[Damage]:
+    """The damage of a topic, or of one partition; nothing is written.
+
+    Raises:
+        FatalError: the topic or partition does not exist.
+        StilltideError: a log that cannot be understood even without its damage.
+        RetriableError: the cluster is away.
+    """
+    described = await admin.describe_topics([topic])
+    require_topics([topic], described)
+    numbers = range(described[topic].partition_count) if partition is None else [partition]
+    found: list[Damage] = []
+    for number in numbers:
+        log = TopicPartition(topic, number)
+        if topic in logs.KINDS:
+            found += await logs.find_damage(connector, admin, log, now_ms)
+        else:
+            found += await compacted.find_damage(connector, admin, log)
+    return found
+
+
+async def repair(
+    connector: Connector, admin: LogAdmin, damage: Sequence[Damage], now_ms: int
+) -> list[Damage]:
+    """Repairs what `find` has found and can be repaired; returns what was repaired.
+
+    Raises:
+        FencedError: an owner has begun meanwhile: call again.
+        StilltideError: as `find`.
+    """
+    done: list[Damage] = []
+    for log in dict.fromkeys(one.place for one in damage if one.repairable):
+        chosen = {one.record.offset for one in damage if one.place == log and one.repairable}
+        if log.topic in logs.KINDS:
+            done += await logs.repair_log(connector, admin, log, now_ms)
+        else:
+            done += await _write(connector, admin, log, chosen)
+    return done
+
+
+async def _write(
+    connector: Connector, admin: LogAdmin, log: TopicPartition, chosen: Collection[int]
+) -> list[Damage]:
+    owner = _OWNERS.get(log.topic)
+    if owner is None:
+        damage = await _still(connector, admin, log, chosen)
+        writer = connector.writer("repair")
+        try:
+            for record in _writes(damage):
+                await append(writer, log, record.value, key=record.key)
+        finally:
+            await writer.close()
+        return damage
+    native = connector.transactional_writer(connector.own_id(f"{owner}-{log.partition}"))
+    try:
+        await native.fence()
+        damage = await _still(connector, admin, log, chosen)  # judged behind the fence
+        await native.write(_writes(damage))
+        return damage
+    finally:
+        await native.close()
+
+
+async def _still(
+    connector: Connector, admin: LogAdmin, log: TopicPartition, chosen: Collection[int]
+) -> list[Damage]:
+    found = await compacted.find_damage(connector, admin, log)
+    return [one for one in found if one.record.offset in chosen and one.repairable]
+
+
+def _writes(damage: Sequence[Damage]) -> list[NewRecord]:
+    """What to write, each key once."""
+    return list({it.key: it for one in damage for it in one.remedy.writes}.values())

@@ -1,0 +1,231 @@
+"""C17: programs that ask a worker or read work with the rights of `acl print`, and need each.
+
+The broker denies by default. One flow for each component uses every right of the component.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.cli.topics.command import look as look_at_topics
+from stilltide.pipeline.client import Subscription, TransactionClient
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.drivers.native.evidence import gather_native
+from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.drivers.native.open_transactions import open_transactions
+from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
+from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
+from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
+from stilltide.pipeline.drivers.snapshots.verify import verify_topic
+from stilltide.schemas.coordinator.transactions import ListTransactions
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.rights import Component, Names, Operation, Resource, entries, rights
+from stilltide.schemas.settings import TXN_LOG_BATCHING_ENABLED
+from stilltide.schemas.topics import ABORTED_INDEX, TXN_MARKERS, TopicSpec
+from stilltide.schemas.values import TopicPartition
+from tests.support.processes.refusals import entry_id, names, said_of
+from tests.support.processes.rights import GuardedCluster, guarded_cluster
+from tests.support.processes.worker_process import running_worker
+
+ORDERS, NATIVE, GROUP = "orders", "orders-native", "billing"
+DATA = TopicPartition(ORDERS, 0)
+WAIT_S = 60.0
+ASK_S = 5.0
+CHOSEN = Names(topics=(f"{ORDERS}*",), groups=(GROUP,))
+COMPONENTS = [it for it in Component if it not in (Component.WORKER, Component.LINK)]
+EACH = [
+    pytest.param(component, resource, operation, id=entry_id(component, resource, operation))
+    for component in COMPONENTS
+    for resource, operation in entries(rights(component, CHOSEN))
+]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
+    """A broker that denies by default, a worker, and a user for each component."""
+    directory = tmp_path_factory.mktemp("guarded")
+    with guarded_cluster(directory / "g", *(it.value for it in Component)) as made:
+        for component in (Component.WORKER, *COMPONENTS):
+            made.allow(component.value, *entries(rights(component, CHOSEN)))
+        asyncio.run(prepare(made))
+        settings = made.settings("worker")
+        with running_worker(made.bootstrap, directory / "worker.log", **settings):
+            yield made
+
+
+async def prepare(guarded: GuardedCluster) -> None:
+    """Makes the data topic, as the cluster's own administrator."""
+    admin = KafkaConnector(KafkaConfig(guarded.cluster.bootstrap)).admin()
+    await admin.ensure_topics([TopicSpec(ORDERS, 1), TopicSpec(NATIVE, 1)])
+    await admin.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stranger(guarded: GuardedCluster) -> Iterator[None]:
+    """A native transaction of a stranger that is open, about which brokers are asked."""
+    options = {"bootstrap.servers": guarded.cluster.bootstrap, "transactional.id": "stranger"}
+    producer = Producer({**options, "transaction.timeout.ms": 900_000})
+    producer.init_transactions(30)
+    for step in (producer.abort_transaction, lambda: None):
+        producer.begin_transaction()
+        producer.produce(NATIVE, b"1", partition=0)
+        producer.flush(30)
+        step()
+    yield
+    producer.abort_transaction(30)
+
+
+async def application(guarded: GuardedCluster) -> None:
+    """A transaction with a record."""
+    connector = guarded.connector(Component.APPLICATION)
+    async with (
+        TransactionClient(connector=connector, request_timeout_s=ASK_S) as client,
+        client.transaction() as txn,
+    ):
+        await txn.send(ORDERS, b"1")
+
+
+async def reader(guarded: GuardedCluster) -> None:
+    """Reads, acknowledges in a transaction, and asks as at an undecided record."""
+    await application(guarded)
+    connector = guarded.connector(Component.READER)
+    writing = guarded.connector(Component.APPLICATION)
+    async with connect_snapshots(connector, "reader", timeout_s=ASK_S) as line:
+        await line.take(DATA)
+    async with (
+        TransactionClient(connector=writing, request_timeout_s=ASK_S) as client,
+        Subscription([ORDERS], group=GROUP, connector=connector, acknowledgements=True) as orders,
+        client.transaction() as txn,
+    ):
+        await txn.acknowledge(orders, await anext(orders))
+
+
+async def operator(guarded: GuardedCluster) -> None:
+    """Commands of an operator, by the calls that they make."""
+    connector = guarded.connector(Component.OPERATOR)
+    async with Coordinators(connector, request_timeout_s=ASK_S) as coordinators:
+        await coordinators.ask(0, ListTransactions())
+        await coordinators.log_bounds()
+    async with PendingAckStores(connector, request_timeout_s=ASK_S) as stores:
+        assert None not in (await stores.stats()).values()
+        await stores.log_bounds()
+    async with connect_snapshots(connector, "operator", timeout_s=ASK_S) as line:
+        await line.take(DATA)
+    await list_snapshots(connector)
+    await verify_topic(connector, ORDERS, evidence_max=1)
+    await look_at_topics(connector, load_settings())
+    await write_setting(connector, TXN_LOG_BATCHING_ENABLED, None, at_ms=0)
+    settings = DynamicSettings(connector, patience_s=ASK_S)
+    await settings.open()
+    await settings.close()
+    await open_natives(connector)
+
+
+async def open_natives(connector: KafkaConnector) -> None:
+    """What `stilltide native hanging` and an audit ask the brokers."""
+    native = connector.native_transactions("test")
+    try:
+        assert await open_transactions(native, [TopicPartition(NATIVE, 0)])
+    finally:
+        await native.close()
+
+
+async def indexer(guarded: GuardedCluster) -> None:
+    """`stilltide index once`, with a topic to create, and again with an index to read."""
+    await drop_index(guarded)
+    connector = guarded.connector(Component.INDEXER)
+    for _ in range(2):
+        indexing = AbortedIndexing(
+            connector,
+            connector.batch_reader("index"),
+            SystemClock(),
+            [NATIVE],
+            partition_count=1,
+            patience_s=ASK_S,
+        )
+        try:
+            await indexing.once()
+        finally:
+            await indexing.close()
+
+
+async def drop_index(guarded: GuardedCluster) -> None:
+    """Deletes the index, so that the indexer has to create it."""
+    admin = AdminClient({"bootstrap.servers": guarded.cluster.bootstrap})
+    for deleted in admin.delete_topics([ABORTED_INDEX]).values():
+        with suppress(KafkaException):
+            deleted.result(30)
+
+
+async def audit(guarded: GuardedCluster) -> None:
+    """The reads of Kafka of an audit, without those of Spark."""
+    connector = guarded.connector(Component.AUDIT)
+    evidence = await gather_evidence(connector, [NATIVE])
+    native = await gather_native(connector, [NATIVE], evidence.data)
+    assert native is not None
+    await open_natives(connector)
+
+
+async def console(guarded: GuardedCluster) -> None:
+    """What a page may show without reading a record."""
+    connector = guarded.connector(Component.CONSOLE)
+    admin, groups = connector.admin(), connector.group_admin()
+    try:
+        for topic in (TXN_MARKERS, ORDERS):
+            await admin.describe_topics([topic])
+            await admin.topic_configs([topic])
+            await admin.end_offsets([TopicPartition(topic, 0)])
+        await groups.active([GROUP])
+        await groups.committed([GROUP], [DATA])
+    finally:
+        await groups.close()
+        await admin.close()
+
+
+FLOWS: dict[Component, Callable[[GuardedCluster], Awaitable[None]]] = {
+    Component.APPLICATION: application,
+    Component.READER: reader,
+    Component.OPERATOR: operator,
+    Component.INDEXER: indexer,
+    Component.AUDIT: audit,
+    Component.CONSOLE: console,
+}
+
+
+@pytest.mark.parametrize("component", FLOWS)
+async def test_a_component_works_with_its_rights(guarded: GuardedCluster, component: Component):
+    """Everything that the documentation shows of it."""
+    async with asyncio.timeout(WAIT_S):
+        await FLOWS[component](guarded)
+
+
+@pytest.mark.parametrize(("component", "resource", "operation"), EACH)
+async def test_without_one_right_the_error_names_it(
+    guarded: GuardedCluster,
+    component: Component,
+    resource: Resource,
+    operation: Operation,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Operation, resource and principal, within a time that a person waits."""
+    user = component.value
+    said = ""
+    with guarded.without(user, (resource, operation)), caplog.at_level(logging.WARNING):
+        try:
+            async with asyncio.timeout(20):
+                await FLOWS[component](guarded)
+        except (StilltideError, TimeoutError) as error:
+            said = said_of(error)
+    assert said, "nothing failed"
+    assert names(said, user, resource, operation), said

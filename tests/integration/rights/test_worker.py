@@ -1,0 +1,230 @@
+"""C17: a worker works with the rights of `acl print`, needs each, and says which one is missing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from aiohttp import ClientError
+from confluent_kafka.admin import AdminClient
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.client import Subscription, TransactionClient
+from stilltide.pipeline.core.replicas import AUTOMATIC
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
+from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.errors import RequestTimeoutError
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.rights import (
+    Component,
+    Names,
+    Operation,
+    Resource,
+    ResourceKind,
+    entries,
+    rights,
+)
+from stilltide.schemas.topics import ABORTED_INDEX, PREFIX, TXN_RESPONSES, TopicSpec, system_topics
+from tests.support.processes.operator import get
+from tests.support.processes.refusals import entry_id, names, said_of
+from tests.support.processes.rights import GuardedCluster, guarded_cluster
+from tests.support.processes.worker_process import COORDINATORS, ModuleWorker, running_worker
+
+ORDERS, LATE, GROUP = "orders", "orders-late", "billing"
+WAIT_S = 60.0
+ASK_S = 3.0
+CHOSEN = Names(topics=(f"{ORDERS}*",), groups=(GROUP,))
+WORKER = entries(rights(Component.WORKER, CHOSEN))
+USER = Component.WORKER.value
+SYSTEM = Resource(ResourceKind.TOPIC, PREFIX, prefixed=True)
+OWN_IDS = Resource(ResourceKind.TRANSACTIONAL_ID, PREFIX, prefixed=True)
+AT_START = (Operation.ALTER, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
+Flow = Callable[[GuardedCluster], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
+    """A broker that denies by default, with a worker's user and an application's."""
+    directory = tmp_path_factory.mktemp("guarded")
+    with guarded_cluster(directory / "g", USER, "client") as made:
+        made.allow(USER, *WORKER)
+        for component in (Component.APPLICATION, Component.READER):
+            made.allow("client", *entries(rights(component, CHOSEN)))
+        asyncio.run(create(made, ORDERS, LATE))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def worker(
+    guarded: GuardedCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ModuleWorker]:
+    """A worker with its rights."""
+    log = tmp_path_factory.mktemp("worker") / "worker.log"
+    with running_worker(guarded.bootstrap, log, **guarded.settings(USER)) as made:
+        yield made
+
+
+async def create(guarded: GuardedCluster, *topics: str) -> None:
+    """Makes data topics, as the cluster's own administrator."""
+    admin = KafkaConnector(KafkaConfig(guarded.cluster.bootstrap)).admin()
+    await admin.ensure_topics([TopicSpec(it, 1) for it in topics])
+    await admin.close()
+
+
+async def until_ready(worker: ModuleWorker, status: int, *texts: str) -> str:
+    """Waits for a status of /readyz with these texts; returns the page."""
+    page = ""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                found, page = await get(worker, "/readyz")
+                if found == status and all(it in page for it in texts):
+                    return page
+    except TimeoutError:
+        raise AssertionError(f"{page}\n{worker.said[-3000:]}") from None
+
+
+async def transaction(guarded: GuardedCluster, topic: str = ORDERS) -> None:
+    """A transaction of an application."""
+    connector = guarded.connector("client")
+    async with (
+        TransactionClient(connector=connector, request_timeout_s=ASK_S) as client,
+        client.transaction() as txn,
+    ):
+        await txn.send(topic, b"1")
+
+
+async def test_answers_that_are_not_delivered_are_said(
+    guarded: GuardedCluster, worker: ModuleWorker
+):
+    """Without Write on the answers a worker is not ready, and with it ready again, as it runs."""
+    await until_ready(worker, 200)
+    await transaction(guarded)
+    denied = guarded.deny(USER, Resource(ResourceKind.TOPIC, TXN_RESPONSES), Operation.WRITE)
+    with pytest.raises(RequestTimeoutError):
+        await transaction(guarded)
+    said = f"Write on topic {TXN_RESPONSES} is not allowed to User:{USER}"
+    await until_ready(worker, 503, f"answers: cannot write to {TXN_RESPONSES}", said)
+    metrics = (await get(worker, "/metrics"))[1]
+    assert 'stilltide_work_hindered_total{cluster="a",work="answers"} 0.0' not in metrics
+    await until_ready(worker, 503, f"[-]work a right is missing at {guarded.bootstrap}: {said}")
+    metrics = (await get(worker, "/metrics"))[1]
+    sample = f'operation="Write",resource="topic {TXN_RESPONSES}"}} 1.0'
+    assert sample in metrics
+    lines = [it for it in worker.said.splitlines() if "work_hindered" in it]
+    assert len(lines) == 1
+    assert f"User:{USER}" in lines[0]
+    guarded.lift(denied)
+    await transaction(guarded)
+    await until_ready(worker, 200)
+
+
+LIVE = [
+    (SYSTEM, Operation.READ),
+    (SYSTEM, Operation.WRITE),
+    (SYSTEM, Operation.DELETE),
+    (Resource(ResourceKind.GROUP, PREFIX, prefixed=True), Operation.READ),
+]
+"""Rights that a worker needs as it serves."""
+
+
+@pytest.mark.parametrize("entry", [pytest.param(it, id=entry_id("worker", *it)) for it in LIVE])
+async def test_a_worker_that_lacks_a_right_says_so(
+    guarded: GuardedCluster, worker: ModuleWorker, entry: tuple[Resource, Operation]
+):
+    """It is not ready, or it ends: its page or its error names operation, resource, principal."""
+    await until_ready(worker, 200)
+    before = len(worker.said)
+    said = ""
+    with guarded.without(USER, entry):
+        async with asyncio.timeout(WAIT_S):
+            while not names(said, USER, *entry):
+                said = await page_or_error(worker, before)
+    if not worker.running:
+        await asyncio.to_thread(worker.start)
+    await until_ready(worker, 200)
+    await transaction(guarded)
+
+
+async def page_or_error(worker: ModuleWorker, before: int) -> str:
+    """/readyz while it fails; the last lines of the log once the worker has ended."""
+    try:
+        status, page = await get(worker, "/readyz")
+    except ClientError:
+        return "" if worker.running else worker.said[before:].rpartition("error: ")[2]
+    return page if status == 503 else ""
+
+
+async def start(guarded: GuardedCluster) -> None:
+    """What a worker does at its start: makes and checks topics, adds coordinators."""
+    connector = guarded.connector(USER)
+    admin = connector.admin()
+    raised = COORDINATORS + 1
+    try:
+        await grow_coordinators(admin, raised)
+        await ensure_replicated(admin, system_topics(coordinators=raised, partitions=4), AUTOMATIC)
+    finally:
+        await admin.close()
+
+
+async def snapshot_writer(guarded: GuardedCluster) -> None:
+    """A snapshot writer takes its transactional id."""
+    connector = guarded.connector(USER)
+    writer = connector.transactional_writer(connector.own_id("snapshots-99"))
+    try:
+        await writer.fence()
+    finally:
+        await writer.close()
+
+
+async def registration(guarded: GuardedCluster) -> None:
+    """A transaction registers a topic that the worker does not know yet."""
+    await transaction(guarded, LATE)
+
+
+async def claim(guarded: GuardedCluster) -> None:
+    """A subscription attaches with acknowledgements."""
+    await transaction(guarded)
+    connector = guarded.connector("client")
+    async with Subscription(
+        [ORDERS], group=GROUP, connector=connector, acknowledgements=True
+    ) as orders:
+        await anext(orders)
+
+
+FLOWS: dict[tuple[Resource, Operation], Flow] = {
+    **{(SYSTEM, operation): start for operation in AT_START},
+    (
+        Resource(ResourceKind.TRANSACTIONAL_ID, PREFIX, prefixed=True),
+        Operation.WRITE,
+    ): snapshot_writer,
+    (Resource(ResourceKind.TOPIC, ORDERS, prefixed=True), Operation.DESCRIBE): registration,
+    (Resource(ResourceKind.GROUP, GROUP), Operation.DESCRIBE): claim,
+}
+
+
+def test_no_right_is_left_out():
+    """Each right of a worker is taken away in one of the tests."""
+    assert {*LIVE, *FLOWS} == {*WORKER}
+
+
+@pytest.mark.parametrize("entry", [pytest.param(it, id=entry_id("worker", *it)) for it in FLOWS])
+async def test_without_one_right_the_error_names_it(
+    guarded: GuardedCluster, worker: ModuleWorker, entry: tuple[Resource, Operation]
+):
+    """Operation, resource and principal of the worker, in its error or in the application's."""
+    if entry == (SYSTEM, Operation.CREATE):
+        admin = AdminClient({"bootstrap.servers": guarded.cluster.bootstrap})
+        admin.delete_topics([ABORTED_INDEX])[ABORTED_INDEX].result(30)
+    said = ""
+    with guarded.without(USER, entry):
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await FLOWS[entry](guarded)
+        except (StilltideError, TimeoutError) as error:
+            said = said_of(error)
+    assert said, "nothing failed"
+    assert names(said, USER, *entry), said
+    async with asyncio.timeout(WAIT_S):
+        await FLOWS[entry](guarded)
+    await until_ready(worker, 200)

@@ -1,0 +1,129 @@
+"""`stilltide acl print`: formats, refused names, and the table of docs/security.md."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from stilltide.pipeline.cli.acl.command import acl
+from stilltide.schemas.rights import (
+    NEEDS,
+    Component,
+    LinkSide,
+    Names,
+    Operation,
+    Resource,
+    entries,
+    rights,
+)
+
+PAGE = Path(__file__).parents[3] / "docs" / "security.md"
+SHOWN = Names(topics=("TOPIC",), groups=("GROUP",), source="SOURCE", target="TARGET")
+OPTIONS = {
+    "topics": ["--topic", "orders-*"],
+    "groups": ["--group", "bill ing"],
+    "source": ["--source", "a"],
+    "target": ["--target", "b"],
+}
+
+
+def printed(*words: str, code: int = 0) -> str:
+    """What the command prints."""
+    done = CliRunner().invoke(acl, ["print", *words])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def options(component: Component) -> list[str]:
+    """The options without which the rights of a component are not known."""
+    needed = [word for name in NEEDS[component] for word in OPTIONS[name]]
+    return ["--component", component.value, "--principal", "User:o'hara", *needed]
+
+
+def all_rights(names: Names) -> Iterator[tuple[str, list[tuple[Resource, Operation]]]]:
+    """The entries of each component, and of both sides of a link."""
+    for component in Component:
+        for side in LinkSide:
+            chosen = Names(**{**vars(names), "side": side})
+            yield component.value, entries(rights(component, chosen))
+
+
+@pytest.mark.parametrize("component", Component)
+def test_each_format_has_the_same_rights(component: Component):
+    """A table for people, JSON, commands of Kafka that a shell reads, a user of Strimzi."""
+    asked = options(component)
+    found = json.loads(printed(*asked, "-o", "json"))
+    assert {one["principal"] for one in found} == {"User:o'hara"}
+    count = sum(len(one["operations"]) for one in found)
+    commands = [shlex.split(it) for it in printed(*asked, "-o", "kafka-acls").splitlines()]
+    assert len(commands) == count
+    assert {words[0] for words in commands} == {"kafka-acls.sh"}
+    named = {
+        (right, words[words.index("--operation") + 1])
+        for words in commands
+        for option, right in pairwise(words)
+        if option in ("--topic", "--group", "--transactional-id")
+    }
+    assert named == {(one["name"], it) for one in found for it in one["operations"]}
+    user = yaml.safe_load(printed(*asked, "-o", "strimzi"))
+    assert (user["apiVersion"], user["kind"]) == ("kafka.strimzi.io/v1beta2", "KafkaUser")
+    authorization = user["spec"]["authorization"]
+    assert authorization["type"] == "simple"
+    assert [(it["resource"]["name"], it["operations"]) for it in authorization["acls"]] == [
+        (one["name"], one["operations"]) for one in found
+    ]
+    assert found[0]["purpose"] in printed(*asked)
+
+
+def test_no_right_is_on_everything_or_listed_twice():
+    """Names are chosen by options; what another operation includes is not listed."""
+    for component, found in all_rights(SHOWN):
+        assert len(found) == len({*found}), component
+        assert all(resource.name for resource, _ in found), component
+        for resource, operation in found:
+            if operation in (Operation.READ, Operation.WRITE, Operation.ALTER):
+                assert (resource, Operation.DESCRIBE) not in found, component
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--component", "reader", "--topic", "orders"], "need --group"),
+        (["--component", "worker"], "need --topic"),
+        (["--component", "worker", "--topic", "*"], "--topic '*'"),
+        (["--component", "worker", "--topic", "a*b"], "--topic 'a*b'"),
+        (["--component", "link", "--topic", "orders"], "need --source"),
+        (["--component", "worker", "--topic", "a", "--principal", "ada"], "User:ada"),
+        (["--component", "baker", "--topic", "a"], "'baker' is not one of"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(words: list[str], said: str):
+    """A name that is missing, or one that means everything."""
+    assert said in printed(*words, code=2)
+
+
+def table() -> str:
+    """The table of the page."""
+    lines = ["| component | resource | operations | for |", "| --- | --- | --- | --- |"]
+    for component in Component:
+        for side in LinkSide:
+            if component is not Component.LINK and side is LinkSide.TARGET:
+                continue
+            name = component.value + (f", {side.value}" if component is Component.LINK else "")
+            for one in rights(component, Names(**{**vars(SHOWN), "side": side})):
+                kind, resource, prefixed = one.resource
+                shown = f"{kind.value.replace('-', ' ')} `{resource}{'*' if prefixed else ''}`"
+                operations = ", ".join(one.operations)
+                lines.append(f"| {name} | {shown} | {operations} | {one.purpose} |")
+                name = ""
+    return "\n".join(lines)
+
+
+def test_the_page_about_security_has_the_table():
+    """A changed right is a changed page."""
+    assert table() in PAGE.read_text(), table()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.pipeline.client.partitioner import partition_for
+from stilltide.pipeline.core.partitioner import partition_for
 from stilltide.pipeline.core.topic_table import (
     KnownTopic,
     TopicChange,

@@ -5,7 +5,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stilltide.pipeline.client.partitioner import murmur2, partition_for
+from stilltide.pipeline.core.partitioner import murmur2, partition_for
 
 
 @pytest.mark.parametrize(

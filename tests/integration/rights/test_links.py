@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.config import KafkaConfig

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from aiohttp import ClientError
@@ -9,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.core.replicas import AUTOMATIC
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
@@ -25,6 +27,7 @@ from stilltide.schemas.rights import (
     rights,
 )
 from stilltide.schemas.topics import ABORTED_INDEX, PREFIX, TXN_RESPONSES, TopicSpec, system_topics
+from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.operator import get
 from tests.support.processes.refusals import entry_id, names, said_of
 from tests.support.processes.rights import GuardedCluster, guarded_cluster
@@ -35,7 +38,10 @@ WAIT_S = 60.0
 ASK_S = 3.0
 CHOSEN = Names(topics=(f"{ORDERS}*",), groups=(GROUP,))
 WORKER = entries(rights(Component.WORKER, CHOSEN))
-USER = Component.WORKER.value
+USER, CARRIER = Component.WORKER.value, "carrier"
+CARRYING = entries(rights(Component.WORKER, replace(CHOSEN, replicated=True)))
+"""Rights of a worker that carries the positions of groups to other clusters."""
+
 SYSTEM = Resource(ResourceKind.TOPIC, PREFIX, prefixed=True)
 OWN_IDS = Resource(ResourceKind.TRANSACTIONAL_ID, PREFIX, prefixed=True)
 AT_START = (Operation.ALTER, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
@@ -44,10 +50,11 @@ Flow = Callable[[GuardedCluster], Awaitable[None]]
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
-    """A broker that denies by default, with a worker's user and an application's."""
+    """A broker that denies by default, with the users of two workers and an application's."""
     directory = tmp_path_factory.mktemp("guarded")
-    with guarded_cluster(directory / "g", USER, "client") as made:
+    with guarded_cluster(directory / "g", USER, CARRIER, "client") as made:
         made.allow(USER, *WORKER)
+        made.allow(CARRIER, *CARRYING)
         for component in (Component.APPLICATION, Component.READER):
             made.allow("client", *entries(rights(component, CHOSEN)))
         asyncio.run(create(made, ORDERS, LATE))
@@ -228,3 +235,44 @@ async def test_without_one_right_the_error_names_it(
     async with asyncio.timeout(WAIT_S):
         await FLOWS[entry](guarded)
     await until_ready(worker, 200)
+
+
+async def carried(guarded: GuardedCluster) -> None:
+    """What a controller does with a group: looks at its positions and members, reads, moves it."""
+    connector, data = guarded.connector(CARRIER), TopicPartition(ORDERS, 0)
+    admin, groups = connector.admin(), connector.group_admin()
+    reader = connector.reader("controller", committed=False)
+    try:
+        assert (await admin.end_offsets([data])).keys() == {data}
+        await groups.committed([GROUP], [data])
+        assert await groups.active([GROUP]) == set()
+        await reader.assign({data: Offset(0)})
+        await reader.read()
+        await groups.move(GROUP, {data: Committed(Offset(0), "")})
+    finally:
+        await reader.close()
+        await groups.close()
+        await admin.close()
+
+
+def test_replication_needs_more_than_a_worker():
+    """Only these rights are more than those of every worker; the test below takes each away."""
+    assert {*CARRYING} - {*WORKER} == {*CARRIED}
+
+
+CARRIED = [
+    (Resource(ResourceKind.TOPIC, ORDERS, prefixed=True), Operation.READ),
+    (Resource(ResourceKind.GROUP, GROUP), Operation.READ),
+]
+
+
+@pytest.mark.parametrize("entry", [pytest.param(it, id=entry_id("groups", *it)) for it in CARRIED])
+async def test_a_controller_needs_each_right(
+    guarded: GuardedCluster, entry: tuple[Resource, Operation]
+):
+    """With the rights a replicated group is carried; without one the error names it."""
+    async with asyncio.timeout(WAIT_S):
+        await carried(guarded)
+        with guarded.without(CARRIER, entry), pytest.raises(StilltideError) as refused:
+            await carried(guarded)
+    assert names(said_of(refused.value), CARRIER, *entry), said_of(refused.value)

@@ -296,7 +296,8 @@ def _audit(names: Names) -> Iterator[Right]:
     yield _topic(TXN_SNAPSHOTS, _DESCRIBE_CONFIGS, _READ, purpose=purpose)
     yield _topic(ABORTED_INDEX, _READ, purpose="outcomes of native transactions")
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
-    yield from _chosen(ResourceKind.TOPIC, names.topics, _READ, purpose="records")
+    purpose = "records, and configs of compacted topics"
+    yield from _chosen(ResourceKind.TOPIC, names.topics, _DESCRIBE_CONFIGS, _READ, purpose=purpose)
 
 
 def _console(names: Names) -> Iterator[Right]:

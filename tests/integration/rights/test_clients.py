@@ -28,6 +28,10 @@ from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
+from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
+from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.audits.scope import resolve
+from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.coordinator.transactions import ListTransactions
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.rights import Component, Names, Operation, Resource, entries, rights
@@ -37,6 +41,7 @@ from stilltide.schemas.values import TopicPartition
 from tests.support.processes.refusals import entry_id, names, said_of
 from tests.support.processes.rights import GuardedCluster, guarded_cluster
 from tests.support.processes.worker_process import running_worker
+from tests.support.spark.session import local_spark
 
 ORDERS, NATIVE, GROUP = "orders", "orders-native", "billing"
 DATA = TopicPartition(ORDERS, 0)
@@ -172,6 +177,7 @@ async def audit(guarded: GuardedCluster) -> None:
     """The reads of Kafka of an audit, without those of Spark."""
     connector = guarded.connector(Component.AUDIT)
     evidence = await gather_evidence(connector, [NATIVE])
+    await resolve(connector, [NATIVE], {}, {})
     native = await gather_native(connector, [NATIVE], evidence.data)
     assert native is not None
     await open_natives(connector)
@@ -208,6 +214,16 @@ async def test_a_component_works_with_its_rights(guarded: GuardedCluster, compon
     """Everything that the documentation shows of it."""
     async with asyncio.timeout(WAIT_S):
         await FLOWS[component](guarded)
+
+
+def test_a_whole_audit_works_with_its_rights(guarded: GuardedCluster):
+    """Kafka's client for Java, too: Spark reads the records."""
+    asyncio.run(application(guarded))
+    secured = guarded.connector(Component.AUDIT)._config
+    with local_spark():
+        plan = AuditPlan([ORDERS], checks=COORDINATED, promises_required=False)
+        report = run_audit(secured, plan)
+    assert report.verdict is Verdict.VALID
 
 
 @pytest.mark.parametrize(("component", "resource", "operation"), EACH)

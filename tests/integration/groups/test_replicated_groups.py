@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,11 @@ import pytest
 from aiohttp import ClientSession
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from stilltide.connectors.local.cluster import LocalCluster
 from tests.support.links.link_process import Clusters, LinkProcess
 from tests.support.processes.local import run_stilltide
 from tests.support.processes.worker_process import WorkerProcess, read_and_commit
 
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def clusters(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """The shared broker, `a`, and another one."""
-    with LocalCluster("b", tmp_path_factory.mktemp("kafka-b"), fast_start=True) as other:
-        yield Clusters([kafka, other])
 
 
 class Operated:

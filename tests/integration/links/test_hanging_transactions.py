@@ -1,13 +1,12 @@
 """A link ends what Kafka has left open of an earlier driver's transactions (H2)."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.copying import CopyWriter
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.schemas.native.transactions import ActiveProducer
@@ -20,13 +19,6 @@ from tests.support.links.link_process import Clusters, LinkProcess
 from tests.support.native.hanging import write_hanging
 
 A, B = ClusterName("a"), ClusterName("b")
-
-
-@pytest.fixture(scope="module")
-def clusters(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """The shared broker, `a`, and another one."""
-    with LocalCluster("b", tmp_path_factory.mktemp("kafka-b"), fast_start=True) as other:
-        yield Clusters([kafka, other])
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.copying import Columns
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.values import TopicPartition, TxnId
@@ -22,13 +21,6 @@ START_MS = round(time.time() - 3600) * 1000
 """Recent: retention deletes what is a week old."""
 
 Link = Callable[..., LinkProcess]
-
-
-@pytest.fixture(scope="module")
-def clusters(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """The shared broker, `a`, and another one."""
-    with LocalCluster("b", tmp_path_factory.mktemp("kafka-b"), fast_start=True) as other:
-        yield Clusters([kafka, other])
 
 
 @pytest.fixture

@@ -305,6 +305,7 @@ async def test_probes_follow_the_broker(cluster: LocalCluster, worker: WorkerPro
         "[+]broker answers\n"
         "[+]partitions serving coordinators: [0, 1, 2, 3], pending-ack stores: [0, 1, 2, 3],"
         " snapshot writers: [0, 1, 2, 3]\n"
+        "[+]work nothing hinders it\n"
     )
     await asyncio.to_thread(cluster.kill)
     async with asyncio.timeout(20):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from stilltide.schemas.errors import ForeignKeyError
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import PARTITION_MAX, TopicPartition
 
 PREFIX = "stilltide."
 TXN_LOG = PREFIX + "txn-log"
@@ -39,9 +39,6 @@ _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 SHOWN_NAME = 64
 """Letters that an error shows of a name that is none."""
-
-PARTITION_MAX = 2**31 - 1
-"""The highest number of a partition in Kafka's protocol."""
 
 _FOREVER = "-1"
 _MINUTE_MS = 60 * 1000

@@ -17,6 +17,9 @@ EndOffset = NewType("EndOffset", int)
 ClusterName = NewType("ClusterName", str)
 """A cluster's name in settings and commands, for example `a`."""
 
+OFFSET_MAX, PARTITION_MAX = 2**63 - 1, 2**31 - 1
+"""Kafka's offsets and partitions are signed numbers of 64 and of 32 bits."""
+
 SEQUENCE_MAX = 2**63 - 1
 """The greatest sequence that a coordinator gives."""
 

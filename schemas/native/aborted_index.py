@@ -17,10 +17,8 @@ from typing import NamedTuple
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import aborted_index_pb2 as pb
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset, TopicPartition
 from stilltide.schemas.versioned import VERSION, parsed
-
-OFFSET_MAX = 2**63 - 1
 
 _RUN = struct.Struct(">cIQ")
 _COVERAGE = struct.Struct(">cI")

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.pending_ack.acknowledgements import AckRange, Ranges
-from stilltide.schemas.values import EndOffset, Offset
+from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset
 
 METADATA_CHARS_MAX = 4095
 """Most characters of a commit's metadata; ASCII, so as many bytes."""
@@ -36,7 +36,6 @@ SET_BYTES_MAX = (METADATA_CHARS_MAX - _FIELDS_CHARS_MAX - len(f"{_TAG};a=r")) //
 SPAN_MAX = 8 * SET_BYTES_MAX
 """Offsets after the cursor of which any subset fits as a bitmap."""
 
-_OFFSET_MAX = 2**63 - 1
 _LOW_BITS, _MORE = 0x7F, 0x80
 _SHIFT_MAX = 63
 
@@ -149,7 +148,7 @@ def _of_runs(offset: int, payload: bytes) -> list[AckRange]:
         first = end + skipped
         end = first + length
         found.append(AckRange(Offset(first), EndOffset(end)))
-    if end > _OFFSET_MAX:
+    if end > OFFSET_MAX:
         raise DecodeError("commit metadata with an offset that cannot be")
     return found
 

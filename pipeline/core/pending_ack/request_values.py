@@ -16,12 +16,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 )
 from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.topics import is_system_topic, is_topic_name
-from stilltide.schemas.values import SubscriptionId
-
-OFFSET_MAX = 2**63 - 1
-"""Kafka's offsets are signed numbers of 64 bits."""
-
-PARTITION_MAX = 2**31 - 1
+from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, SubscriptionId
 
 NAME_CHARS_MAX = 1000
 """Longest name of a consumer group, and longest id of a member."""

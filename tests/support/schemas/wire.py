@@ -40,8 +40,9 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.log_frames import Base, Fence, LogFigures, Noop
-from stilltide.schemas.topics import PARTITION_MAX, is_topic_name
+from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.values import (
+    PARTITION_MAX,
     SEQUENCE_MAX,
     EndOffset,
     Offset,

@@ -9,14 +9,13 @@ from hypothesis import given
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.native import aborted_index
 from stilltide.schemas.native.aborted_index import (
-    OFFSET_MAX,
     AbortedRange,
     Coverage,
     CoverageKey,
     IndexRun,
     RunKey,
 )
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import OFFSET_MAX, TopicPartition
 from tests.support.schemas.wire import DATA, DATA_PARTITIONS, IDS, ROUND_TRIPS, TOPIC_ID, U64
 
 RUN_KEY = "72 00000003 0000000000000102 74"

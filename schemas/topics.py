@@ -56,6 +56,9 @@ _COMPACTED_OFTEN = MappingProxyType(
 """E10: bounds on what a reader of a compacted topic finds in addition to the last value of each
 key. The cleaner leaves a tombstone for `delete.retention.ms` at least, longer than any start."""
 
+_TIMED_BY_BROKER = MappingProxyType({"message.timestamp.type": "LogAppendTime"})
+"""E9: how old a marker is must not depend on the clock of whoever wrote it."""
+
 _NO_BYTES_MAX = MappingProxyType({"retention.bytes": _FOREVER})
 """A cluster's `log.retention.bytes` would delete entries that recovery needs."""
 
@@ -195,13 +198,13 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
     )
     markers = MappingProxyType({"cleanup.policy": "compact,delete", "retention.ms": _FOREVER})
     compacted = MappingProxyType({"cleanup.policy": "compact"})
-    often, unlimited = _COMPACTED_OFTEN, _NO_BYTES_MAX
+    often, unlimited, timed = _COMPACTED_OFTEN, _NO_BYTES_MAX, _TIMED_BY_BROKER
     return [
         TopicSpec(TXN_LOG, coordinators, kept, wanted=unlimited),
         TopicSpec(TXN_REQUESTS, coordinators, passing, wanted=unlimited),
         TopicSpec(OPERATOR_REQUESTS, coordinators, passing, wanted=unlimited),
         TopicSpec(TXN_RESPONSES, partitions, passing, wanted=unlimited),
-        TopicSpec(TXN_MARKERS, partitions, markers, wanted={**often, **unlimited}),
+        TopicSpec(TXN_MARKERS, partitions, markers, wanted={**often, **unlimited, **timed}),
         TopicSpec(TXN_SNAPSHOTS, partitions, compacted, wanted=often),
         TopicSpec(PENDING_ACK_LOG, partitions, kept, wanted=unlimited),
         TopicSpec(ACK_REQUESTS, partitions, passing, wanted=unlimited),

@@ -21,6 +21,7 @@ _CONFIGS = {
     "delete.retention.ms": "86400000",
     "max.compaction.lag.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
     "min.cleanable.dirty.ratio": "0.5",
     MIN_INSYNC_REPLICAS: "1",
     "retention.bytes": "-1",

@@ -123,6 +123,7 @@ def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
             settings.snapshot_changes_max,
             settings.snapshot_interval_ms,
             settings.snapshot_part_bytes_max,
+            settings.marker_retention_ms,
         ),
         partition_count=settings.partitions,
     )

@@ -53,6 +53,9 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "snapshot_part_bytes_max": Bound(
             KIB, 512 * KIB, "a snapshot's end holds that much and more, and a record holds 1 MiB"
         ),
+        "marker_retention_ms": Bound(
+            0, 366 * 24 * 60 * MINUTE_MS, "each transaction keeps a record for each partition"
+        ),
         "txn_timeout_ms_max": Bound(
             1000, 24 * 60 * MINUTE_MS, "an open transaction holds back every reader behind it"
         ),

@@ -93,6 +93,8 @@ class Settings(BaseSettings):
         snapshot_changes_max: number of outcomes on a data partition that make a snapshot due (E7).
         snapshot_interval_ms: longest time from a first outcome until a snapshot is due (E7).
         snapshot_part_bytes_max: bytes of aborted transactions in a sealed part (E2).
+        marker_retention_ms: how long the outcomes of transactions stay on txn-markers (E9); 0
+            deletes a marker as soon as a snapshot has absorbed it.
         index_topics: topics whose aborted native transactions workers index (F3), separated by
             commas; workers wait for topics that do not exist yet.
         txn_timeout_ms_max: longest time-out that a transaction may ask for (C2).
@@ -156,6 +158,7 @@ class Settings(BaseSettings):
     snapshot_changes_max: int = 1000
     snapshot_interval_ms: int = 5000
     snapshot_part_bytes_max: int = 256 * KIB
+    marker_retention_ms: int = 24 * 60 * MINUTE_MS
     index_topics: str = ""
     txn_timeout_ms_max: int = 15 * MINUTE_MS
     client_transactions_max: int = 10_000

@@ -59,8 +59,18 @@ class WriteSnapshots:
 
 
 @dataclass(frozen=True, slots=True)
+class FindYounger:
+    """Effect: find the first marker whose timestamp is `since_ms` or later; report `younger_found`.
+
+    If the broker does not answer, nothing is reported, and the question comes again (E9).
+    """
+
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrimMarkers:
-    """Effect: delete the markers below this offset, which durable snapshots have absorbed.
+    """Effect: delete the markers below this offset: absorbed, and older than the retention (E9).
 
     A failure does no harm.
     """
@@ -76,6 +86,12 @@ class SnapshotsTaken:
 
 
 WriterEffect = (
-    ReadPositions | AskBarriers | ReadMarkerEnd | WriteSnapshots | TrimMarkers | SnapshotsTaken
+    ReadPositions
+    | AskBarriers
+    | ReadMarkerEnd
+    | WriteSnapshots
+    | FindYounger
+    | TrimMarkers
+    | SnapshotsTaken
 )
 """What the driver carries out."""

@@ -133,6 +133,15 @@ class SnapshotTable:
         elif value is not None:
             self._new_star = (offset, value)
 
+    def absorbed_to(self, data: TopicPartition) -> EndOffset:
+        """The offset below which snapshots have absorbed every marker of a data partition (E4, E9).
+
+        K of the partition's end counts up to the last write of that end, K* up to the last write of
+        any end: the higher one holds.
+        """
+        star, end = self.star.markers_covered_to, self.ends.get(data)
+        return star if end is None else max(star, end.markers_covered_to)
+
     def part_values(self, data: TopicPartition) -> Mapping[int, bytes]:
         """Values under the keys of a data partition's parts, whether or not the end names them."""
         return self._parts.get(data, {})

@@ -4,12 +4,12 @@
 *Invariants*: one probe at a time, and at most one write; a request is served by a probe that began
 after the request; a snapshot follows from a complete probe and from the markers up to the
 partition's end, which is read after the probe; markers are trimmed only after the write that
-absorbs them.
+absorbs them, and only when they are older than the retention.
 
 Refuses: markers that were deleted before a snapshot absorbed them; a part that is missing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBuffer
@@ -19,13 +19,13 @@ from stilltide.pipeline.core.snapshots.effects import (
     ReadMarkerEnd,
     ReadPositions,
     SnapshotsTaken,
-    TrimMarkers,
     WriterEffect,
     WriteSnapshots,
 )
 from stilltide.pipeline.core.snapshots.floors import raised
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.sealed import SnapshotRecord
+from stilltide.pipeline.core.snapshots.trimming import MarkerTrimming
 from stilltide.pipeline.errors import MarkersTrimmedError
 from stilltide.schemas.coordinator.barriers import Barrier, Probe
 from stilltide.schemas.coordinator.markers import Marker
@@ -52,11 +52,12 @@ PARTITIONS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
-    """When snapshots are taken (E7), and how large a part becomes (E2)."""
+    """When snapshots are taken (E7), how large a part becomes (E2), how long markers stay (E9)."""
 
     changes_max: int = 1000
     interval_ms: int = 5000
     part_bytes_max: int = 256 * 1024
+    marker_retention_ms: int = 24 * 60 * 60 * 1000
 
 
 class SnapshotWriter:
@@ -109,8 +110,10 @@ class SnapshotWriter:
         self._partition = partition
         self._probe = Probe(nonce, 0)
         self._limits = limits
-        self._trimmed_to = marker_log_start
         self._star_to = self.position  # K* as it was written last
+        self._trimming = MarkerTrimming(
+            marker_log_start, self.position, limits.marker_retention_ms
+        )
         self._to_trim = True  # there may be markers above K*
         self._floors = dict(recovered.star.floors)
         self.coordinators = _named(recovered)
@@ -213,11 +216,12 @@ class SnapshotWriter:
         cycle = self._current(counter)
         if cycle is None or cycle.covered_to is None:
             return []
-        effects: list[WriterEffect] = []
-        if cycle.covered_to > self._trimmed_to:
-            self._trimmed_to = cycle.covered_to
-            effects.append(TrimMarkers(cycle.covered_to))
-        return effects + self._finish(cycle, now_ms)
+        self._trimming.covered(cycle.covered_to)
+        return self._finish(cycle, now_ms)
+
+    def younger_found(self, offset: Offset) -> Sequence[WriterEffect]:
+        """The result of `FindYounger`: no marker below `offset` is younger than the retention."""
+        return self._trimming.younger_found(offset)
 
     def tick(self, now_ms: int) -> list[WriterEffect]:
         """Begins a probe that is due; repeats a step that was not answered."""
@@ -379,10 +383,10 @@ class SnapshotWriter:
             buffer = self.buffers.get(data)
             if buffer is not None and not buffer.at_rest:
                 self._due.setdefault(data, now_ms)
-        served: list[WriterEffect] = (
-            [SnapshotsTaken(tuple(cycle.requests))] if cycle.requests else []
-        )
-        return served + self._begin(now_ms)
+        effects: list[WriterEffect] = [*self._trimming.due(now_ms)]
+        if cycle.requests:
+            effects.append(SnapshotsTaken(tuple(cycle.requests)))
+        return effects + self._begin(now_ms)
 
 
 def _named(recovered: SnapshotTable) -> int:

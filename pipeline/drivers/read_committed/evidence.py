@@ -2,8 +2,8 @@
 
 *Source*: docs/protocols C13, D2, D4, D5, E8.
 
-*Invariants*: both are read from their start after a data partition was added, in any order; a
-record is given up as lost only after every marker that existed when the snapshot was read has been
+*Invariants*: after a data partition was added, its snapshot is read anew, and the markers from the
+first one on that the snapshot has not absorbed (E9); a record is given up as lost only after every marker that existed when the snapshot was read has been
 read, too. The end offset of a commit marker counts only for the topic id that the marker carries.
 
 *Refuses*: to read on after a topic was created again.
@@ -90,6 +90,7 @@ class OutcomeTail:
             deps.outages,
             client_id=f"{deps.client_id}-markers",
             partition_count=deps.marker_partitions,
+            absorbed_to=lambda partitions: self._snapshots.absorbed_to(partitions),
             marker_read=self._marker_read,
             batch_read=self._marker_batch_read,
         )
@@ -108,7 +109,7 @@ class OutcomeTail:
     def add(
         self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes] = NO_IDS
     ) -> None:
-        """Reads markers and snapshots of these data partitions from their start.
+        """Reads snapshots of these data partitions, and the markers not absorbed by them.
 
         Args:
             partitions: the data partitions.

@@ -2,17 +2,18 @@
 
 *Source*: docs/protocols D5, C4.
 
-*Invariants*: a data partition's markers are read from their log start after the partition was
-added. Other data partitions then get the same markers again, which is harmless (C4). Markers that
-were trimmed before they were read do no harm either: a snapshot has absorbed them, or the reader
-waits for one (D5).
+*Invariants*: after a data partition was added, its markers are read from the first one that its
+snapshot has not absorbed (E9). Other data partitions then get the same markers again, which is
+harmless (C4). Markers that were trimmed before they were read do no harm either: a snapshot has
+absorbed them, or the reader waits for one (D5).
 
 Refuses: to read past a damaged marker of a data partition that is served, unless a later record has
 the same key (B10).
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
@@ -37,6 +38,8 @@ class MarkerTail:
         outages: repeats calls while the cluster is away.
         client_id: name of the reader at the brokers.
         partition_count: number of partitions of txn-markers.
+        absorbed_to: finds the offset below which snapshots that are passed on have absorbed every
+            marker of some data partitions.
         marker_read: called with each marker; its errors stop the reading.
         batch_read: called after each batch of markers.
     """
@@ -49,6 +52,7 @@ class MarkerTail:
         *,
         client_id: str,
         partition_count: int,
+        absorbed_to: Callable[[Iterable[TopicPartition]], Awaitable[Offset]],
         marker_read: Callable[[Marker], None],
         batch_read: Callable[[], None],
     ) -> None:
@@ -57,6 +61,7 @@ class MarkerTail:
         self._outages = outages
         self._client_id = client_id
         self._partition_count = partition_count
+        self._absorbed_to = absorbed_to
         self._marker_read = marker_read
         self._batch_read = batch_read
         self._served_by: dict[TopicPartition, TopicPartition] = {}
@@ -64,7 +69,7 @@ class MarkerTail:
         self._caught_up_at: dict[TopicPartition, float] = {}
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Adds data partitions, whose markers are read from their log start."""
+        """Adds data partitions, whose markers are read anew."""
         for data in partitions:
             source = self._served_by[data] = self.source(data)
             self._positions.pop(source, None)
@@ -104,7 +109,7 @@ class MarkerTail:
         sources = set(self._served_by.values())
         if not sources:
             return
-        await self._begin([source for source in sources if source not in self._positions])
+        await self._begin()
         reader = self._connector.reader(self._client_id, committed=False)  # B10
         try:
             await reader.assign({source: self._positions[source] for source in sources})
@@ -129,13 +134,23 @@ class MarkerTail:
                 return await self._outages.call(reader.read, may_rest=True)
             except OffsetOutOfRangeError:
                 before = dict(self._positions)
-                await self._begin(sources)
+                await self._move_up(sources)
                 if before == self._positions:
                     raise
                 await reader.assign({source: self._positions[source] for source in sources})
 
-    async def _begin(self, sources: Collection[TopicPartition]) -> None:
-        """Moves positions to the log starts, never back."""
+    async def _begin(self) -> None:
+        """Sets the positions of marker partitions that serve data partitions added since."""
+        added: defaultdict[TopicPartition, list[TopicPartition]] = defaultdict(list)
+        for data, source in self._served_by.items():
+            if source not in self._positions:
+                added[source].append(data)
+        begins = {source: await self._absorbed_to(served) for source, served in added.items()}
+        self._positions.update(begins)
+        await self._move_up(begins)
+
+    async def _move_up(self, sources: Collection[TopicPartition]) -> None:
+        """Moves positions that lie below the log starts."""
         starts = await self._outages.call(lambda: self._admin.start_offsets(list(sources)))
         for source in sources:
             if source not in starts:
@@ -145,8 +160,7 @@ class MarkerTail:
                     topic=source.topic,
                     partition=source.partition,
                 )
-            start = starts[source]
-            self._positions[source] = max(start, self._positions.get(source, start))
+            self._positions[source] = max(starts[source], self._positions[source])
 
     async def _not_decoded(self, item: Record | EndReached, error: DecodeError) -> None:
         """Passes over a record that says nothing of the data partitions that are served (B10)."""

@@ -82,6 +82,8 @@ class SnapshotTail:
         self._assigned: set[TopicPartition] = set()
         self._caught_up_at: dict[TopicPartition, float] = {}
         self._read_to: dict[TopicPartition, EndOffset] = {}
+        self._absorbed_to: dict[TopicPartition, EndOffset] = {}  # by data partition, in this run
+        self._passed_on = asyncio.Event()
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Adds data partitions, whose snapshots are read."""
@@ -103,6 +105,17 @@ class SnapshotTail:
         """The end offset of the snapshots passed on in this run; None: none yet."""
         return self._read_to.get(self.source(data))
 
+    async def absorbed_to(self, partitions: Iterable[TopicPartition]) -> Offset:
+        """The offset below which snapshots have absorbed every marker of these data partitions.
+
+        Waits until `run` has passed on the snapshots that were there when it began (E9).
+        """
+        wanted = list(partitions)
+        while not self._absorbed_to.keys() >= set(wanted):
+            self._passed_on.clear()
+            await self._passed_on.wait()
+        return Offset(min(self._absorbed_to[data] for data in wanted))
+
     async def run(self) -> None:
         """Reads until cancelled.
 
@@ -112,8 +125,6 @@ class SnapshotTail:
             TopicRecreatedError: a snapshot is of a former topic of that name.
             UnavailableError: the cluster stayed away.
         """
-        self._caught_up_at.clear()
-        self._read_to.clear()
         if not self._assigned:
             return
         served: defaultdict[TopicPartition, set[TopicPartition]] = defaultdict(set)
@@ -128,6 +139,9 @@ class SnapshotTail:
                     await self._item_read(sources, item)
                 self._batch_read()
         finally:
+            self._caught_up_at.clear()
+            self._read_to.clear()
+            self._absorbed_to.clear()
             await reader.close()
 
     async def _item_read(
@@ -143,6 +157,10 @@ class SnapshotTail:
         for data in source.unread():
             if not await self._take(source, data, item):
                 return
+        if source.place not in self._read_to:
+            for data in source.served:
+                self._absorbed_to[data] = source.table.absorbed_to(data)
+            self._passed_on.set()
         self._read_to[source.place] = item.end_offset
         for data in source.served:
             self._caught_up_at.setdefault(data, asyncio.get_running_loop().time())

@@ -5,8 +5,8 @@
 - Snapshots are read before the data's bounds: records below an end's F have left the log by then.
 - The markers' ends are read after the data's ends. A marker is written after the last record of its
   transaction, so every outcome that was known at the data's end is among these markers.
-- The markers begin where the snapshots end, or earlier, so that no outcome is missing in between.
-  If a snapshot was written and markers were trimmed meanwhile, both are read again.
+- The markers begin where the snapshots end, or earlier, so that no outcome is missing in between
+  (E9). If a snapshot was written and markers were trimmed meanwhile, both are read again.
 
 Refuses: topics that do not exist, a gap that remains when nothing newer is left to read, foreign
 records in a system topic, snapshots of another topic, a log that lost its end.
@@ -46,7 +46,8 @@ class TopicOutcomes:
     Attributes:
         data: each partition, `[log start, last stable offset)`, ordered by topic and partition.
         topic_ids: Kafka's 16-byte id of each topic.
-        markers: the latest marker in the log of every (partition, transaction).
+        markers: the latest marker of every (partition, transaction) whose marker no snapshot has
+            absorbed, and of those whose absorbed marker was kept and wanted.
         marker_offsets: offset of each of the `markers`.
         absorbed_to: by partition, the end offset of the markers that a snapshot or K* replaces.
         snapshots: snapshots by partition; a partition without a snapshot is absent.
@@ -72,6 +73,7 @@ async def gather_evidence(
     progress: Progress = lambda _: None,
     *,
     outcomes_required: bool = True,
+    kept_markers_max: int = 0,
 ) -> TopicOutcomes:
     """The evidence for `topics`, as of now.
 
@@ -81,6 +83,8 @@ async def gather_evidence(
         progress: called at the beginning of each slow step.
         outcomes_required: whether txn-markers must exist; if not, a cluster without txn-markers,
             where no worker ever ran, has no outcomes.
+        kept_markers_max: most markers that are read although a snapshot has absorbed them (E9), the
+            latest ones of all partitions together, >= 0. Each takes about 500 bytes of memory.
 
     Raises:
         FatalError: a topic, or txn-markers, does not exist; txn-snapshots has another policy.
@@ -101,7 +105,7 @@ async def gather_evidence(
                 topic=TXN_MARKERS,
             )
         found = [data for topic in sorted(set(topics)) for data in _partitions(described[topic])]
-        gathering = _Gathering(connector, admin, described, found)
+        gathering = _Gathering(connector, admin, described, found, kept_markers_max)
         try:
             return await gathering.run(progress)
         finally:
@@ -117,7 +121,9 @@ class _Gathering:
         admin: LogAdmin,
         described: Mapping[str, TopicDescription],
         partitions: Sequence[TopicPartition],
+        kept_markers_max: int,
     ) -> None:
+        self._kept_markers_max = kept_markers_max
         self._admin = admin
         self._partitions = partitions
         self._topic_ids = {data.topic: described[data.topic].topic_id for data in partitions}
@@ -142,7 +148,7 @@ class _Gathering:
         gap: FatalError | SnapshotError | None = None
         for _ in range(ATTEMPTS_MAX):
             newer = await self._logs.read_on()
-            if gap is not None and not newer:
+            if not newer and gap is not None and not isinstance(gap, OffsetOutOfRangeError):
                 break
             try:
                 return await self._attempt(progress)
@@ -158,11 +164,13 @@ class _Gathering:
             if (snapshot := snapshots.get(read.data)) is not None:
                 _check_within(snapshot, read)
         marker_ranges = await _ranges(self._admin, self._marker_logs, committed=False)
-        absorbed_to = self._absorbed_to(snapshots)
+        absorbed_to = self._absorbed_to()
         logs = {read.data.partition: read for read in marker_ranges}
         for place, number in self._serving.items():
             _check_reach(place, absorbed_to[place], logs[number])
-        progress(f"reading outcomes from {len(marker_ranges)} partitions")
+        marker_ranges = [self._wanted(read, absorbed_to) for read in marker_ranges]
+        total = sum(read.end - read.start for read in marker_ranges)
+        progress(f"reading {total} outcomes from {len(marker_ranges)} partitions")
         found = await self._markers(marker_ranges)
         return TopicOutcomes(
             data,
@@ -182,16 +190,21 @@ class _Gathering:
                 found[data] = snapshot
         return found
 
-    def _absorbed_to(
-        self, snapshots: Mapping[TopicPartition, Snapshot]
-    ) -> dict[TopicPartition, EndOffset]:
-        """The higher of K and K* (E4)."""
-        absorbed: dict[TopicPartition, EndOffset] = {}
-        for data, number in self._serving.items():
-            table, snapshot = self._logs.tables.get(number), snapshots.get(data)
-            star = table.star.markers_covered_to if table else EndOffset(0)
-            absorbed[data] = max(star, snapshot.end.markers_covered_to) if snapshot else star
-        return absorbed
+    def _absorbed_to(self) -> dict[TopicPartition, EndOffset]:
+        tables = self._logs.tables
+        return {
+            data: tables[number].absorbed_to(data) if number in tables else EndOffset(0)
+            for data, number in self._serving.items()
+        }
+
+    def _wanted(
+        self, log: OffsetRange, absorbed_to: Mapping[TopicPartition, EndOffset]
+    ) -> OffsetRange:
+        """Markers that no snapshot has absorbed, and of the others as many as are wanted (E9)."""
+        number = log.data.partition
+        first = min(absorbed_to[data] for data, it in self._serving.items() if it == number)
+        kept = self._kept_markers_max // len(self._marker_logs)
+        return log._replace(start=Offset(max(log.start, first - kept)))
 
     async def _markers(self, ranges: Sequence[OffsetRange]) -> Collection[tuple[Offset, Marker]]:
         """The markers of these ranges; of each key the last one counts."""

@@ -21,6 +21,7 @@ from stilltide.connectors.ports.writers import TransactionalWriter
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
 from stilltide.pipeline.core.snapshots.effects import (
     AskBarriers,
+    FindYounger,
     ReadMarkerEnd,
     ReadPositions,
     SnapshotsTaken,
@@ -267,6 +268,8 @@ class OwnedSnapshots:
                     self._start(("end", counter), self._read_end, machine, counter)
                 case WriteSnapshots(counter):
                     self._start(("write", counter), self._write, machine, effect)
+                case FindYounger(since_ms):
+                    self._start("younger", self._find_younger, machine, since_ms)
                 case TrimMarkers(before):
                     self._start(("trim", before), self._trim, before)
                 case SnapshotsTaken(requests):
@@ -338,6 +341,15 @@ class OwnedSnapshots:
         log.debug("snapshots_written", partition=self._partition, records=len(records))
         now_ms = self._deps.clock.now_ms()
         self._carry_out(machine.snapshots_written(snapshots.counter, now_ms))
+
+    async def _find_younger(self, machine: SnapshotWriter, since_ms: int) -> None:
+        try:
+            starts = await self._deps.admin.start_offsets([self._markers], since_ms=since_ms)
+        except RetriableError as error:
+            self._left("looking for markers that are old enough to be trimmed", error)
+            return
+        if self._markers in starts:
+            self._carry_out(machine.younger_found(starts[self._markers]))
 
     async def _trim(self, before: Offset) -> None:
         try:

@@ -69,7 +69,7 @@ class SnapshotError(PipelineError):
 
 
 class SnapshotPartError(SnapshotError):
-    """A snapshot names a part that is missing, or there is another part in its place."""
+    """A part that a snapshot names is missing or another one, or there are parts and no end."""
 
 
 class TopicRecreatedError(SnapshotError):

@@ -84,6 +84,21 @@ class MalformedHeaderError(DecodeError):
     """A `txn` header that is not exactly one value of 16 bytes (D)."""
 
 
+DAMAGED = "it was cut off, or something else writes to this topic"
+"""The hint for bytes that no version of Stilltide writes."""
+
+
+def no_bytes(what: str) -> DecodeError:
+    """The error of a value of no bytes, which protobuf would read as a message without fields.
+
+    A value of no bytes is no tombstone: a tombstone has no value.
+
+    Args:
+        what: name of the message in the error, with its article.
+    """
+    return DecodeError(f"{what} is a value of no bytes", hint=DAMAGED)
+
+
 def damaged_at(error: DecodeError, topic: str, partition: int, offset: int) -> DecodeError:
     """The error of a record that Stilltide needs, with its place and the next step (B10)."""
     if not isinstance(error, UnknownVersionError):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.errors import DecodeError, ForeignKeyError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, no_bytes
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.v1.settings_pb2 import Setting
 
@@ -74,12 +74,14 @@ def decode(key: bytes | None, value: bytes | None) -> tuple[str, SettingValue | 
         raise ForeignKeyError("not the name of a setting", detail=str(error)) from error
     if not name:
         raise ForeignKeyError("a dynamic setting without a name")
-    try:
-        body = Setting() if value is None else Setting.FromString(value)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a dynamic setting", detail=str(error)) from error
     if value is None:
         return name, None
+    if not value:
+        raise no_bytes(f"dynamic setting {name!r}")
+    try:
+        body = Setting.FromString(value)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a dynamic setting", detail=str(error)) from error
     match body.WhichOneof("value"):
         case "flag":
             return name, body.flag

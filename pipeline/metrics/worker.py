@@ -61,7 +61,8 @@ def _log_table(log: str, labels: tuple[str, str]) -> tuple[Family[Any], ...]:
             Kind.HISTOGRAM,
             "records",
             labels,
-            "Records of a log entry.",
+            "Records of a log entry that left the buffer; entries of the trigger `unbatched` are "
+            "not counted.",
             buckets=(1, 10, 50, 100, 200, 500, 1000),
         ),
         Family(
@@ -69,7 +70,7 @@ def _log_table(log: str, labels: tuple[str, str]) -> tuple[Family[Any], ...]:
             Kind.HISTOGRAM,
             "bytes",
             labels,
-            "Size of a log entry's value, in bytes.",
+            "Size of the value of a log entry that left the buffer, in bytes.",
             buckets=(128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576, 4_194_304),
         ),
         Family(
@@ -87,8 +88,9 @@ def _log_table(log: str, labels: tuple[str, str]) -> tuple[Family[Any], ...]:
             (*labels, "trigger"),
             "Log entries, by what made them leave the buffer.",
             "`trigger` is `records`, `bytes` or `delay` (a threshold was met), `idle` (no write "
-            "was in flight), `large` (a record of `bytes_max` or more), `unbatched` (batching is "
-            "off) or `close` (the log was closed, or its thresholds changed).",
+            "was in flight), `large` (a record of `bytes_max` or more followed), `close` (the log "
+            "was closed, or its thresholds changed) or `unbatched` (an entry of one record that "
+            "was not buffered: batching is off, or it is a record of `bytes_max` or more).",
         ),
     )
 
@@ -262,10 +264,11 @@ class LogMetrics:
 
     def entry_written(self, entry: WriteEntry, size_bytes: int) -> None:
         """One entry is on its way; its value has `size_bytes`."""
-        self._records.observe(len(entry.records))
-        self._size_bytes.observe(size_bytes)
-        self._delay_s.observe(entry.waited_ms / 1000)
         self._flushes[entry.trigger].inc()
+        if entry.trigger.of_buffer:  # PIP-160's histograms are about what batching does
+            self._records.observe(len(entry.records))
+            self._size_bytes.observe(size_bytes)
+            self._delay_s.observe(entry.waited_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)

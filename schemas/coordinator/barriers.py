@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, no_bytes, shown
 from stilltide.schemas.v1 import markers_pb2 as pb
 from stilltide.schemas.values import EndOffset, TopicPartition
 
@@ -97,6 +97,8 @@ def decode(key: bytes, value: bytes | None) -> Barrier | None:
         raise ForeignKeyError(f"key {shown(key)} is not that of a barrier")
     if value is None:
         return None
+    if not value:
+        raise no_bytes("a barrier")
     try:
         body = pb.Barrier.FromString(value)
     except ProtobufDecodeError as error:

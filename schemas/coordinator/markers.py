@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.coordinator import barriers
 from stilltide.schemas.coordinator.barriers import Barrier
-from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, no_bytes, shown
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1.markers_pb2 import OutcomeMarker
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
@@ -93,6 +93,8 @@ def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
     data, txn = decode_key(key)
     if value is None:
         return None
+    if not value:
+        raise no_bytes("an outcome marker")
     try:
         body = OutcomeMarker.FromString(value)
     except ProtobufDecodeError as error:

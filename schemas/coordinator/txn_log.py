@@ -15,7 +15,7 @@ from stilltide.schemas.coordinator.transactions import (
     TimedOut,
     TxnLogRecord,
 )
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, no_bytes
 from stilltide.schemas.framing import request_field
 from stilltide.schemas.log_frame_codec import frame_of, put_frame
 from stilltide.schemas.log_frames import LogFrame
@@ -61,6 +61,8 @@ def decode_request(data: bytes) -> Request:
 
 def decode(data: bytes) -> TxnLogRecord:
     """One record; raises `DecodeError` for other bytes, and for an unknown kind of record."""
+    if not data:
+        raise no_bytes("a record of txn-log")
     try:
         message = pb.TxnLogRecord.FromString(data)
     except ProtobufDecodeError as error:

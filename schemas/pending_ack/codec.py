@@ -15,7 +15,7 @@ from stilltide.schemas.coordinator.requests import OLDER_CLIENT, subscription_pb
 from stilltide.schemas.coordinator.transactions import (
     Done,
 )
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.errors import DecodeError, no_bytes
 from stilltide.schemas.framing import request_field
 from stilltide.schemas.log_frame_codec import frame_of, put_frame
 from stilltide.schemas.log_frames import LogFrame
@@ -309,6 +309,8 @@ def encode_own(frame: LogFrame, at_ms: int) -> bytes:
 
 def decode(data: bytes) -> PendingAckRecord:
     """One log record; raises `DecodeError` for other bytes, and for an unknown kind of record."""
+    if not data:
+        raise no_bytes("a record of pending-ack-log")
     try:
         message = pb.PendingAckLogRecord.FromString(data)
     except ProtobufDecodeError as error:

@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as RawPartition
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.protocol import Py4JJavaError
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
@@ -139,8 +140,8 @@ async def _aiokafka(bootstrap: str, starts: Positions, ends: Positions) -> Seen:
 
 
 @contextmanager
-def java() -> Iterator[Client]:
-    """The Java consumer, of the broker's own kafka-clients, in a JVM that py4j talks to."""
+def java() -> Iterator[JavaGateway]:
+    """The broker's own kafka-clients, in a JVM that py4j talks to."""
     path = ":".join(map(str, broker_jars()))
     port, token = launch_gateway(
         jarpath=str(next(Path(pyspark.__file__).parent.glob("jars/py4j-*.jar"))),
@@ -152,12 +153,26 @@ def java() -> Iterator[Client]:
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
     try:
-        yield lambda bootstrap, starts, ends: _java(gateway, bootstrap, starts, ends)
+        yield gateway
     finally:
         gateway.shutdown()
 
 
-def _java(gateway: JavaGateway, bootstrap: str, starts: Positions, ends: Positions) -> Seen:
+def java_type(gateway: JavaGateway, key: bytes) -> str | None:
+    """What Kafka's client for Java finds in the key of a control record; None: it refuses it."""
+    jvm = gateway.jvm
+    assert jvm is not None
+    try:
+        kind = jvm.org.apache.kafka.common.record.internal.ControlRecordType.parse(
+            jvm.java.nio.ByteBuffer.wrap(key)
+        )
+    except Py4JJavaError:
+        return None
+    return kind.name()
+
+
+def java_consumer(gateway: JavaGateway, bootstrap: str, starts: Positions, ends: Positions) -> Seen:
+    """The consumer of Kafka itself."""
     seen, jvm = empty(starts), gateway.jvm
     assert jvm is not None
     options = jvm.java.util.HashMap()

@@ -3,16 +3,18 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from py4j.java_gateway import JavaGateway
 
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.schemas.native.batches import NO_PRODUCER_ID, Control
 from stilltide.schemas.values import TopicPartition
-from tests.conformance.clients import Client, Positions, Seen, java
+from tests.conformance.clients import Client, Positions, Seen, java, java_consumer
 from tests.support.native.batch_bytes import encode
 from tests.support.native.log import NativeLog, Piece, grow
 
@@ -83,10 +85,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def java_client() -> Iterator[Client]:
-    """One JVM for all questions to the Java consumer."""
-    with java() as client:
-        yield client
+def gateway() -> Iterator[JavaGateway]:
+    """One JVM for all questions to Kafka's client for Java."""
+    with java() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def java_client(gateway: JavaGateway) -> Client:
+    """The Java consumer."""
+    return partial(java_consumer, gateway)
 
 
 def history(number: int) -> NativeLog:

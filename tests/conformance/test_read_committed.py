@@ -2,19 +2,23 @@
 
 import random
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
 import kafka.errors
 import pytest
 from aiokafka.errors import KafkaError as AioKafkaError
+from py4j.java_gateway import JavaGateway
 
 from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.raw.batches import parse_batches
 from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
-from stilltide.schemas.native.batches import Batch
+from stilltide.schemas.native.batches import Batch, Control
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.conformance import clients
 from tests.conformance.clients import Client
 from tests.conformance.conftest import World
+from tests.support.native.batch_bytes import encode_batch
 from tests.support.native.open_transactions import AbortedEntry, OpenTransactions
 from tests.support.native.transaction_index import TransactionIndex
 
@@ -78,6 +82,29 @@ def test_librdkafka(world: World):
     """confluent-kafka, on which our readers stand."""
     for shown, committed in rounds(world, clients.librdkafka):
         assert shown == committed
+
+
+def test_keys_of_control_records_are_read_as_java_reads_them(gateway: JavaGateway):
+    """F2: any version, fields that a later Kafka appends, unknown types, keys that were cut off."""
+    rng = random.Random(11)
+    names = {"ABORT": Control.ABORT, "COMMIT": Control.COMMIT}
+    seen: Counter[str | None] = Counter()
+    for _ in range(300):
+        version, kind = rng.choice([0, 0, 1, 2, 32767, -1]), rng.choice([0, 1, 1, 2, 5, 99, -3])
+        key = struct.pack(">hh", version, kind) + rng.randbytes(rng.choice([0, 0, 1, 4, 23]))
+        key = key[: rng.choice([3, 0])] if rng.randrange(10) == 0 else key
+        java = clients.java_type(gateway, key)
+        seen[java] += 1
+        data = encode_batch(
+            base=5, last=5, producer=7, transactional=True, control=True, records=[(0, key, b"")]
+        )
+        if java is None:
+            with pytest.raises(kafka.errors.CorruptRecordError):
+                list(parse_batches(data))
+        else:
+            ((*_, control, _),) = parse_batches(data)
+            assert control is names.get(java, Control.OTHER), key
+    assert min(seen[name] for name in ("ABORT", "COMMIT", "UNKNOWN", None)) > 10
 
 
 @pytest.mark.parametrize("client", [clients.kafka_python, clients.aiokafka])

@@ -144,8 +144,10 @@ class AccumulatorMachine(RuleBasedStateMachine):
             FlushTrigger.BYTES: size + following >= self.limits.bytes_max,
             FlushTrigger.DELAY: entry.waited_ms >= self.limits.delay_ms_max,
             FlushTrigger.IDLE: self.limits.eager and not self.in_flight,
-            FlushTrigger.LARGE: max(size, following) >= self.limits.bytes_max,
-            FlushTrigger.UNBATCHED: not self.limits.batching or self.limits.records_max == 1,
+            FlushTrigger.LARGE: following >= self.limits.bytes_max,
+            FlushTrigger.UNBATCHED: not self.limits.batching
+            or self.limits.records_max == 1
+            or size >= self.limits.bytes_max,
             FlushTrigger.CLOSE: True,
         }
         return true[entry.trigger]

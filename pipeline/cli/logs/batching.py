@@ -1,7 +1,7 @@
 """The verbs `batching enable|disable|reset|show` of the nouns whose records share log entries.
 
-*Source*: PIP-160, API changes. The answers mean the same as the PIP's; the keys are spelled in
-another way.
+*Source*: PIP-160, API changes. `-o json` means the same as the PIP's answers and has keys of this
+product; `-o pip160` has the keys and names that the PIP spells, its `coodinatorArray` included.
 """
 
 import asyncio
@@ -21,12 +21,27 @@ from stilltide.pipeline.cli.common.asking import (
     exit_codes,
     target,
 )
-from stilltide.pipeline.cli.common.output import output_option, print_rows, say
+from stilltide.pipeline.cli.common.output import print_rows, say
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 
-States = Mapping[int, Sequence[tuple[str, bool]] | None]
-"""Reports of owners, by number: names and states; None for an owner that did not answer. A
-coordinator or subscription without a request since its owner began is left out."""
+
+class BatchingState(NamedTuple):
+    """Whether the records of a coordinator or subscription share log entries.
+
+    Attributes:
+        name: name of the coordinator or subscription.
+        pip_160: the same name as PIP-160 spells it.
+        enabled: whether its records share entries.
+    """
+
+    name: str
+    pip_160: str
+    enabled: bool
+
+
+States = Mapping[int, Sequence[BatchingState] | None]
+"""States of coordinators or subscriptions, by number of their owner; None for an owner that did not
+answer. A coordinator or subscription without a request since its owner began is left out."""
 
 
 class Batched(NamedTuple):
@@ -37,6 +52,7 @@ class Batched(NamedTuple):
         setting: name of the dynamic setting.
         owners: name of the log's owners in messages.
         listed: key of the list that `show` prints in JSON.
+        pip_160: keys of the setting and of the list as PIP-160 spells them.
         states: function that asks the owners for their states.
     """
 
@@ -44,6 +60,7 @@ class Batched(NamedTuple):
     setting: str
     owners: str
     listed: str
+    pip_160: tuple[str, str]
     states: Callable[[Target], States]
 
 
@@ -86,34 +103,54 @@ def _show(log: Batched) -> click.Command:
         help=f"Show whether records share log entries.\n\n"
         f"JSON as in PIP-160: `{log.setting}` is the setting of the cluster, null if it was never "
         f"set and each worker follows its own settings; `{log.listed}` has the state of each, "
-        "except of those without a request since their owner began. "
-        "(The PIP spells the keys txnTcBatchLogEnabled, coodinatorArray, "
-        "txnPendingAckBatchLogEnabled, subscriptionArray.)",
+        "except of those without a request since their owner began. `-o pip160` has the keys and "
+        f"names that the PIP spells: {' and '.join(log.pip_160)}.",
         epilog=exit_codes(log.owners)
         + f"\n\b\nExamples:\n  stilltide {log.noun} batching show\n"
-        + f"  stilltide {log.noun} batching show -o json\n",
+        + f"  stilltide {log.noun} batching show -o json\n"
+        + f"  stilltide {log.noun} batching show -o pip160\n",
     )
     @cluster_options
-    @output_option
+    @click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json", "pip160"]),
+        default="table",
+        show_default=True,
+        help="Format of the states on stdout.",
+    )
     @click.pass_context
     def show(ctx: click.Context, output: str, **cluster: Any) -> None:
         asked = target(**cluster)
         enabled = asyncio.run(_setting(asked.connector, log.setting, asked.timeout_s))
         states = log.states(asked)
         listed = [one for some in answered(states, log.owners).values() for one in some]
-        if output == "json":
-            found = {
-                log.setting: enabled,
-                log.listed: [{name: state} for name, state in listed],
-            }
-            print(json.dumps(found, indent=2))
-        else:
-            rows = [("setting of the cluster", enabled), *listed]
+        if output == "table":
+            rows = [("setting of the cluster", enabled), *((it.name, it.enabled) for it in listed)]
             shown = {None: "not set", True: "on", False: "off"}
             print_rows([{"of": of, "batching": shown[state]} for of, state in rows], output)
+        else:
+            found = shown_json(log, listed, enabled=enabled, pip_160=output == "pip160")
+            print(json.dumps(found, indent=2))
         ctx.exit(exit_code(states))
 
     return show
+
+
+def shown_json(
+    log: Batched, listed: Sequence[BatchingState], *, enabled: bool | None, pip_160: bool
+) -> dict[str, Any]:
+    """What `show` prints as JSON.
+
+    Args:
+        log: the log.
+        listed: the states.
+        enabled: the setting of the cluster; None: it was never set.
+        pip_160: whether keys and names are PIP-160's.
+    """
+    setting, key = log.pip_160 if pip_160 else (log.setting, log.listed)
+    names = ((it.pip_160 if pip_160 else it.name, it.enabled) for it in listed)
+    return {setting: enabled, key: [{name: state} for name, state in names]}
 
 
 async def _setting(connector: Connector, name: str, timeout_s: float) -> bool | None:

@@ -20,7 +20,12 @@ from stilltide.pipeline.cli.common.asking import (
     target,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
-from stilltide.pipeline.cli.logs.batching import Batched, States, batching_group
+from stilltide.pipeline.cli.logs.batching import (
+    Batched,
+    BatchingState,
+    States,
+    batching_group,
+)
 from stilltide.pipeline.cli.logs.columns import bounds_columns, writing_columns
 from stilltide.pipeline.cli.logs.downgrade import downgrade_command
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
@@ -37,13 +42,27 @@ def _states(asked: Target) -> States:
     return {number: one and subscription_states(one) for number, one in answers.items()}
 
 
-def subscription_states(one: StoreStats) -> list[tuple[str, bool]]:
+def subscription_states(one: StoreStats) -> list[BatchingState]:
     """The subscriptions that a store has served, and whether their records share entries."""
-    served = [it.subscription for it in one.subscriptions if it.has_served]
-    return [(str(subscription), one.log.batching_enabled) for subscription in sorted(served)]
+    served = sorted(it.subscription for it in one.subscriptions if it.has_served)
+    return [
+        BatchingState(
+            str(each),
+            f"{each.data.topic}-{each.group}-{each.data.partition}",
+            one.log.batching_enabled,
+        )
+        for each in served
+    ]
 
 
-_LOG = Batched("pending-ack", PENDING_ACK_BATCHING_ENABLED, STORES, "subscriptions", _states)
+_LOG = Batched(
+    "pending-ack",
+    PENDING_ACK_BATCHING_ENABLED,
+    STORES,
+    "subscriptions",
+    ("txnPendingAckBatchLogEnabled", "subscriptionArray"),
+    _states,
+)
 
 
 @click.group("pending-ack")

@@ -3,7 +3,12 @@
 import click
 
 from stilltide.pipeline.cli.common.asking import COORDINATORS, Target, ask
-from stilltide.pipeline.cli.logs.batching import Batched, States, batching_group
+from stilltide.pipeline.cli.logs.batching import (
+    Batched,
+    BatchingState,
+    States,
+    batching_group,
+)
 from stilltide.pipeline.cli.logs.downgrade import downgrade_command
 from stilltide.schemas.coordinator.transactions import CoordinatorStats
 from stilltide.schemas.settings import TXN_LOG_BATCHING_ENABLED
@@ -18,11 +23,20 @@ def _states(asked: Target) -> States:
     }
 
 
-def _state(coordinator: int, stats: CoordinatorStats) -> list[tuple[str, bool]]:
-    return [(str(coordinator), stats.log.batching_enabled)] if stats.has_served else []
+def _state(coordinator: int, stats: CoordinatorStats) -> list[BatchingState]:
+    if not stats.has_served:
+        return []
+    return [BatchingState(str(coordinator), str(coordinator), stats.log.batching_enabled)]
 
 
-_LOG = Batched("txn-log", TXN_LOG_BATCHING_ENABLED, COORDINATORS, "coordinators", _states)
+_LOG = Batched(
+    "txn-log",
+    TXN_LOG_BATCHING_ENABLED,
+    COORDINATORS,
+    "coordinators",
+    ("txnTcBatchLogEnabled", "coodinatorArray"),
+    _states,
+)
 
 
 @click.group("txn-log")

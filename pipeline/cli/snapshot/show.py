@@ -76,7 +76,7 @@ def listed_rows(found: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
             "bytes": one.bytes,
             "parts": len(one.parts),
             "age_s": _age_s(one, now_ms),
-            "max_read_position": one.end.max_read_position,
+            "max_read_position": one.end.max_read_position if one.end else None,
             "behind": one.behind,
             "aborted": one.aborted_count,
             "problem": one.problem,
@@ -88,6 +88,15 @@ def listed_rows(found: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
 def shown_row(one: ListedSnapshot, now_ms: int) -> Row:
     """The row of everything in a snapshot."""
     end = one.end
+    if end is None or one.record is None:
+        return {
+            "partition": str(one.data),
+            "end_offset": one.end_offset,
+            "snapshot_partition": one.partition,
+            "bytes": one.bytes,
+            "parts": _parts(one),
+            "problem": one.problem,
+        }
     written = datetime.fromtimestamp(one.record.timestamp_ms / 1000, UTC)
     return {
         "partition": str(one.data),
@@ -110,15 +119,21 @@ def shown_row(one: ListedSnapshot, now_ms: int) -> Row:
         "written": written.isoformat(timespec="milliseconds"),
         "age_s": _age_s(one, now_ms),
         "bytes": one.bytes,
-        "parts": [
-            {"number": part.number, "checksum": f"{part.checksum:08x}", "bytes": part.bytes}
-            for part in one.parts
-        ],
+        "parts": _parts(one),
         "problem": one.problem,
     }
 
 
-def _age_s(one: ListedSnapshot, now_ms: int) -> float:
+def _parts(one: ListedSnapshot) -> list[Row]:
+    return [
+        {"number": part.number, "checksum": f"{part.checksum:08x}", "bytes": part.bytes}
+        for part in one.parts
+    ]
+
+
+def _age_s(one: ListedSnapshot, now_ms: int) -> float | None:
+    if one.record is None:
+        return None
     return round(max(0, now_ms - one.record.timestamp_ms) / 1000, 1)
 
 

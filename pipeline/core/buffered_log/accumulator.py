@@ -14,7 +14,11 @@ from enum import Enum
 
 
 class FlushTrigger(Enum):
-    """Why an entry was written; the value is a label of PIP-160's metric."""
+    """Why an entry was written; the value is a label of PIP-160's metric.
+
+    LARGE is an entry that left because a record of `bytes_max` or more followed. UNBATCHED is a
+    record that never was in the buffer: that large record, or any record while batching is off.
+    """
 
     RECORDS = "records"
     BYTES = "bytes"
@@ -23,6 +27,11 @@ class FlushTrigger(Enum):
     LARGE = "large"
     CLOSE = "close"
     UNBATCHED = "unbatched"
+
+    @property
+    def of_buffer(self) -> bool:
+        """Whether the entry held buffered records; PIP-160's histograms count only those."""
+        return self is not FlushTrigger.UNBATCHED
 
 
 @dataclass(frozen=True)
@@ -149,9 +158,8 @@ class Accumulator:
         return self._flush(FlushTrigger.CLOSE, now_ms)
 
     def _alone(self, record: bytes, now_ms: float) -> list[WriteEntry]:
-        batching = self.limits.batching and self.limits.records_max > 1
-        trigger = FlushTrigger.LARGE if batching else FlushTrigger.UNBATCHED
-        return [*self._flush(trigger, now_ms), self._entry([record], trigger, 0.0)]
+        buffered = self._flush(FlushTrigger.LARGE, now_ms)  # with batching off there are none
+        return [*buffered, self._entry([record], FlushTrigger.UNBATCHED, 0.0)]
 
     def _flush(self, trigger: FlushTrigger, now_ms: float) -> list[WriteEntry]:
         if not self._records:

@@ -3,9 +3,11 @@
 *Source*: docs/protocols D4, E2-E4, E8. Used by the snapshot writer, by subscriptions, and by Spark.
 *Invariants*: a snapshot is an end and exactly the parts that the end names, with their checksums. A
 snapshot of which a part is missing is reported, never used: compaction may have removed a part for
-which a newer end follows.
+which a newer end follows. Parts of a data partition without an end are reported too: each write
+puts an end behind its parts, and tombstones of all parts beside the tombstone of the end (E3).
 
-Refuses: to take a missing part for an empty one; records that cannot be decoded.
+Refuses: to take a missing part for an empty one, or parts without an end for no snapshot; records
+that cannot be decoded.
 """
 
 from collections.abc import Collection, Generator, Mapping
@@ -118,11 +120,7 @@ class SnapshotTable:
             name = decode_key(key)
         if isinstance(name, PartKey):
             if self._only is None or name.data in self._only:
-                parts = self._parts.setdefault(name.data, {})
-                if value is None:
-                    parts.pop(name.number, None)
-                else:
-                    parts[name.number] = value
+                self._part_read(name, value)
         elif isinstance(name, EndKey):
             if self._only is None or name.data in self._only:
                 if value is None:
@@ -142,6 +140,23 @@ class SnapshotTable:
         star, end = self.star.markers_covered_to, self.ends.get(data)
         return star if end is None else max(star, end.markers_covered_to)
 
+    def without_end(self) -> list[TopicPartition]:
+        """The data partitions that have parts and no end, in order.
+
+        While the table is being read this is normal: compaction leaves parts in front of the end
+        that names them. Once a last stable offset is reached it is damage.
+        """
+        return sorted(data for data in self._parts if data not in self.ends)
+
+    def check_ends(self) -> None:
+        """Returns if every data partition with parts has an end.
+
+        Raises:
+            SnapshotPartError: one has none; see `snapshot`.
+        """
+        for data in self.without_end():
+            raise self._no_end(data)
+
     def part_values(self, data: TopicPartition) -> Mapping[int, bytes]:
         """Values under the keys of a data partition's parts, whether or not the end names them."""
         return self._parts.get(data, {})
@@ -159,7 +174,9 @@ class SnapshotTable:
     def snapshot(
         self, data: TopicPartition, topic_id: bytes, last: Snapshot | None = None
     ) -> Snapshot | None:
-        """The snapshot of a data partition; None: there is none (D5).
+        """The snapshot of a data partition; None: there is neither an end nor a part (D5).
+
+        Call it when the topic was read up to a last stable offset.
 
         Args:
             data: the data partition.
@@ -167,11 +184,14 @@ class SnapshotTable:
             last: snapshot that was returned before; its set is taken over, not copied.
 
         Raises:
-            SnapshotPartError: a part is missing or another one; see `parts`.
+            SnapshotPartError: a part is missing or another one, or there is no end for the parts;
+                see `parts`.
             TopicRecreatedError: the snapshot belongs to another topic of the same name (E8).
         """
         end = self.ends.get(data)
         if end is None:
+            if data in self._parts:
+                raise self._no_end(data)
             return None
         if end.topic_id != topic_id:
             raise TopicRecreatedError(
@@ -190,6 +210,15 @@ class SnapshotTable:
         if last is not None and last.end.first_part != end.first_part:
             aborted.prune()
         return Snapshot(end, aborted)
+
+    def _part_read(self, name: PartKey, value: bytes | None) -> None:
+        parts = self._parts.setdefault(name.data, {})
+        if value is not None:
+            parts[name.number] = value
+            return
+        parts.pop(name.number, None)
+        if not parts:
+            del self._parts[name.data]
 
     def _decode(self) -> None:
         """Decodes the values read since the last call; a star of a later version stops readers."""
@@ -227,9 +256,20 @@ class SnapshotTable:
             except DecodeError as error:
                 error.topic, error.partition = TXN_SNAPSHOTS, self._partition
                 raise
-        raise SnapshotPartError(
+        raise self._gap(
             f"part {number} of the snapshot of {data} "
-            + ("is missing" if value is None else "is not the one its end names"),
+            + ("is missing" if value is None else "is not the one its end names")
+        )
+
+    def _no_end(self, data: TopicPartition) -> SnapshotPartError:
+        numbers = sorted(self._parts[data])
+        return self._gap(
+            f"the snapshot of {data} has {len(numbers)} parts from {numbers[0]} on, and no end"
+        )
+
+    def _gap(self, primary: str) -> SnapshotPartError:
+        return SnapshotPartError(
+            primary,
             detail="without it, records of aborted transactions could be delivered",
             hint="read the topic to its end; if that does not help, this shows what can be done: "
             f"stilltide repair {TXN_SNAPSHOTS} --partition {self._partition}",

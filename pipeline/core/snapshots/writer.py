@@ -76,7 +76,7 @@ class SnapshotWriter:
 
     Raises:
         MarkersTrimmedError: no snapshot has absorbed the markers below the log start.
-        SnapshotPartError: a part is missing.
+        SnapshotPartError: a part is missing, or parts have no end.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class SnapshotWriter:
         limits: SnapshotLimits,
         now_ms: int,
     ) -> None:
+        recovered.check_ends()
         self.position = Offset(recovered.star.markers_covered_to)
         self.buffers = {
             data: TransactionBuffer.restored(

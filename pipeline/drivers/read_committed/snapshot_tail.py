@@ -36,9 +36,13 @@ class _Source:
         self.told: dict[TopicPartition, SnapshotEnd | None] = {}
 
     def unread(self) -> list[TopicPartition]:
-        """The data partitions whose snapshot has changed since it was last passed on."""
-        ends = self.table.ends
-        return [data for data in self.served if ends.get(data) is not self.told.get(data)]
+        """The data partitions whose snapshot has changed since it was last passed on, or is broken.
+
+        Parts without an end are broken: `SnapshotTable.snapshot` says so.
+        """
+        ends, broken = self.table.ends, self.table.without_end()
+        changed = [data for data in self.served if ends.get(data) is not self.told.get(data)]
+        return changed + [data for data in broken if data not in changed]
 
 
 class SnapshotTail:
@@ -121,7 +125,8 @@ class SnapshotTail:
 
         Raises:
             DecodeError: a record is no snapshot's; names its topic, partition and offset.
-            SnapshotPartError: a part is missing, or has another checksum than the end names.
+            SnapshotPartError: a part is missing, has another checksum than the end names, or there
+                is no end.
             TopicRecreatedError: a snapshot is of a former topic of that name.
             UnavailableError: the cluster stayed away.
         """
@@ -169,16 +174,16 @@ class SnapshotTail:
         """Passes a snapshot on; False: it is complete only after further reading (E4)."""
         end = source.table.ends.get(data)
         topic_id = self._topic_id(data.topic)
-        if end is not None and topic_id is not None:
+        if topic_id is not None:
             try:
-                last = self._last(data, end)
+                last = self._last(data, end) if end is not None else None
                 snapshot = source.table.snapshot(data, topic_id, last)
             except SnapshotPartError:
                 if await self._grown(source.place, reached):
                     return False
                 raise
-            assert snapshot is not None
-            await self._snapshot_read(data, snapshot)
+            if snapshot is not None:
+                await self._snapshot_read(data, snapshot)
         source.told[data] = end
         return True
 

@@ -24,7 +24,14 @@ from stilltide.schemas.native.aborted_index import decode_key as index_key
 from stilltide.schemas.replication.positions import decode_key as bucket_key
 from stilltide.schemas.replication.signals import AppliedKey, UpdateKey
 from stilltide.schemas.replication.signals import decode_key as signal_key
-from stilltide.schemas.snapshots.snapshots import EndKey, PartKey, StarKey, decode_end, decode_star
+from stilltide.schemas.snapshots.snapshots import (
+    EndKey,
+    PartKey,
+    StarKey,
+    decode_end,
+    decode_star,
+    end_key,
+)
 from stilltide.schemas.snapshots.snapshots import decode_key as snapshot_key
 from stilltide.schemas.topics import (
     ABORTED_INDEX,
@@ -58,7 +65,7 @@ async def find_damage(connector: Connector, admin: LogAdmin, log: TopicPartition
     values = await _values(connector, admin, log)
     found: list[Damage] = []
     for one in values.values():
-        error = judging.error_of(one.last)
+        error = judging.error_of(one.last) or _without_end(values, one.last)
         if error is None:
             continue
         if isinstance(error, UnknownVersionError):
@@ -67,6 +74,17 @@ async def find_damage(connector: Connector, admin: LogAdmin, log: TopicPartition
             remedy = await _remedy(_Case(connector, admin, log, values, one))
         found.append(Damage(one.last, error.primary, remedy))
     return found
+
+
+def _without_end(values: Mapping[bytes | None, _Values], record: Record) -> DecodeError | None:
+    """The error of a part of a snapshot that has no end (E4); None for any other record."""
+    data = judging.part_of(record)
+    if data is None:
+        return None
+    end = values.get(end_key(data))
+    if end is not None and end.last.value is not None:
+        return None
+    return DecodeError(f"a part of the snapshot of {data}, which has no end")
 
 
 class _Case(NamedTuple):
@@ -177,7 +195,7 @@ async def _has_records(case: _Case, data: TopicPartition, txn: bytes) -> bool:
 async def _snapshot(case: _Case) -> Repair:
     name = snapshot_key(case.damaged.last.key)
     if not isinstance(name, StarKey) and not await case.exists(name.data):
-        return case.dropped(f"nothing: {name.data} does not exist")
+        return _dropped_snapshot(case, name.data)
     if isinstance(name, PartKey):
         return _part(case)
     sound = case.damaged.sound
@@ -207,8 +225,18 @@ _NO_SNAPSHOT = (
 )
 
 
+def _dropped_snapshot(case: _Case, data: TopicPartition) -> Repair:
+    """Tombstones for the end and all parts: readers refuse the one without the other (E4)."""
+    keys = [key for key in case.values if judging.snapshot_of(key) == data]
+    return Repair(
+        f"drop the snapshot of {data}: tombstones for {len(keys)} keys",
+        f"nothing: {data} does not exist",
+        [NewRecord(case.log, key, None) for key in keys],
+    )
+
+
 def _part(case: _Case) -> Repair:
-    if case.damaged.sound is None:
+    if _without_end(case.values, case.damaged.last) is not None or case.damaged.sound is None:
         return Repair("", _NO_SNAPSHOT)
     return case.restored("nothing, if its end names it: readers compare the checksum")
 

@@ -93,6 +93,23 @@ CHECKS: Mapping[str, Callable[[bytes | None, bytes | None], object]] = {
 """Decodes a record, by topic."""
 
 
+def snapshot_of(key: bytes | None) -> TopicPartition | None:
+    """The data partition to whose snapshot a key belongs; None: a foreign key, or the key `*`."""
+    try:
+        name = snapshots.decode_key(key)
+    except ForeignKeyError:
+        return None
+    return name.data if isinstance(name, PartKey | EndKey) else None
+
+
+def part_of(record: Record) -> TopicPartition | None:
+    """The data partition of a sealed part of a snapshot; None: the record is no such part."""
+    if record.topic != TXN_SNAPSHOTS or record.value is None:
+        return None
+    data = snapshot_of(record.key)
+    return None if data is None or record.key == snapshots.end_key(data) else data
+
+
 def part_key(data: TopicPartition, number: int) -> bytes:
     """Key of a part of a snapshot."""
     return snapshots.part_key(data, number)

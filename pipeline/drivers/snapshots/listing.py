@@ -22,7 +22,7 @@ class ListedPart(NamedTuple):
 
     Attributes:
         number: number of the part.
-        checksum: checksum of the part, from the end.
+        checksum: checksum of the part, from the end if there is one.
         bytes: size of the part's key and value; None: the part is missing or has another checksum.
     """
 
@@ -37,8 +37,8 @@ class ListedSnapshot(NamedTuple):
     Attributes:
         data: the data partition.
         partition: partition of txn-snapshots that holds the snapshot.
-        end: the snapshot's end.
-        record: place and size of the end's record.
+        end: the snapshot's end; None: there are only parts.
+        record: place and size of the end's record; None without an end.
         parts: sealed parts of the snapshot, in order.
         aborted_count: number of ids in the aborted set; None: a part is missing.
         star_covered_to: K* of the partition of txn-snapshots.
@@ -48,8 +48,8 @@ class ListedSnapshot(NamedTuple):
 
     data: TopicPartition
     partition: int
-    end: SnapshotEnd
-    record: EndRecord
+    end: SnapshotEnd | None
+    record: EndRecord | None
     parts: tuple[ListedPart, ...]
     aborted_count: int | None
     star_covered_to: EndOffset
@@ -59,12 +59,13 @@ class ListedSnapshot(NamedTuple):
     @property
     def bytes(self) -> int:
         """The size of the end and all parts."""
-        return self.record.bytes + sum(part.bytes or 0 for part in self.parts)
+        end_bytes = self.record.bytes if self.record is not None else 0
+        return end_bytes + sum(part.bytes or 0 for part in self.parts)
 
     @property
     def behind(self) -> int | None:
-        """The number of offsets from M to the end of the data partition."""
-        if self.end_offset is None:
+        """The number of offsets from M to the end of the data partition; None: one is unknown."""
+        if self.end_offset is None or self.end is None:
             return None
         return max(0, self.end_offset - self.end.max_read_position)
 
@@ -92,19 +93,40 @@ async def list_snapshots(connector: Connector) -> list[ListedSnapshot]:
 
 
 async def _listed(admin: LogAdmin, logs: SnapshotLogs) -> list[ListedSnapshot]:
-    topics = await admin.describe_topics(sorted({data.topic for data in logs.ends}))
+    snapshots = sorted(
+        (data, number)
+        for number, table in logs.tables.items()
+        for data in (*table.ends, *table.without_end())
+    )
+    topics = await admin.describe_topics(sorted({data.topic for data, _ in snapshots}))
     there = [
         data
-        for data in sorted(logs.ends)
+        for data, _ in snapshots
         if data.topic in topics and data.partition < topics[data.topic].partition_count
     ]
     end_offsets = await admin.end_offsets(there)
     return [
         _one(logs, data, number, topics, end_offsets)
-        for data, number in sorted(
-            (data, number) for number, table in logs.tables.items() for data in table.ends
-        )
+        if data in logs.tables[number].ends
+        else _without_end(logs, data, number, end_offsets)
+        for data, number in snapshots
     ]
+
+
+def _without_end(
+    logs: SnapshotLogs,
+    data: TopicPartition,
+    number: int,
+    end_offsets: Mapping[TopicPartition, EndOffset],
+) -> ListedSnapshot:
+    table = logs.tables[number]
+    parts = [
+        ListedPart(part, checksum(key := part_key(data, part), value), len(key) + len(value))
+        for part, value in sorted(table.part_values(data).items())
+    ]
+    end, star = end_offsets.get(data), table.star.markers_covered_to
+    problem = "it has parts and no end"
+    return ListedSnapshot(data, number, None, None, tuple(parts), None, star, end, problem)
 
 
 def _one(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stilltide.pipeline.jobs.audits.page import render_page
+from stilltide.pipeline.jobs.audits.pages.page import render_page
 from stilltide.pipeline.jobs.audits.report import SCHEMA_VERSION, AuditReport
 from stilltide.pipeline.jobs.audits.verdicts import VERDICTS
 

@@ -204,12 +204,15 @@ class PartitionFigures:
         high_watermark: the high watermark when the run began; offsets between the last stable
             offset and the high watermark wait for an open transaction.
         batches: counts from batch headers; None when no check read the headers.
+        windows: records that coordinated transactions let readers see, and records of aborted ones,
+            along the offsets; empty for a partition that is not plotted.
     """
 
     records: PartitionAudit
     last_stable_offset: int
     high_watermark: int
     batches: BatchFigures | None
+    windows: Sequence[Window] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ from stilltide.pipeline.jobs.audits.report import (
 from stilltide.pipeline.jobs.audits.scope import Scope, check_unmoved, resolve
 from stilltide.pipeline.jobs.audits.spark_checks import SparkChecks, SparkFound
 from stilltide.pipeline.jobs.audits.undecided import aged
-from stilltide.pipeline.jobs.audits.verdicts import PartitionAudit
 from stilltide.pipeline.jobs.blocking import run_blocking
 from stilltide.schemas.values import OffsetRange, TopicPartition
 
@@ -105,7 +104,7 @@ class _Run:
             began_ms=began_ms,
             elapsed_s=time.monotonic() - began_s,
             checks=tuple(sorted(wanted, key=lambda one: list(Check).index(one.check))),
-            partitions=_partitions(known.scope, found.coordinated.partitions, ledgers),
+            partitions=_partitions(known.scope, found, ledgers),
             open_transactions=open_transactions,
             undecided=undecided,
         )
@@ -193,7 +192,7 @@ class _Run:
 
 
 def _partitions(
-    scope: Scope, records: Sequence[PartitionAudit], ledgers: Sequence[OffsetLedger] | None
+    scope: Scope, found: SparkFound, ledgers: Sequence[OffsetLedger] | None
 ) -> tuple[PartitionFigures, ...]:
     batches = [None] * len(scope.logs) if ledgers is None else [_batches(one) for one in ledgers]
     return tuple(
@@ -202,8 +201,11 @@ def _partitions(
             last_stable_offset=log.end,
             high_watermark=max(log.end, scope.high_watermarks.get(log.data, log.end)),
             batches=of_batches,
+            windows=found.windows.get(log.data, ()),
         )
-        for log, each, of_batches in zip(scope.logs, records, batches, strict=True)
+        for log, each, of_batches in zip(
+            scope.logs, found.coordinated.partitions, batches, strict=True
+        )
     )
 
 

@@ -3,7 +3,7 @@
 *Source*: docs/protocols C6, D, F.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.spark.read_committed import Decisions, classify, with_txn
 from stilltide.connectors.spark.source import read_ranges
-from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
+from stilltide.pipeline.core.native.offset_ledger import OffsetLedger, Window
 from stilltide.pipeline.drivers.native.evidence import NativeEvidence
 from stilltide.pipeline.jobs.audits.checks.coordinated import Judgement, coordinated_checks, judge
 from stilltide.pipeline.jobs.audits.checks.equivalence import Comparison, check_equivalence
@@ -24,6 +24,8 @@ from stilltide.pipeline.jobs.audits.checks.scans import (
     by_transaction,
     committed_groups,
 )
+from stilltide.pipeline.jobs.audits.checks.windows import coordinated_windows, group_bits
+from stilltide.pipeline.jobs.audits.pages.plots import ROWS_MAX
 from stilltide.pipeline.jobs.audits.plan import AuditPlan, AuditProgress
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult
 from stilltide.pipeline.jobs.audits.scope import Scope
@@ -39,11 +41,13 @@ class SparkFound(NamedTuple):
     Attributes:
         coordinated: the judgement of coordinated transactions.
         first_undecided: the record at which readers of each partition wait.
+        windows: visible and hidden records along the offsets of the partitions that are plotted.
         checks: the results of all checks that ran, in any order.
     """
 
     coordinated: Judgement
     first_undecided: FirstUndecided
+    windows: Mapping[TopicPartition, Sequence[Window]]
     checks: list[CheckResult]
 
 
@@ -86,12 +90,17 @@ class SparkChecks:
         with ExitStack() as held:
             self._progress.step("reading what Kafka shows")
             shown = read_ranges(self._spark, self._config, evidence.data)
-            groups = _held(held, committed_groups(shown, decisions, digest=plan.digest))
+            bits = group_bits(evidence.data)
+            groups = _held(
+                held,
+                committed_groups(shown, decisions, digest=plan.digest, window_bits=bits),
+            )
             groups.count()
             self._progress.step("judging coordinated transactions")
             transactions = _held(held, by_transaction(groups))
             found = judge(transactions, decisions.outcomes, evidence, plan.evidence_max, compacted)
             first = first_undecided(transactions)
+            windows = coordinated_windows(groups, evidence.data, ROWS_MAX)
             checks = coordinated_checks(
                 found, plan.evidence_max, promises_required=plan.promises_required
             )
@@ -101,12 +110,12 @@ class SparkChecks:
                 checks.append(check_gaps(ledgers, rows, compacted, plan.evidence_max))
             if native is not None:
                 self._progress.step("filtering by aborted-index")
-                checks.append(self._equivalence(native, by_bucket(groups)))
+                checks.append(self._equivalence(native, by_bucket(groups, bits)))
             leaks = plan.tables and Check.LEAKS in plan.checks
             self._progress.step("looking for leaks" if leaks else "finishing")
             if leaks:
                 checks.append(self._leaks(decisions))
-        return SparkFound(found, first, checks)
+        return SparkFound(found, first, windows, checks)
 
     def _equivalence(self, native: NativeEvidence, theirs: DataFrame) -> CheckResult:
         data = self._scope.evidence.data

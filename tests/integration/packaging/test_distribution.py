@@ -31,7 +31,7 @@ async def main(servers: str, topic: str) -> None:
         assert (await anext(records)).value == b"of the application"
 
 asyncio.run(main(*sys.argv[1:]))
-print(sorted({"pyspark", "pandas", "matplotlib"} & set(sys.modules)), schemas.OWN, connectors.OWN)
+print(sorted({"pyspark", "pandas", "pyarrow"} & set(sys.modules)), schemas.OWN, connectors.OWN)
 """
 
 

@@ -55,6 +55,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = {
         "snapshot_changes_max": 1_000_000,
         "snapshot_interval_ms": 600_000,
+        "marker_retention_ms": 0,
         "snapshot_part_bytes_max": IDS_PART_BYTES,
     }
     with (

@@ -63,6 +63,7 @@ SETTINGS = {
     "snapshot_changes_max": CHANGES_MAX,
     "snapshot_interval_ms": 600_000,
     "snapshot_part_bytes_max": 1024,
+    "marker_retention_ms": 0,
 }
 
 

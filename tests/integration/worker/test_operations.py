@@ -259,6 +259,11 @@ async def _see_figures(operator: Operator, worker: WorkerProcess, home: int) -> 
     assert all(it["batching_enabled"] for it in internals)
     shown = await operator.ask("txn-log batching show")
     assert shown == {"txn_log_batching_enabled": None, "coordinators": [{str(home): True}]}
+    spelled = await operator.run("txn-log batching show -o pip160")
+    assert spelled.stdout == (
+        '{\n  "txnTcBatchLogEnabled": null,\n  "coodinatorArray": [\n    {\n'
+        f'      "{home}": true\n    }}\n  ]\n}}\n'
+    )
     await operator.run("pending-ack batching disable")
     shown = await operator.ask("pending-ack batching show")
     assert shown == {"pending_ack_batching_enabled": False, "subscriptions": []}

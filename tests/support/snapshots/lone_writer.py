@@ -35,7 +35,9 @@ PARTITIONS = 1
 PART_BYTES_MAX = 64
 """Size at which a few ids fill a part."""
 
-EAGER = SnapshotLimits(changes_max=1, interval_ms=1, part_bytes_max=PART_BYTES_MAX)
+EAGER = SnapshotLimits(
+    changes_max=1, interval_ms=1, part_bytes_max=PART_BYTES_MAX, marker_retention_ms=0
+)
 WAIT_S = 20.0
 
 

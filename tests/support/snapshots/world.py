@@ -40,9 +40,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.snapshots.recovered import recover
 
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)]
-LIMITS = SnapshotLimits(
-    changes_max=3, interval_ms=5000, part_bytes_max=25, marker_retention_ms=0
-)
+LIMITS = SnapshotLimits(changes_max=3, interval_ms=5000, part_bytes_max=25, marker_retention_ms=0)
 """Limits with which a part holds two ids."""
 
 

@@ -20,9 +20,7 @@ P = TopicPartition("orders", 0)
 Q = TopicPartition("orders", 1)
 ID, OTHER_ID = b"i" * 16, b"j" * 16
 NONCE = b"n" * 16
-LIMITS = SnapshotLimits(
-    changes_max=100, interval_ms=5000, part_bytes_max=25, marker_retention_ms=0
-)
+LIMITS = SnapshotLimits(changes_max=100, interval_ms=5000, part_bytes_max=25, marker_retention_ms=0)
 NOW_MS = 1_000_000
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from stilltide.pipeline.cli.common.asking import STORES, answered, exit_code
 from stilltide.pipeline.cli.common.output import print_columns
-from stilltide.pipeline.cli.logs import pending_ack
+from stilltide.pipeline.cli.logs import pending_ack, txn_log
+from stilltide.pipeline.cli.logs.batching import BatchingState, shown_json
 from stilltide.pipeline.cli.logs.coordinator import internal_rows, stats_rows
 from stilltide.pipeline.cli.logs.downgrade import scan_row
 from stilltide.pipeline.cli.main import NOUNS
@@ -160,8 +161,27 @@ def test_only_subscriptions_that_were_served_have_a_state():
     idle = SUBSCRIPTION_STATS._replace(subscription=READ._replace(group="idle"), has_served=False)
     log = STORE_STATS.log._replace(batching_enabled=False)
     one = STORE_STATS._replace(log=log, subscriptions=(SUBSCRIPTION_STATS, idle))
-    assert pending_ack.subscription_states(one) == [("t/3 of g", False)]
+    assert pending_ack.subscription_states(one) == [("t/3 of g", "t-g-3", False)]
     assert pending_ack.subscription_states(one._replace(subscriptions=(idle,))) == []
+
+
+def test_batching_is_shown_in_the_spelling_of_pip_160():
+    """PIP-160, API changes: its keys, its misspelling, and its names of subscriptions."""
+    ((name, spelled, _),) = pending_ack.subscription_states(STORE_STATS)
+    states = [BatchingState(name, spelled, True)]
+    assert shown_json(pending_ack._LOG, states, enabled=True, pip_160=True) == {
+        "txnPendingAckBatchLogEnabled": True,
+        "subscriptionArray": [{"t-g-3": True}],
+    }
+    assert shown_json(pending_ack._LOG, states, enabled=None, pip_160=False) == {
+        "pending_ack_batching_enabled": None,
+        "subscriptions": [{"t/3 of g": True}],
+    }
+    one = BatchingState("1", "1", True)
+    assert shown_json(txn_log._LOG, [one], enabled=True, pip_160=True) == {
+        "txnTcBatchLogEnabled": True,
+        "coodinatorArray": [{"1": True}],
+    }
 
 
 def test_what_an_answer_had_no_room_for_is_said(capsys: pytest.CaptureFixture[str]):

@@ -1,8 +1,7 @@
-"""Reports without Kafka and Spark: verdicts, the files they are written to, the page."""
+"""Reports without Kafka and Spark: verdicts, and the files they are written to."""
 
 import json
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,8 +15,6 @@ from stilltide.pipeline.jobs.audits.files import (
     SUMMARY,
     write_report,
 )
-from stilltide.pipeline.jobs.audits.page import render_page
-from stilltide.pipeline.jobs.audits.plots import LINES_MAX, ROWS_MAX
 from stilltide.pipeline.jobs.audits.report import (
     KINDS,
     SCHEMA_VERSION,
@@ -37,9 +34,7 @@ from stilltide.pipeline.jobs.audits.verdicts import (
     PartitionAudit,
     Verdict,
 )
-from stilltide.schemas.printable import printable, shortened
 from stilltide.schemas.values import TxnId
-from tests.support.hostile import HOSTILE, is_harmless
 
 DIGEST = 2**70 + 1
 """More digits than a double holds."""
@@ -54,7 +49,8 @@ def figures(number: int) -> PartitionFigures:
     """A partition with some of everything."""
     records = PartitionAudit("orders", number, 0, 100, 60, 50, 10, 0, 0, 0, 40, DIGEST)
     windows = [Window(0, 50, 50, 0, 0), Window(50, 100, 10, 30, 10)]
-    return PartitionFigures(records, 100, 130, BatchFigures(30, 10, 4, 6, 0, windows))
+    hidden = [Window(0, 64, 40, 10, 0), Window(64, 100, 10, 0, 0)]
+    return PartitionFigures(records, 100, 130, BatchFigures(30, 10, 4, 6, 0, windows), hidden)
 
 
 def report_of(
@@ -143,14 +139,13 @@ def test_the_dictionary_survives_json_without_losing_a_digit():
 
 
 def test_a_report_without_walked_batches_has_no_figures_of_them():
-    """None, never 0: nothing was counted. The page is drawn all the same."""
+    """None, never 0: nothing was counted."""
     unwalked = PartitionFigures(figures(0).records, 100, 130, batches=None)
     report = replace(report_of(), partitions=(unwalked,))
     (partition,) = report.to_dict()["partitions"]
     names = ("aborted", "markers", "commits", "aborts", "unexplained")
     assert {partition[name] for name in names} == {None}
     assert (partition["visible"], partition["high_watermark"]) == (50, 130)
-    assert render_page(report).count("<svg") == 5
 
 
 def test_findings_of_all_checks_are_one_list_and_one_count():
@@ -186,88 +181,3 @@ def test_files(kinds: list[FindingKind], tmp_path: Path):
     told = json.loads((folder / SUMMARY).read_text())
     assert told == report.to_dict()
     assert told["elapsed_s"] == 1.235
-
-
-class Tags(HTMLParser):
-    """What a page is made of."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.loaded: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Counts it, and what it would load."""
-        self.tags.append(tag)
-        for name, value in attrs:
-            if name in ("src", "href", "xlink:href") and not (value or "").startswith("#"):
-                self.loaded.append(f"{tag} {value}")
-
-
-@pytest.mark.parametrize(("partitions", "open_count"), [(0, 0), (1, 1), (ROWS_MAX + 5, 50)])
-def test_the_page_loads_nothing_and_escapes_what_it_shows(partitions: int, open_count: int):
-    """Five plots, however much there is to draw; no script, no image, no tag out of a detail."""
-    report = report_of(FindingKind.LEAKED, partitions=partitions, open_count=open_count)
-    page = render_page(report)
-    found = Tags(page)
-    assert found.tags.count("svg") == 5
-    assert found.loaded == []
-    assert not {"script", "img", "link", "b"} & set(found.tags)
-    assert "&lt;b&gt;why" in page
-    assert len(page) < 1_000_000
-    assert ("The plots show the first" in page) == (partitions > ROWS_MAX)
-
-
-def test_a_page_is_the_same_each_time():
-    """Same report, same bytes."""
-    assert render_page(report_of(FindingKind.LATE)) == render_page(report_of(FindingKind.LATE))
-
-
-class Seen(HTMLParser):
-    """The text of a page, and the names of its elements."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes an element; an attribute that runs a script is a fault."""
-        self.tags.add(tag)
-        assert not [name for name, _ in attrs if name.startswith("on")]
-
-    def handle_data(self, data: str) -> None:
-        """Notes text."""
-        self.text += data
-
-
-def test_hostile_names_are_text_on_the_page(tmp_path: Path):
-    """As topics and transactional ids: neither HTML nor formulas nor control characters."""
-    names = tuple(HOSTILE.values())
-    report = report_of(FindingKind.ORPHAN, partitions=len(names), open_count=0)
-    found = [replace(finding(FindingKind.ORPHAN), topic=name, detail=name) for name in names]
-    report = replace(
-        report,
-        topics=names,
-        checks=tuple(replace(one, findings=tuple(found)) for one in report.checks),
-        partitions=tuple(
-            replace(one, records=replace(one.records, topic=name))
-            for name, one in zip(names, report.partitions, strict=True)
-        ),
-        open_transactions=tuple(OpenNative(name, 0, 4, 7, 1000, name) for name in names),
-        undecided=tuple(UndecidedRecord(name, 0, name, 7, 1000) for name in names),
-    )
-    write_report(report, tmp_path)
-    page = (tmp_path / PAGE).read_text(encoding="utf-8")
-    assert is_harmless(page)
-    seen = Seen(page)
-    assert not seen.tags & {"script", "img"}
-    labels = seen.text.replace("\xa0", " ")
-    for number, name in enumerate(names):
-        assert printable(name) in seen.text
-        assert f"{shortened(name)}/0@7  {shortened(name)}" in labels
-        # In the plots of ranges and of lag; the first ten also in the one of abort rates.
-        assert labels.count(f"{shortened(name)}/{number}") >= (3 if number < LINES_MAX else 2)
-    assert json.loads((tmp_path / SUMMARY).read_text())["topics"] == list(names)

@@ -3,7 +3,12 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stilltide.pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
+from stilltide.pipeline.core.buffered_log.accumulator import (
+    Accumulator,
+    BatchLimits,
+    FlushTrigger,
+    WriteEntry,
+)
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.pipeline.metrics.worker import COORDINATORS, WorkerMetrics
@@ -74,6 +79,25 @@ def test_an_entry_is_counted_in_each_family(metrics: WorkerMetrics):
     }
     assert flushes.pop("idle") == flushes.pop("records") == 1
     assert set(flushes.values()) == {0}
+
+
+def test_histograms_count_only_what_left_the_buffer(metrics: WorkerMetrics):
+    """PIP-160: a large record and an entry without batching are entries, and in no histogram."""
+    written = Accumulator(BatchLimits(bytes_max=10, eager=False))
+    entries = [*written.append(b"1", 0), *written.append(bytes(10), 2), *written.append(b"2", 2)]
+    entries += written.limits_changed(BatchLimits(batching=False), 3)
+    entries += written.append(b"3", 3)
+    for entry in entries:
+        metrics.coordinator(2).log.entry_written(entry, sum(map(len, entry.records)))
+    flushes = {
+        it.value: value(metrics, "txn_log_flushes_total", trigger=it.value) for it in FlushTrigger
+    }
+    assert {name: count for name, count in flushes.items() if count} == {
+        "large": 1, "close": 1, "unbatched": 2,
+    }  # fmt: skip
+    for name in ("entry_records", "entry_size_bytes", "oldest_record_delay_seconds"):
+        assert value(metrics, f"txn_log_{name}_count") == 2
+    assert value(metrics, "txn_log_entry_size_bytes_sum") == 2
 
 
 def test_gauges_show_what_coordinators_say(metrics: WorkerMetrics):

@@ -35,10 +35,17 @@ def test_headers_are_read_back():
         ("0005 0001", Control.COMMIT),
         ("0000 0002", Control.OTHER),
         ("0000 ffff", Control.OTHER),
+        ("0001 0000 00", Control.ABORT),
+        ("0001 0001 0000 0007 ffff", Control.COMMIT),
+        ("0000 0000 0001", Control.ABORT),
+        ("7fff 0002 0001", Control.OTHER),
     ],
 )
 def test_markers(key: str, control: Control):
-    """The type decides, whatever the version of the key; types of other features say nothing."""
+    """The type decides, whatever the version of the key and whatever a later version appends.
+
+    Types of other features say nothing.
+    """
     record = (0, bytes.fromhex(key), bytes(6))
     data = encode_batch(
         base=5, last=5, producer=7, transactional=True, control=True, records=[record]
@@ -68,7 +75,7 @@ def test_a_bit_that_fell_is_found():
 
 def test_a_marker_that_cannot_be_read_is_an_error():
     """A control batch is never taken for one that says nothing because it is broken."""
-    for records in ([(0, b"\0\0", b"")], [(0, b"", b"")]):
+    for records in ([(0, b"\0\0", b"")], [(0, b"", b"")], [(0, b"\xff\xff\0\1", b"")]):
         data = encode_batch(
             base=0, last=0, producer=7, transactional=True, control=True, records=records
         )

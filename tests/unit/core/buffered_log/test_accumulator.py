@@ -38,14 +38,18 @@ def test_a1_entries_leave_in_append_order_with_growing_numbers():
 
 @pytest.mark.parametrize("size", [10, 11, 5000])
 def test_a2_a_large_record_is_an_entry_of_its_own_behind_what_is_buffered(size: int):
-    """A2: at `bytes_max` or more, what is buffered leaves first, then the record alone."""
+    """A2: at `bytes_max` or more, what is buffered leaves first, then the record alone.
+
+    As in PIP-160, `large` is the trigger of what left the buffer, once, and not of the record.
+    """
     accumulator = filled(TIMER, b"1", b"2")
     large = bytes(size)
     assert summary(accumulator.append(large, 1)) == [
         (1, [b"1", b"2"], FlushTrigger.LARGE),
-        (2, [large], FlushTrigger.LARGE),
+        (2, [large], FlushTrigger.UNBATCHED),
     ]
     assert accumulator.buffered == 0
+    assert summary(accumulator.append(large, 2)) == [(3, [large], FlushTrigger.UNBATCHED)]
 
 
 def test_a2_a_record_just_below_the_limit_is_batched():

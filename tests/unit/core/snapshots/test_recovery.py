@@ -79,10 +79,32 @@ def test_a_snapshot_is_its_end_and_the_parts_it_names():
 
 
 def test_without_an_end_there_is_no_snapshot():
-    """D5: parts without an end are no snapshot, and no error."""
-    assert read().snapshot(P, ID) is None
-    assert read(ONE).snapshot(P, ID) is None
-    assert read(end(), (end_key(P), None)).snapshot(P, ID) is None
+    """D5: neither end nor part is no snapshot; tombstones of both are the same as neither."""
+    gone = [(end_key(P), None), (ONE[0], None)]
+    for records in ([], [end(), gone[0]], [ONE, end(ONE), *gone], [ONE, end(ONE), *gone[::-1]]):
+        table = read(*records)
+        assert table.snapshot(P, ID) is None
+        table.check_ends()
+
+
+@pytest.mark.parametrize(
+    "records",
+    [[ONE], [ONE, end(ONE), (end_key(P), None)], [ONE, TWO, end(ONE, TWO), (end_key(P), None)]],
+    ids=["never an end", "end dropped", "end of two dropped"],
+)
+def test_parts_without_an_end_are_damage(records: list[tuple[bytes, bytes | None]]):
+    """E4: a writer puts the end behind its parts, so an end is lost and with it what is hidden."""
+    table = read(*records)
+    with pytest.raises(SnapshotPartError, match="and no end") as caught:
+        table.snapshot(P, ID)
+    assert caught.value.place == "stilltide.txn-snapshots/5"
+    assert table.without_end() == [P]
+    with pytest.raises(SnapshotPartError, match=r"orders/0 has \d parts from 1 on"):
+        table.check_ends()
+    assert table.snapshot(Q, ID) is None
+    table.record_read(Offset(90), *end(ONE))
+    table.check_ends()
+    assert snapshot(table).visible(5, 0, 3) is False
 
 
 def test_only_the_last_record_of_a_key_counts():

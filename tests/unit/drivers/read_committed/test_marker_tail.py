@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -31,17 +31,23 @@ class Rig:
         self.topic = topic
         self.read: list[Marker] = []
         self.batch = asyncio.Event()
+        self.absorbed_to: dict[TopicPartition, int] = {}
         self.tail = MarkerTail(
             connector,
             admin,
             OutageGuard(admin, timeout_s=1.0, retry_delay_s=0.01),
             client_id="test-markers",
             partition_count=MARKER_PARTITIONS,
+            absorbed_to=self.absorbed,
             marker_read=self.read.append,
             batch_read=self.batch.set,
         )
         self.same = next(p for p in range(1, 16) if topic.markers_of(p) == topic.markers_of(0))
         self.other = next(p for p in range(1, 16) if topic.markers_of(p) != topic.markers_of(0))
+
+    async def absorbed(self, partitions: Iterable[TopicPartition]) -> Offset:
+        """What snapshots have absorbed of the markers of all these data partitions."""
+        return Offset(min(self.absorbed_to.get(data, 0) for data in partitions))
 
     @asynccontextmanager
     async def running(self, *partitions: int) -> AsyncIterator[None]:

@@ -139,6 +139,22 @@ async def test_a_snapshot_is_its_end_and_parts(rig: Rig):
     assert await rig.read() == [COMMITTED]
 
 
+async def test_parts_without_an_end_stop_a_reader(rig: Rig):
+    """E4: the end that named them is lost, and with it what is hidden."""
+    sealed = part(1, {0: [ABORTED.sequence]})
+    rig.write(sealed, rig.end([sealed]), (end_key(ORDERS), None))
+    with pytest.raises(SnapshotPartError, match="and no end"):
+        await rig.read()
+
+
+async def test_parts_may_be_without_an_end_that_comes_later(rig: Rig):
+    """E4: compaction runs ahead of a reader; only what nothing newer follows is a gap."""
+    sealed = part(1, {0: [ABORTED.sequence]})
+    rig.write(sealed)
+    rig.connector.coming = [rig.end([sealed])]
+    assert await rig.read() == [COMMITTED]
+
+
 async def test_a_part_that_a_newer_end_does_not_need_may_be_gone(rig: Rig):
     """E4: the log is read to its end before a gap means anything."""
     gone = part(1, {0: [ABORTED.sequence]})

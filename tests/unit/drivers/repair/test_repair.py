@@ -14,7 +14,7 @@ from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.snapshots.snapshots import STAR_KEY, end_key
+from stilltide.schemas.snapshots.snapshots import STAR_KEY, encode_part, end_key, part_key
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
@@ -132,6 +132,27 @@ async def test_a_snapshot_is_written_again_only_if_the_markers_still_fit(
     (refused,) = await find(connector, admin, TXN_SNAPSHOTS, None, NOW_MS)
     assert "outcomes are missing" in refused.remedy.loses
     assert await repair(connector, admin, [damage], NOW_MS) == []
+    await admin.close()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_parts_without_an_end_are_shown_and_dropped_with_their_topic(
+    broker: MemoryBroker, connector: MemoryConnector, worker: MemoryWorker, *, exists: bool
+):
+    """E4: an end cannot be made from parts; without the topic nothing depends on them."""
+    del worker
+    data = ORDERS if exists else TopicPartition("gone", 0)
+    parts = [part_key(data, number) for number in (1, 2)]
+    for key in parts:
+        broker.append(SNAPSHOTS, key, encode_part({0: [1]}), None)
+    admin = connector.admin()
+    found = await find(connector, admin, TXN_SNAPSHOTS, None, NOW_MS)
+    assert [it.record.key for it in found] == parts
+    assert all("has no end" in it.why for it in found)
+    assert all(it.repairable is not exists for it in found)
+    await repair(connector, admin, found[:1], NOW_MS)
+    left = await find(connector, admin, TXN_SNAPSHOTS, None, NOW_MS)
+    assert len(left) == (2 if exists else 0)
     await admin.close()
 
 

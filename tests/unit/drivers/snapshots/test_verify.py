@@ -2,6 +2,7 @@
 
 import pytest
 
+from stilltide.pipeline.cli.snapshot.show import listed_rows, shown_row
 from stilltide.pipeline.core.snapshots.verify import DifferenceKind
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.snapshots.verify import CheckedSnapshot, verify_topic
@@ -18,6 +19,7 @@ from tests.support.snapshots.evidence_rig import (
     EvidenceRig,
 )
 
+NOW_MS = 1_700_000_000_000
 HELD = TxnId(0, 7)
 """In the rig's part."""
 
@@ -89,6 +91,22 @@ async def test_a_part_that_is_missing_is_listed_as_such(rig: EvidenceRig):
     assert (one.aborted_count, one.parts[0].bytes) == (None, None)
     assert one.problem is not None
     assert "not the one" in one.problem
+
+
+async def test_parts_without_an_end_are_listed_and_refused(rig: EvidenceRig):
+    """E4: an operator sees where they are; a batch job refuses them, as a subscription does."""
+    rig.write(end=rig.end())
+    rig.broker.append(SNAPSHOTS, end_key(ORDERS), None, None)
+    (one,) = await list_snapshots(rig.connector)
+    assert (one.data, one.end, one.record, one.behind) == (ORDERS, None, None, None)
+    assert one.bytes == one.parts[0].bytes == len(part_key(ORDERS, 1)) + len(PART)
+    assert one.problem == "it has parts and no end"
+    (row,) = listed_rows([one], NOW_MS)
+    assert (row["max_read_position"], row["age_s"], row["parts"]) == (None, None, 1)
+    assert shown_row(one, NOW_MS)["problem"] == one.problem
+    found = await verify_topic(rig.connector, "orders", evidence_max=5)
+    assert [it.kind for it in found.differences] == [DifferenceKind.UNUSABLE]
+    assert "no end" in (found.differences[0].detail or "")
 
 
 async def test_a_snapshot_of_a_topic_that_is_gone_is_listed_as_such(rig: EvidenceRig):

@@ -152,7 +152,7 @@ def _pip_160_batch():  # noqa: ANN202 - a class that protobuf makes at run time
     [
         ("ff", "not a record of txn-log"),
         ("1a0d 0a0163 1002", "not a record of txn-log"),
-        ("", "a txn-log record that this program does not know"),
+        ("", "a record of txn-log is a value of no bytes"),
         (AT, "a txn-log record that this program does not know"),
         ("7200" + AT, "a txn-log record that this program does not know"),
         ("1a00" + AT, "a request without client id or number"),

@@ -1,0 +1,1 @@
+"""The HTML page of an audit's report."""

@@ -1,0 +1,79 @@
+"""Says in one sentence what an audit proved, about how much, and what it did not prove.
+
+*Source*: docs/protocols C6, D, F.
+
+*Invariants*: only a check that is valid proves something; every other check that ran, and every
+check that did not run, is named as not proved.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from stilltide.pipeline.jobs.audits.pages.text import counted, listed, number
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check, CheckResult
+from stilltide.pipeline.jobs.audits.verdicts import Verdict
+
+PROVES: Mapping[Check, str] = MappingProxyType(
+    {
+        Check.EQUIVALENCE: "aborted-index hides exactly the records that Kafka hides",
+        Check.GAPS: "no offset is lost",
+        Check.HANGING: "no native transaction hangs",
+        Check.HEADERS: "every record names one transaction or none",
+        Check.ORPHANS: "every record has an outcome",
+        Check.LATE: "no transaction wrote past its end",
+        Check.COUNTS: "committed transactions have every record that they promised",
+        Check.ATOMICITY: "no transaction has two outcomes",
+        Check.LEAKS: "no table holds a record that readers may not see",
+    }
+)
+"""What each check proves when it is valid."""
+
+
+def proved(report: AuditReport) -> str:
+    """The sentence, as text."""
+    valid = [one for one in report.checks if one.verdict is Verdict.VALID]
+    holds = [_holds(one) for one in valid]
+    fails = [
+        f"{one.check.value} ({one.verdict.value})"
+        for one in report.checks
+        if one.verdict is not Verdict.VALID
+    ]
+    ran = {one.check for one in report.checks}
+    fails += [f"{check.value} (did not run)" for check in Check if check not in ran]
+    unchecked = _unchecked(report)
+    if unchecked:
+        fails.append(
+            f"the record counts of {counted(unchecked, 'committed transaction')}, whose markers "
+            "snapshots have replaced"
+        )
+    text = f"Of {_subject(report)}, "
+    text += f"this audit proved that {listed(holds)}" if holds else "this audit proved nothing"
+    return text + (f"; it did not prove {listed(fails)}." if fails else ".")
+
+
+def _subject(report: AuditReport) -> str:
+    parts = [one.records for one in report.partitions]
+    text = counted(sum(one.written for one in parts), "record")
+    text += f" on {counted(len(parts), 'partition')}"
+    figures = _figures(report, Check.ATOMICITY)
+    if not figures:
+        return text
+    committed, aborted = figures.get("committed", 0), figures.get("aborted", 0)
+    text += f", {counted(committed, 'committed coordinated transaction')}"
+    return text + f" and {number(aborted)} aborted"
+
+
+def _holds(one: CheckResult) -> str:
+    unchecked = one.figures.get("unchecked", 0)
+    if one.check is Check.COUNTS and unchecked:
+        checked = max(0, one.figures.get("committed", 0) - unchecked)
+        return f"{counted(checked, 'committed transaction')} have every record promised"
+    return PROVES[one.check]
+
+
+def _unchecked(report: AuditReport) -> int:
+    return _figures(report, Check.COUNTS).get("unchecked", 0)
+
+
+def _figures(report: AuditReport, check: Check) -> Mapping[str, int]:
+    return next((one.figures for one in report.checks if one.check is check), {})

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from stilltide.pipeline.errors import PublishError
 from stilltide.schemas.replication.publishes import Publish
-from stilltide.schemas.topics import PREFIX
+from stilltide.schemas.topics import PREFIX, is_topic_name
 
 _KAFKAS_OWN = "__"
 
@@ -19,16 +19,25 @@ def check_publish(publish: Publish, others: Iterable[Publish]) -> None:
     """Passes a publish that may run beside the others.
 
     Raises:
-        PublishError: a topic is a system topic, the copies would come back to their source, or
-            another publish writes to the same topic.
+        PublishError: a name is not that of a topic of applications, the copies would come back to
+            their source, or another publish writes to the same topic.
     """
     for topic in publish:
+        if not is_topic_name(topic):
+            raise PublishError(
+                f"publish {publish} names {topic!r}, which is not a topic name",
+                hint="for example orders and orders.committed",
+            )
         if topic.startswith((PREFIX, _KAFKAS_OWN)):
             raise PublishError(
                 f"publish {publish} names the system topic {topic}",
                 detail=f"names that begin with `{PREFIX}` or `{_KAFKAS_OWN}` are not for data",
                 hint="name topics of applications",
             )
+    if publish.source == publish.target:
+        raise PublishError(
+            f"topic {publish.source} cannot be published to itself", hint="name another target"
+        )
     others = [one for one in others if one != publish]
     circle = _circle(publish, others)
     if circle:

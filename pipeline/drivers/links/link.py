@@ -1,4 +1,4 @@
-"""Runs one link, between two clusters or within one: its topics, and a driver for each positions partition.
+"""Runs one link, between clusters or within one: its topics, and a driver for each partition.
 
 *Source*: docs/protocols H.
 
@@ -195,7 +195,9 @@ class Replication:
         )
         return replace(deps, known=on_source), topics
 
-    async def _first_look(self, topics: LinkedTopics | PublishedTopic) -> dict[TopicPartition, Topics]:
+    async def _first_look(
+        self, topics: LinkedTopics | PublishedTopic
+    ) -> dict[TopicPartition, Topics]:
         now = asyncio.get_running_loop().time
         deadline = now() + self._options.refuse_after_s
         while True:

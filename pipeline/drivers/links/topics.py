@@ -4,8 +4,8 @@
 
 *Invariants*: a topic that the target lacks is created with the source's number of partitions and
 configs, and with replicas for the target's brokers; partitions that a copied topic gains are added.
-The link removes no topic and no partition. A topic that a publish writes is copied only by its name:
-each cluster has a publish of its own, or the copies of both would meet (H7).
+The link removes no topic and no partition. A topic that a publish writes is copied only if it is
+named: where each cluster has a publish of its own, the copies of both would meet (H7).
 
 Refuses: topics whose numbers of partitions differ before anything was copied, and a target topic
 with records that no link has copied.

@@ -122,8 +122,9 @@ async def test_a_circle_is_refused(a: MemoryCluster):
     """H7: with all of its topics, also while the other publishes do not run."""
     a.write(b"1")
     for publish in (PUBLISH, Publish("orders.committed", "third")):
+        copies = TopicPartition(publish.target, 0)
         async with published(a, publish):
-            await until(lambda data=TopicPartition(publish.target, 0): a.values(data) == [b"1"])
+            await until(lambda data=copies: a.values(data) == [b"1"])
     error = await refusal(a, Publish("third", "orders"))
     assert "in a circle: third -> orders -> orders.committed -> third" in str(error)
     assert a.values() == [b"1"]

@@ -15,7 +15,7 @@ from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.errors import PublishError
 from stilltide.schemas.replication.publishes import Publish
-from stilltide.schemas.values import Offset, OffsetRange, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 
 async def refuse_foreign_records(
@@ -56,12 +56,14 @@ async def refuse_foreign_records(
 
 
 def _unseen(
-    machine: Link[Any], topics: Mapping[TopicPartition, Topics], ends: Mapping[TopicPartition, int]
+    machine: Link[Any],
+    topics: Mapping[TopicPartition, Topics],
+    ends: Mapping[TopicPartition, EndOffset],
 ) -> Iterator[OffsetRange]:
     """The offsets behind the last bucket of each data partition."""
     for data, now in topics.items():
         partition = machine.partitions.get(data)
         copied_end = 0 if partition is None else partition.index.copied_end(now.target)
-        first, end = max(copied_end, now.target_log_start), ends.get(data, 0)
+        first, end = max(copied_end, now.target_log_start), ends.get(data, EndOffset(0))
         if first < end:
             yield OffsetRange(data, Offset(first), end)

@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 
 from stilltide.connectors.errors import FencedError
+from stilltide.pipeline.drivers.links.publish.translation import translate_published
 from stilltide.pipeline.drivers.links.topics import TopicChoice
-from stilltide.pipeline.errors import PublishError
-from stilltide.schemas.replication.origins import Incarnation, Origin
+from stilltide.pipeline.errors import PublishError, RefusedError
+from stilltide.schemas.replication.origins import Incarnation, Origin, origin_of
 from stilltide.schemas.replication.publishes import Publish
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition, TxnId
 from tests.support.links.memory_link import (
     OPTIONS,
+    ORDERS,
     WAIT_S,
     MemoryCluster,
     linked,
@@ -24,6 +26,7 @@ from tests.support.links.memory_link import (
 PUBLISH = Publish("orders", "orders.committed")
 COMMITTED = TopicPartition("orders.committed", 0)
 TXN = TxnId(0, 1)
+PATIENT = {"timeout_s": 10.0}
 
 
 @pytest.fixture
@@ -263,3 +266,58 @@ async def test_a_link_of_all_topics_leaves_published_topics_out():
     assert c.origins(COMMITTED) == [
         Origin(Incarnation(ClusterName("a"), a.incarnation(COMMITTED)), Offset(0))
     ]
+
+
+async def test_every_offset_is_translated_in_both_directions(a: MemoryCluster):
+    """H7, H3: to the first copy at or above, and back to the record that a copy was made of."""
+    a.create("other")
+    for number in range(60):
+        a.write(b"%d" % number, txn=TxnId(0, number))
+        a.end(TxnId(0, number), committed=number % 3 != 0)
+    async with published(a, PUBLISH):
+        await until(lambda: len(a.values(COMMITTED)) == 40)
+        a.write(b"behind")
+        await until(lambda: len(a.values(COMMITTED)) == 41)
+    copies = {
+        origin.offset: record.offset
+        for record in a.broker.records(COMMITTED)
+        if (origin := origin_of(record.headers)) is not None
+    }
+    named = a.connector, a.name
+    for offset in range(max(copies) + 1):
+        found = await translate_published(
+            *named, ORDERS, "orders.committed", Offset(offset), **PATIENT
+        )
+        record = min(one for one in copies if one >= offset)
+        assert found == (copies[record], record)
+    for offset in range(max(copies.values()) + 1):
+        found = await translate_published(*named, COMMITTED, "orders", Offset(offset), **PATIENT)
+        copy, record = min((copy, record) for record, copy in copies.items() if copy >= offset)
+        assert found == (record, copy)
+    log = a.broker.log(COMMITTED)
+    assert log is not None
+    end = await translate_published(*named, COMMITTED, "orders", Offset(log.end), **PATIENT)
+    assert end == (max(copies) + 1, None)
+    with pytest.raises(RefusedError, match="beyond the end of the log"):
+        await translate_published(*named, COMMITTED, "orders", Offset(log.end + 1), **PATIENT)
+    with pytest.raises(RefusedError, match="not copied yet"):
+        await translate_published(*named, ORDERS, "orders.committed", Offset(1000), **PATIENT)
+    with pytest.raises(RefusedError, match="neither of orders and other is published"):
+        await translate_published(*named, ORDERS, "other", Offset(0), **PATIENT)
+
+
+async def test_what_has_left_the_log_is_not_translated(a: MemoryCluster):
+    """H7: from either side, the error names the offset; so does one of a source created again."""
+    a.write(*[b"%d" % number for number in range(10)])
+    async with published(a, PUBLISH):
+        await until(lambda: len(a.values(COMMITTED)) == 10)
+    third = a.broker.records(COMMITTED)[3].offset
+    a.broker.delete_records(COMMITTED, third)
+    named = a.connector, a.name
+    for data, other in ((ORDERS, "orders.committed"), (COMMITTED, "orders")):
+        with pytest.raises(RefusedError, match="have left the log"):
+            await translate_published(*named, data, other, Offset(0), **PATIENT)
+    a.broker.delete_topic("orders")
+    a.create("orders")
+    with pytest.raises(RefusedError, match="of an earlier topic orders"):
+        await translate_published(*named, COMMITTED, "orders", third, **PATIENT)

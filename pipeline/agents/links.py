@@ -4,6 +4,7 @@
 the fenced transactional id keeps two workers from writing at once.
 """
 
+import asyncio
 import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,6 +16,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
 from stilltide.pipeline.agents.placement import LINKS, LINKS_PARTITION, PUBLISHES
+from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
@@ -99,3 +101,19 @@ def link_metrics(settings: Settings, agents: Sequence[PartitionOwners[LinksDrive
         return {source: link.progress for links in running for source, link in links.items()}
 
     return LinkMetrics(settings.cluster, progress, SystemClock())
+
+
+def ended_finding(agent: PartitionOwners[LinksDriver] | None, kind: str) -> ProbeResult | None:
+    """The finding about the first link that has ended by an error; None: none has."""
+    now_s = asyncio.get_running_loop().time()
+    for name, end in ({} if agent is None else agent.ends).items():
+        return ProbeResult(passed=False, text=f"{kind}{name} has ended: {end.text(now_s)}")
+    return None
+
+
+async def publishes_finding(agent: PartitionOwners[LinksDriver] | None) -> ProbeResult:
+    """Whether no publish of this worker has ended by an error."""
+    drivers = () if agent is None else agent.drivers.values()
+    running = sorted(name for driver in drivers for name in driver.links)
+    text = f"copies {', '.join(running) or 'none here'}"
+    return ended_finding(agent, "") or ProbeResult(passed=True, text=text)

@@ -23,7 +23,13 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.apps import cluster_app, worker_group, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps
-from stilltide.pipeline.agents.links import link_metrics, links_agent, publishes_agent
+from stilltide.pipeline.agents.links import (
+    ended_finding,
+    link_metrics,
+    links_agent,
+    publishes_agent,
+    publishes_finding,
+)
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
 from stilltide.pipeline.agents.probes import (
@@ -192,7 +198,7 @@ class Worker:
         if self._settings.replicate_from:
             ready["links"] = self._links_ready
         if self._settings.publishes:
-            ready["publishes"] = self._publishes_ready
+            ready["publishes"] = lambda: publishes_finding(self._publishes)
         return Probes(registry, ready, access=WebAccess.of(self._settings))
 
     def _ends(self) -> Mapping[str, Mapping[str, OwnerEnd]]:
@@ -212,17 +218,9 @@ class Worker:
             if not finding.passed:
                 return ProbeResult(*finding)
             said.append(name)
-        ended = _ended_finding(self._links, "the link from ")
+        ended = ended_finding(self._links, "the link from ")
         text = f"copies from {', '.join(said) or 'none here'}"
         return ended or ProbeResult(passed=True, text=text)
-
-    async def _publishes_ready(self) -> ProbeResult:
-        """Whether no publish has ended by an error."""
-        agent = self._publishes
-        drivers = () if agent is None else agent.drivers.values()
-        running = sorted(name for driver in drivers for name in driver.links)
-        text = f"copies {', '.join(running) or 'none here'}"
-        return _ended_finding(agent, "") or ProbeResult(passed=True, text=text)
 
     async def _refuse_older_workers(self, connector: KafkaConnector) -> None:
         """Refuses to run beside workers from before C15, whose snapshot writers it cannot fence."""
@@ -388,14 +386,6 @@ class Worker:
             await asyncio.sleep(SERVING_POLL_S)
         tune()  # again: the recovered state is in memory now
         self._serving(sorted(owners.coordinators.drivers), self._web)
-
-
-def _ended_finding(agent: PartitionOwners[LinksDriver] | None, kind: str) -> ProbeResult | None:
-    """The finding about the first link that has ended by an error; None: none has."""
-    now_s = asyncio.get_running_loop().time()
-    for name, end in ({} if agent is None else agent.ends).items():
-        return ProbeResult(passed=False, text=f"{kind}{name} has ended: {end.text(now_s)}")
-    return None
 
 
 async def _stop(app: faust.App) -> None:

@@ -15,7 +15,7 @@ from stilltide.pipeline.config.sources import CONFIG_VARIABLE, ENV_PREFIX
 from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.errors import ConfigError, PublishError
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import PREFIX, is_topic_name
 
 OAUTH = "OAUTHBEARER"
@@ -104,9 +104,9 @@ def check_topic(topic: str) -> None:
         )
 
 
-def parse_publishes(text: str) -> list[Publish]:
+def parse_publishes(text: str) -> list[PublishRoute]:
     """The publishes of the setting `publish`, each once, ascending."""
-    found: set[Publish] = set()
+    found: set[PublishRoute] = set()
     for entry in filter(None, map(str.strip, text.split(","))):
         source, colon, target = map(str.strip, entry.partition(":"))
         if not colon:
@@ -115,11 +115,11 @@ def parse_publishes(text: str) -> list[Publish]:
                 f"publish holds {entry!r}, which is not source:target",
                 hint="for example orders:orders.committed; separate several by commas",
             )
-        found.add(Publish(source, target))
+        found.add(PublishRoute(source, target))
     return sorted(found)
 
 
-def check_publishes(publishes: Sequence[Publish]) -> None:
+def check_publishes(publishes: Sequence[PublishRoute]) -> None:
     """Passes publishes that may run together."""
     for publish in publishes:
         try:

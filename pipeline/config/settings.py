@@ -52,7 +52,7 @@ from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import PREFIX
 
 log = get_logger(__name__)
@@ -342,7 +342,7 @@ class Settings(BaseSettings):
         return self
 
     @property
-    def publishes(self) -> list[Publish]:
+    def publishes(self) -> list[PublishRoute]:
         """The publishes in `publish`, each once, ascending."""
         return parse_publishes(self.publish)
 

@@ -14,7 +14,7 @@ from stilltide.schemas.values import ClusterName
 _BEGINNING = "publish"
 
 
-class Publish(NamedTuple):
+class PublishRoute(NamedTuple):
     """A topic whose committed records are copied, and the topic of the copies."""
 
     source: str
@@ -29,9 +29,9 @@ class Publish(NamedTuple):
         return ClusterName(f"{_BEGINNING}:{self}")
 
 
-def publish_of(link: ClusterName) -> Publish | None:
+def publish_of(link: ClusterName) -> PublishRoute | None:
     """The publish of a link's name; None: the name is that of a cluster."""
     beginning, *topics = link.split(":")
-    if beginning != _BEGINNING or len(topics) != len(Publish._fields):
+    if beginning != _BEGINNING or len(topics) != len(PublishRoute._fields):
         return None
-    return Publish(*topics) if all(map(is_topic_name, topics)) else None
+    return PublishRoute(*topics) if all(map(is_topic_name, topics)) else None

@@ -12,7 +12,7 @@ from stilltide.pipeline.cli.links.running import RunningLink
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import ClusterName
 
 
@@ -57,7 +57,7 @@ def publish(
         min_insync_replicas=min_insync_replicas,
     )
     settings.check_own_name()
-    chosen = Publish(topic, target)
+    chosen = PublishRoute(topic, target)
     check_publish(chosen, [])
     connector = KafkaConnector(settings.kafka)
     end = ClusterName(settings.cluster), connector

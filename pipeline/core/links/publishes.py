@@ -9,13 +9,13 @@ Refuses: a circle, named topic by topic; two publishes to one topic.
 from collections.abc import Iterable
 
 from stilltide.pipeline.errors import PublishError
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import PREFIX, is_topic_name
 
 _KAFKAS_OWN = "__"
 
 
-def check_publish(publish: Publish, others: Iterable[Publish]) -> None:
+def check_publish(publish: PublishRoute, others: Iterable[PublishRoute]) -> None:
     """Passes a publish that may run beside the others.
 
     Raises:
@@ -56,7 +56,7 @@ def check_publish(publish: Publish, others: Iterable[Publish]) -> None:
             )
 
 
-def _circle(publish: Publish, others: Iterable[Publish]) -> list[str]:
+def _circle(publish: PublishRoute, others: Iterable[PublishRoute]) -> list[str]:
     """The topics of the shortest way from the publish's source back to it; empty: there is none."""
     following: dict[str, list[str]] = {}
     for source, target in others:

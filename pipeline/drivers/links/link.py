@@ -31,7 +31,7 @@ from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, TopicPartition
 
@@ -70,7 +70,7 @@ class ReplicationOptions:
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
-    publish: Publish | None = None
+    publish: PublishRoute | None = None
     awaits_source: bool = False
     throttle_bytes_per_s: float | None = None
     partition_count: int = 4
@@ -165,7 +165,8 @@ class Replication:
         if options.publish is None:
             await self._patient(lambda: check_distinct(source, target))
         else:
-            source = replace(source, name=options.publish.link)
+            # One admin client: a second one would learn late of partitions that a topic gains.
+            source = replace(target, name=options.publish.link)
         await self._patient(lambda: end_hanging_positions(source.name, target))
         on_target = PositionsView(target, f"link-{source.name}-positions")
         self._views = [on_target]

@@ -295,6 +295,7 @@ class LinkDriver:
         match effect:
             case Fetch(data, position):
                 self._fetches[data] = position
+                self._deps.progress.committed(data, position)
             case ReportLost(data, (first, end)):
                 self._deps.progress.lost(data, end - first)
                 _log.error(

@@ -17,7 +17,7 @@ from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
 from stilltide.schemas.replication.positions import decode_bucket, decode_key
-from stilltide.schemas.replication.publishes import Publish, publish_of
+from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
@@ -39,7 +39,7 @@ class PositionsView:
         self._origins: defaultdict[TopicPartition, set[Incarnation]] = defaultdict(set)
         self._turn = asyncio.Lock()
         self.links: set[tuple[ClusterName, ClusterName, str]] = set()
-        self.publishes: defaultdict[Publish, set[tuple[bytes, bytes]]] = defaultdict(set)
+        self.publishes: defaultdict[PublishRoute, set[tuple[bytes, bytes]]] = defaultdict(set)
 
     def origins(self, data: TopicPartition) -> set[Incarnation]:
         """The incarnations that links have ever copied to a data partition of this cluster."""

@@ -9,7 +9,7 @@ import pytest
 
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.schemas.replication.origins import origin_of
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.links.link_process import Clusters, PublishProcess
@@ -26,23 +26,23 @@ def clusters(kafka: LocalCluster) -> Clusters:
 
 
 @pytest.fixture
-def publish(topic_name: str) -> Publish:
+def publish(topic_name: str) -> PublishRoute:
     """The test's topic, and the topic of its copies."""
-    return Publish(topic_name, f"{topic_name}.committed")
+    return PublishRoute(topic_name, f"{topic_name}.committed")
 
 
 @pytest.fixture
-def started(bootstrap: str, publish: Publish, tmp_path: Path) -> Started:
+def started(bootstrap: str, publish: PublishRoute, tmp_path: Path) -> Started:
     """Makes processes of the test's publish, or of another one."""
 
-    def made(*options: str, other: Publish = publish) -> PublishProcess:
+    def made(*options: str, other: PublishRoute = publish) -> PublishProcess:
         return PublishProcess(bootstrap, other, tmp_path / "publish.log", *options)
 
     return made
 
 
 async def test_a_publish_serves_and_ends_in_order(
-    clusters: Clusters, started: Started, publish: Publish
+    clusters: Clusters, started: Started, publish: PublishRoute
 ):
     """H7: configs, keys, values, headers; figures and a probe; SIGINT leaves no copy behind."""
     await clusters.create("a", publish.source, 2, max_message_bytes="2000000")
@@ -76,7 +76,7 @@ async def test_a_publish_serves_and_ends_in_order(
 
 
 async def test_nothing_is_lost_or_copied_twice_by_a_publish_that_is_killed(
-    clusters: Clusters, started: Started, publish: Publish
+    clusters: Clusters, started: Started, publish: PublishRoute
 ):
     """H7: again and again, at any point, while two partitions of positions take turns."""
     await clusters.create("a", publish.source, 2)
@@ -98,7 +98,7 @@ async def test_nothing_is_lost_or_copied_twice_by_a_publish_that_is_killed(
 
 
 async def test_a_frozen_publish_is_fenced_by_the_next_one(
-    clusters: Clusters, started: Started, publish: Publish
+    clusters: Clusters, started: Started, publish: PublishRoute
 ):
     """H7: when it goes on it writes nothing more, and says so."""
     await clusters.create("a", publish.source)
@@ -118,7 +118,7 @@ async def test_a_frozen_publish_is_fenced_by_the_next_one(
 
 
 async def test_transactions_are_published_when_they_have_committed(
-    clusters: Clusters, started: Started, publish: Publish
+    clusters: Clusters, started: Started, publish: PublishRoute
 ):
     """H7, D2: what aborted is left out; an open transaction holds back what follows."""
     topic = await CoordinatedTopic.create(clusters.connector("a"), publish.source, 1)
@@ -140,14 +140,14 @@ async def test_transactions_are_published_when_they_have_committed(
 
 
 async def test_what_cannot_be_published_is_refused(
-    clusters: Clusters, started: Started, publish: Publish
+    clusters: Clusters, started: Started, publish: PublishRoute
 ):
     """With an error that names both topics; nothing is copied."""
     await clusters.create("a", publish.source, 1)
     await clusters.create("a", publish.target, 2)
-    back = Publish(publish.target, publish.source)
-    other = Publish(publish.source, f"{publish.source}.other")
-    async with started() as counts, started(other=Publish("absent", "there")) as absent:
+    back = PublishRoute(publish.target, publish.source)
+    other = PublishRoute(publish.source, f"{publish.source}.other")
+    async with started() as counts, started(other=PublishRoute("absent", "there")) as absent:
         assert await counts.ended() == 1
         assert f"{publish.source} has 1 partitions and {publish.target} has 2" in counts.said
         assert await absent.ended() == 1
@@ -157,11 +157,11 @@ async def test_what_cannot_be_published_is_refused(
     async with started(other=other) as foreign:
         assert await foreign.ended() == 1
         assert f"{other.target} on a has records that are not copies of" in foreign.said
-    third = Publish(publish.source, f"{publish.source}.third")
+    third = PublishRoute(publish.source, f"{publish.source}.third")
     produced(clusters, "a", publish.source, 0, 1)
     async with started(other=third):
         await clusters.records("a", TopicPartition(third.target, 0), 1)
-    back = Publish(third.target, third.source)
+    back = PublishRoute(third.target, third.source)
     async with started(other=back) as circle:
         assert await circle.ended() == 1
         assert f"in a circle: {back.source} -> {third.source} -> {back.source}" in circle.said

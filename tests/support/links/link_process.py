@@ -9,7 +9,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.records import Record
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.child import Child
@@ -64,7 +64,9 @@ class PublishProcess(Child):
         web: address of the web site, once the publish copies; None without a web site.
     """
 
-    def __init__(self, bootstrap: str, publish: Publish, log_path: Path, *options: str) -> None:
+    def __init__(
+        self, bootstrap: str, publish: PublishRoute, log_path: Path, *options: str
+    ) -> None:
         command = [sys.executable, "-m", "stilltide", "publish", publish.source]
         named = ["--to", publish.target, "--bootstrap-servers", bootstrap]
         super().__init__([*command, *named, *options], log_path)

@@ -23,7 +23,7 @@ from stilltide.schemas.replication.positions import (
     decode_key,
     encode_key,
 )
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
@@ -185,7 +185,7 @@ async def until(ready: Callable[[], bool]):
 
 
 def publishing_of(
-    cluster: MemoryCluster, publish: Publish, options: ReplicationOptions = OPTIONS
+    cluster: MemoryCluster, publish: PublishRoute, options: ReplicationOptions = OPTIONS
 ) -> Replication:
     """A publish that is not started."""
     end = cluster.name, cluster.connector
@@ -194,7 +194,7 @@ def publishing_of(
 
 @asynccontextmanager
 async def published(
-    cluster: MemoryCluster, publish: Publish, options: ReplicationOptions = OPTIONS
+    cluster: MemoryCluster, publish: PublishRoute, options: ReplicationOptions = OPTIONS
 ) -> AsyncIterator[Replication]:
     """Runs a publish from entry to exit; raises its error at exit."""
     async with _running(publishing_of(cluster, publish, options)) as replication:

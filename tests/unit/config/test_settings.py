@@ -9,7 +9,7 @@ from stilltide.connectors.kafka.security import SHARED
 from stilltide.pipeline.config.settings import BOUNDS, Settings, load_settings, load_with_origins
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 
 
 def test_defaults_lie_within_their_bounds():
@@ -206,7 +206,7 @@ def test_publishes_are_named_with_commas():
     """Each once, ascending, blanks apart; a circle is refused before anything runs."""
     assert load_settings().publishes == []
     found = load_settings(publish=" b:c, a:b,b:c,").publishes
-    assert found == [Publish("a", "b"), Publish("b", "c")]
+    assert found == [PublishRoute("a", "b"), PublishRoute("b", "c")]
     with pytest.raises(ConfigError, match="publish holds 'orders', which is not source:target"):
         load_settings(publish="orders")
     with pytest.raises(ConfigError, match=r"in a circle: a -> b -> a \(option\)"):

@@ -14,12 +14,12 @@ from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.errors import PublishError
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 
 async def refuse_foreign_records(
-    here: Side, publish: Publish, machine: Link[Any], topics: Mapping[TopicPartition, Topics]
+    here: Side, publish: PublishRoute, machine: Link[Any], topics: Mapping[TopicPartition, Topics]
 ) -> None:
     """Passes targets without records behind the last bucket.
 

@@ -5,7 +5,7 @@
 source uses the name there.
 """
 
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import TopicPartition
 
 
@@ -16,7 +16,7 @@ class TopicNames:
         publish: the topics of a publish; None: names are the same on both sides.
     """
 
-    def __init__(self, publish: Publish | None = None) -> None:
+    def __init__(self, publish: PublishRoute | None = None) -> None:
         self.publish = publish
 
     def on_source(self, data: TopicPartition) -> TopicPartition:

@@ -20,7 +20,7 @@ from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.topics import create_like, described, incarnations
 from stilltide.pipeline.errors import PublishError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import TopicPartition
 
 _log = get_logger(__name__)
@@ -40,7 +40,7 @@ class PublishedTopic:
     def __init__(
         self,
         sides: tuple[Side, Side],
-        publish: Publish,
+        publish: PublishRoute,
         positions: PositionsView,
         *,
         replicas: WantedReplicas,

@@ -29,7 +29,7 @@ from stilltide.pipeline.drivers.links.offset_translation import (
 )
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
 
 
@@ -60,7 +60,7 @@ async def translate_published(
     admin = connector.admin()
     reader = connector.reader("offset-translation", fetching=Fetching.SCANNING)
     try:
-        for publish in (Publish(data.topic, other), Publish(other, data.topic)):
+        for publish in (PublishRoute(data.topic, other), PublishRoute(other, data.topic)):
             copying = _copying(publish, cluster, data.partition)
             topics = await incarnations_of(admin, admin, copying)
             index = await read_index(connector, admin, reader, copying, timeout_s=timeout_s)
@@ -77,7 +77,7 @@ async def translate_published(
         await asyncio.gather(reader.close(), admin.close())
 
 
-def _copying(publish: Publish, cluster: ClusterName, partition: int) -> Copying:
+def _copying(publish: PublishRoute, cluster: ClusterName, partition: int) -> Copying:
     return Copying(
         (publish.link, cluster),
         cluster,

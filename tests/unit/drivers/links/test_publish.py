@@ -10,7 +10,7 @@ from stilltide.pipeline.drivers.links.publish.translation import translate_publi
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.errors import PublishError, RefusedError
 from stilltide.schemas.replication.origins import Incarnation, Origin, origin_of
-from stilltide.schemas.replication.publishes import Publish
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition, TxnId
 from tests.support.links.memory_link import (
     OPTIONS,
@@ -23,7 +23,7 @@ from tests.support.links.memory_link import (
     until,
 )
 
-PUBLISH = Publish("orders", "orders.committed")
+PUBLISH = PublishRoute("orders", "orders.committed")
 COMMITTED = TopicPartition("orders.committed", 0)
 TXN = TxnId(0, 1)
 PATIENT = {"timeout_s": 10.0}
@@ -35,7 +35,7 @@ def a() -> MemoryCluster:
     return MemoryCluster("a")
 
 
-async def refusal(cluster: MemoryCluster, publish: Publish = PUBLISH) -> PublishError:
+async def refusal(cluster: MemoryCluster, publish: PublishRoute = PUBLISH) -> PublishError:
     """What a publish fails with."""
     with pytest.raises(PublishError) as caught:
         async with asyncio.timeout(WAIT_S):
@@ -117,18 +117,18 @@ async def test_the_newer_publish_fences_the_older(a: MemoryCluster):
 async def test_a_chain_of_publishes_is_no_circle(a: MemoryCluster):
     """H7: copies may be published on, as long as they do not come back."""
     a.write(b"1", b"2")
-    async with published(a, PUBLISH), published(a, Publish("orders.committed", "third")):
+    async with published(a, PUBLISH), published(a, PublishRoute("orders.committed", "third")):
         await until(lambda: a.values(TopicPartition("third", 0)) == [b"1", b"2"])
 
 
 async def test_a_circle_is_refused(a: MemoryCluster):
     """H7: with all of its topics, also while the other publishes do not run."""
     a.write(b"1")
-    for publish in (PUBLISH, Publish("orders.committed", "third")):
+    for publish in (PUBLISH, PublishRoute("orders.committed", "third")):
         copies = TopicPartition(publish.target, 0)
         async with published(a, publish):
             await until(lambda data=copies: a.values(data) == [b"1"])
-    error = await refusal(a, Publish("third", "orders"))
+    error = await refusal(a, PublishRoute("third", "orders"))
     assert "in a circle: third -> orders -> orders.committed -> third" in str(error)
     assert a.values() == [b"1"]
 
@@ -140,7 +140,7 @@ async def test_of_publishes_in_a_circle_that_begin_together_one_ends_before_it_c
     options = replace(OPTIONS, look_interval_s=3600.0)
     tasks = [
         asyncio.create_task(publishing_of(a, one, options).run())
-        for one in (PUBLISH, Publish("orders.committed", "orders"))
+        for one in (PUBLISH, PublishRoute("orders.committed", "orders"))
     ]
     async with asyncio.timeout(WAIT_S):
         ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +161,7 @@ async def test_topics_that_were_deleted_since_are_in_no_circle(a: MemoryCluster)
     a.broker.delete_topic("orders.committed")
     a.create("orders.committed")
     a.write(b"2", data=COMMITTED)
-    async with published(a, Publish("orders.committed", "orders")):
+    async with published(a, PublishRoute("orders.committed", "orders")):
         await until(lambda: a.values() == [b"2"])
 
 
@@ -204,14 +204,15 @@ async def test_two_publishes_to_one_topic_are_refused(a: MemoryCluster):
     a.create("payments")
     async with published(a, PUBLISH):
         await until(lambda: a.values(COMMITTED) == [b"1"])
-    error = await refusal(a, Publish("payments", "orders.committed"))
+    error = await refusal(a, PublishRoute("payments", "orders.committed"))
     assert "would hold copies of orders and of payments" in str(error)
 
 
 @pytest.mark.parametrize(
-    "publish", [Publish("orders", "stilltide.orders"), Publish("__consumer_offsets", "offsets")]
+    "publish",
+    [PublishRoute("orders", "stilltide.orders"), PublishRoute("__consumer_offsets", "offsets")],
 )
-async def test_system_topics_are_refused(a: MemoryCluster, publish: Publish):
+async def test_system_topics_are_refused(a: MemoryCluster, publish: PublishRoute):
     """H7: on either side."""
     assert "names the system topic" in str(await refusal(a, publish))
 

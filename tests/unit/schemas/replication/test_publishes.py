@@ -3,10 +3,10 @@
 import pytest
 
 from stilltide.schemas.replication.positions import BucketKey, decode_key, encode_key
-from stilltide.schemas.replication.publishes import Publish, publish_of
+from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.values import ClusterName, TopicPartition
 
-PUBLISH = Publish("orders", "orders.committed")
+PUBLISH = PublishRoute("orders", "orders.committed")
 
 
 def test_a_link_name_names_both_topics():

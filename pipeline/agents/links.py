@@ -19,7 +19,7 @@ from stilltide.pipeline.agents.placement import LINKS, LINKS_PARTITION, PUBLISHE
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.links.progress import LinkProgress
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
@@ -79,6 +79,7 @@ def publishes_agent(
             partition_count=settings.partitions,
             replicas=settings.replicas,
             patience_s=math.inf,
+            limits=PUBLISH_LIMITS,
         )
         return Replication(end, end, SystemClock(), options)
 

@@ -11,7 +11,7 @@ from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options
 from stilltide.pipeline.cli.links.running import RunningLink
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.core.links.publishes import check_publish
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import ClusterName
 
@@ -67,6 +67,7 @@ def publish(
         partition_count=settings.partitions,
         replicas=settings.replicas,
         patience_s=settings.broker_away_s_max,
+        limits=PUBLISH_LIMITS,
     )
     running = RunningLink(
         settings,

@@ -42,6 +42,10 @@ _log = get_logger(__name__)
 _BEGIN_AGAIN = (RetriableError, StartOverError, OffsetOutOfRangeError, TopicRecreatedError)
 """Errors after which another driver begins, with the topics as they are then."""
 
+PUBLISH_LIMITS = LinkLimits(quiet_ms=5)
+"""Limits of a publish: a record that comes alone is visible soon, and a load makes long
+transactions."""
+
 _SOUND_S = 30.0
 """After a life of this length, a driver's failure is not counted with those before it."""
 

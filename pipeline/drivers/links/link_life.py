@@ -249,19 +249,21 @@ class LinkDriver:
     def _next_input(self) -> bool:
         """Feeds one input to the machine; False: there is no input, or the machine takes none."""
         machine, now_ms = self._machine, self._deps.clock.now_ms()
+        ready, takes = self._source.next_ready(), machine.accepts_records and not self._stopping
+        if ready and (ready.data in self._asking or self._deps.throttle.delay_s()):
+            ready = None
+        # Records that are there come first: they, too, end what is due, and it is not quiet.
         if machine.deadline_ms is not None and (
-            now_ms >= machine.deadline_ms or (self._stopping and not self._todo)
+            (now_ms >= machine.deadline_ms and not (takes and ready))
+            or (self._stopping and not self._todo)
         ):
             self._todo += machine.tick(max(now_ms, machine.deadline_ms))
             return True
-        if not machine.accepts_records or self._stopping:
-            return False
-        if self._to_take:
+        if takes and self._to_take:
             data, topics = self._to_take.popitem()
             self._todo += machine.topics_read(data, topics, now_ms)
             return True
-        ready = self._source.next_ready()
-        if ready is None or ready.data in self._asking or self._deps.throttle.delay_s():
+        if not takes or ready is None:
             return False
         self._source.take()
         self._fed[ready.data] = ready.until

@@ -14,7 +14,7 @@ from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.links.link_process import Clusters, PublishProcess
 from tests.support.links.numbered import numbers, produced
-from tests.support.processes.operator import fetch
+from tests.support.processes.operator import Operator, fetch
 
 Started = Callable[..., PublishProcess]
 
@@ -41,10 +41,24 @@ def started(bootstrap: str, publish: PublishRoute, tmp_path: Path) -> Started:
     return made
 
 
+async def translates(operator: Operator, publish: PublishRoute) -> None:
+    """The command translates there and back; neither option nor both is wrong usage."""
+    words = f"offset translate {publish.source} 0 5000 --to-topic {publish.target}"
+    (there,) = await operator.ask(words)
+    assert (there["to_topic"], there["record"]) == (publish.target, 5000)
+    at = there["translated"]
+    (back,) = await operator.ask(
+        f"offset translate {publish.target} 0 {at} --to-topic {publish.source}"
+    )
+    assert (back["translated"], back["record"]) == (5000, at)
+    await operator.run(f"offset translate {publish.source} 0 5000", code=2)
+    await operator.run(f"{words} --from a --to b", code=2)
+
+
 async def test_a_publish_serves_and_ends_in_order(
-    clusters: Clusters, started: Started, publish: PublishRoute
+    clusters: Clusters, started: Started, publish: PublishRoute, bootstrap: str, tmp_path: Path
 ):
-    """H7: configs, keys, values, headers; figures and a probe; SIGINT leaves no copy behind."""
+    """H7: all that a record has; figures, a probe, offsets; SIGINT leaves no copy behind."""
     await clusters.create("a", publish.source, 2, max_message_bytes="2000000")
     data = TopicPartition(publish.target, 0)
     produced(clusters, "a", publish.source, 0, 10_000)
@@ -65,6 +79,7 @@ async def test_a_publish_serves_and_ends_in_order(
         assert f"stilltide_link_copied_records_total{named} 10000.0" in shown
         ready = await fetch(f"{running.web}/readyz")
         assert ready == (200, "[+]broker answers\n[+]link copies; 0 offsets behind\n"), ready
+        await translates(Operator(bootstrap, tmp_path), publish)
         running.send(signal.SIGINT)
         assert await running.ended() == 0, running.said
     admin = clusters.connector("a").admin()

@@ -116,6 +116,10 @@ class LinkError(PipelineError):
     """Two clusters, or a topic on both, cannot be linked as they are; nothing was copied."""
 
 
+class PublishError(LinkError):
+    """Two topics of a cluster cannot be source and target of a publish as they are (H7)."""
+
+
 def client_failed(cause: Exception) -> ClientFailedError:
     """The error of a client whose background task has raised `cause`."""
     failed = ClientFailedError(

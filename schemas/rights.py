@@ -68,6 +68,7 @@ class Component(StrEnum):
     READER = "reader"
     OPERATOR = "operator"
     LINK = "link"
+    PUBLISH = "publish"
     INDEXER = "indexer"
     AUDIT = "audit"
     CONSOLE = "console"
@@ -119,7 +120,8 @@ class Names:
         groups: consumer groups of applications, in the same way.
         own_prefix: beginning of the names of Stilltide's own groups and transactional ids (C15).
         source: name of the cluster from which a link copies.
-        target: name of the cluster to which a link copies.
+        target: name of the cluster to which a link copies, or the topic to which `topics` are
+            published, with `*` as in `topics`.
         side: the cluster of the link on which the rights are.
         replicated: whether the worker carries the positions of the groups to other clusters (I).
     """
@@ -140,6 +142,7 @@ NEEDS: Mapping[Component, tuple[str, ...]] = MappingProxyType(
         Component.READER: ("topics", "groups"),
         Component.OPERATOR: ("topics",),
         Component.LINK: ("topics", "source", "target"),
+        Component.PUBLISH: ("topics", "target"),
         Component.INDEXER: ("topics",),
         Component.AUDIT: ("topics",),
         Component.CONSOLE: ("topics",),
@@ -281,6 +284,35 @@ def _link_target(names: Names) -> Iterator[Right]:
     yield _own(ResourceKind.TRANSACTIONAL_ID, own, _WRITE, purpose="copies in native transactions")
 
 
+def _publish(names: Names) -> Iterator[Right]:
+    for name, purpose in (
+        (TXN_MARKERS, "outcomes of transactions"),
+        (TXN_SNAPSHOTS, "outcomes of old transactions"),
+        (REPLICATION_MARKERS, "checks that the topic is as it should be"),
+    ):
+        yield _topic(name, _DESCRIBE_CONFIGS, _READ, purpose=purpose)
+    purpose = "what is copied, by this publish and by others"
+    yield _topic(REPLICATION_POSITIONS, _DESCRIBE_CONFIGS, _READ, _WRITE, purpose=purpose)
+    purpose = "records, configs for the topic of the copies"
+    yield from _chosen(ResourceKind.TOPIC, names.topics, _DESCRIBE_CONFIGS, _READ, purpose=purpose)
+    yield from _chosen(
+        ResourceKind.TOPIC,
+        [names.target],
+        _ALTER,
+        _CREATE,
+        _DESCRIBE_CONFIGS,
+        _READ,
+        _WRITE,
+        purpose="makes the topic, adds partitions, copies, looks for what hangs",
+    )
+    yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
+    for topic in names.topics:
+        end = "" if topic.endswith("*") else f":{names.target.removesuffix('*')}"
+        own = f"{names.own_prefix}link-publish:{topic.removesuffix('*')}{end}"
+        purpose = "copies in native transactions"
+        yield _own(ResourceKind.TRANSACTIONAL_ID, own, _WRITE, purpose=purpose)
+
+
 def _indexer(names: Names) -> Iterator[Right]:
     yield _topic(ABORTED_INDEX, _CREATE, _DESCRIBE_CONFIGS, _READ, _WRITE, purpose="the index")
     own = f"{names.own_prefix}aborted-index-"
@@ -317,6 +349,7 @@ _RIGHTS = MappingProxyType(
         Component.READER: _reader,
         Component.OPERATOR: _operator,
         Component.LINK: _link,
+        Component.PUBLISH: _publish,
         Component.INDEXER: _indexer,
         Component.AUDIT: _audit,
         Component.CONSOLE: _console,

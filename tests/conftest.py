@@ -16,6 +16,7 @@ _ON_SPARK = (
     "test_audit_run.py",
     "test_native_batches.py",
     "test_native_committed.py",
+    "test_published_readers.py",
     "test_secure_cluster.py",
     "test_snapshot_readers.py",
 )

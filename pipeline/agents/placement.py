@@ -83,7 +83,18 @@ INDEXERS = Placement(
 
 LINKS = Placement("links", "links", SNAPSHOT_WRITERS.topic, (), is_asked=False)
 
+PUBLISHES = Placement("publish", "publishes", SNAPSHOT_WRITERS.topic, (), is_asked=False)
+"""The worker that writes the snapshots of partition 0 of a publish's target runs the publish."""
+
 LINKS_PARTITION = 0
 """The worker to which this partition is assigned runs all links into the cluster."""
 
-PLACEMENTS = (COORDINATORS, PENDING_ACK_STORES, SNAPSHOT_WRITERS, CONTROLLERS, INDEXERS, LINKS)
+PLACEMENTS = (
+    COORDINATORS,
+    PENDING_ACK_STORES,
+    SNAPSHOT_WRITERS,
+    CONTROLLERS,
+    INDEXERS,
+    LINKS,
+    PUBLISHES,
+)

@@ -23,7 +23,13 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.apps import cluster_app, worker_group, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps
-from stilltide.pipeline.agents.links import links_agent
+from stilltide.pipeline.agents.links import (
+    ended_finding,
+    link_metrics,
+    links_agent,
+    publishes_agent,
+    publishes_finding,
+)
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
 from stilltide.pipeline.agents.probes import (
@@ -96,6 +102,7 @@ class Worker:
         self._watches = ClusterWatches()
         self._owners: Owners | None = None
         self._links: PartitionOwners[LinksDriver] | None = None
+        self._publishes: PartitionOwners[LinksDriver] | None = None
         self._hindrances = Hindrances()
         self._web = ""
         self._stop = asyncio.Event()
@@ -190,13 +197,17 @@ class Worker:
         ready["work"] = hindrance_check(self._hindrances)
         if self._settings.replicate_from:
             ready["links"] = self._links_ready
+        if self._settings.publishes:
+            ready["publishes"] = lambda: publishes_finding(self._publishes)
         return Probes(registry, ready, access=WebAccess.of(self._settings))
 
     def _ends(self) -> Mapping[str, Mapping[str, OwnerEnd]]:
         """The owners and links that have ended by an error, by kind and name."""
-        owners, links = self._owners, self._links
-        found = {} if owners is None else dict(owners.ends)
-        return found if links is None else {**found, links.placement.name: links.ends}
+        found = {} if self._owners is None else dict(self._owners.ends)
+        for agent in (self._links, self._publishes):
+            if agent is not None:
+                found[agent.placement.name] = agent.ends
+        return found
 
     async def _links_ready(self) -> ProbeResult:
         """Whether the sources of the links answer, and no link has ended by an error."""
@@ -207,11 +218,9 @@ class Worker:
             if not finding.passed:
                 return ProbeResult(*finding)
             said.append(name)
-        now_s = asyncio.get_running_loop().time()
-        for source, end in ({} if self._links is None else self._links.ends).items():
-            text = f"the link from {source} has ended: {end.text(now_s)}"
-            return ProbeResult(passed=False, text=text)
-        return ProbeResult(passed=True, text=f"copies from {', '.join(said) or 'none here'}")
+        ended = ended_finding(self._links, "the link from ")
+        text = f"copies from {', '.join(said) or 'none here'}"
+        return ended or ProbeResult(passed=True, text=text)
 
     async def _refuse_older_workers(self, connector: KafkaConnector) -> None:
         """Refuses to run beside workers from before C15, whose snapshot writers it cannot fence."""
@@ -272,14 +281,14 @@ class Worker:
             metrics=self._metrics,
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
-        links = self._links = links_agent(
-            cluster, settings, connector, self._metrics.registry, self._watches
-        )
+        links = self._links = links_agent(cluster, settings, connector, self._watches)
+        publishes = self._publishes = publishes_agent(cluster, settings, connector)
+        self._metrics.registry.register(link_metrics(settings, [links, publishes]))
         tasks = self._start(connector, deps, owners, writers, cluster)
         try:
             await self._stop.wait()
         finally:
-            await asyncio.gather(owners.stop(), links.stop())
+            await asyncio.gather(owners.stop(), links.stop(), publishes.stop())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -60,6 +60,10 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.logs.pending_ack:pending_ack",
             "See acknowledgements in transactions.",
         ),
+        "publish": Noun(
+            "stilltide.pipeline.cli.links.publish:publish",
+            "Copy the committed records of a topic to a topic that every Kafka client can read.",
+        ),
         "replicate": Noun(
             "stilltide.pipeline.cli.links.replicate:replicate",
             "Copy topics to another cluster, exactly once.",

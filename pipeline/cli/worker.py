@@ -17,6 +17,7 @@ Examples:
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --instance-id worker-1
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --web-port 0
   stilltide worker --index-topics orders,payments
+  stilltide worker --publish orders:orders.committed
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --clusters b=127.0.0.1:9192 --replicate-from b
 """
 )
@@ -36,6 +37,10 @@ Examples:
 @replicas_options
 @click.option(
     "--index-topics", help="Topics whose aborted native transactions to index, separated by commas."
+)
+@click.option(
+    "--publish",
+    help="Topics to publish, such as orders:orders.committed, separated by commas.",
 )
 @click.option(
     "--session-timeout-s",

@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 from stilltide.pipeline.config.bounds import PORT_MAX, Bound
 from stilltide.pipeline.config.sources import CONFIG_VARIABLE, ENV_PREFIX
+from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.core.replicas import WantedReplicas
-from stilltide.pipeline.errors import ConfigError
+from stilltide.pipeline.errors import ConfigError, PublishError
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import PREFIX, is_topic_name
 
 OAUTH = "OAUTHBEARER"
@@ -100,6 +102,32 @@ def check_topic(topic: str) -> None:
             f"index_topics holds {topic!r}, which is not a topic name",
             hint="separate topics by commas, for example orders,payments",
         )
+
+
+def parse_publishes(text: str) -> list[PublishRoute]:
+    """The publishes of the setting `publish`, each once, ascending."""
+    found: set[PublishRoute] = set()
+    for entry in filter(None, map(str.strip, text.split(","))):
+        source, colon, target = map(str.strip, entry.partition(":"))
+        if not colon:
+            raise SettingError(
+                "publish",
+                f"publish holds {entry!r}, which is not source:target",
+                hint="for example orders:orders.committed; separate several by commas",
+            )
+        found.add(PublishRoute(source, target))
+    return sorted(found)
+
+
+def check_publishes(publishes: Sequence[PublishRoute]) -> None:
+    """Passes publishes that may run together."""
+    for publish in publishes:
+        try:
+            check_publish(publish, publishes)
+        except PublishError as error:
+            raise SettingError(
+                "publish", error.primary, detail=error.detail, hint=error.hint
+            ) from error
 
 
 def check_web(hosts: Sequence[str], token: str | None) -> None:

@@ -30,11 +30,13 @@ from stilltide.pipeline.config.checks import (
     check_bound,
     check_cluster,
     check_prefix,
+    check_publishes,
     check_replicas,
     check_security,
     check_server,
     check_topic,
     check_web,
+    parse_publishes,
     where,
 )
 from stilltide.pipeline.config.clusters import ClusterAddress, parse_clusters, unknown_cluster
@@ -50,6 +52,7 @@ from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import PREFIX
 
 log = get_logger(__name__)
@@ -70,6 +73,9 @@ class Settings(BaseSettings):
         clusters: all linked clusters, by name; see `parse_clusters`.
         replicate_from: names of clusters that workers copy topics from, separated by spaces.
         replicate_topics: names or patterns (`orders-*`) of topics to copy, separated by spaces.
+        publish: topics whose committed records workers copy to another topic (H7), such as
+            `orders:orders.committed`, separated by commas; workers wait for source topics that do
+            not exist yet.
         sync: how positions of groups are carried over (I12): `exact`, or `snapshot` as in Pulsar,
             where a fail-over reads up to all records between two position snapshots again.
         worker_instance_id: static group membership: a restarted worker with the same id gets its
@@ -139,6 +145,7 @@ class Settings(BaseSettings):
     clusters: Annotated[Mapping[str, ClusterAddress], NoDecode] = {}
     replicate_from: str = ""
     replicate_topics: str = "*"
+    publish: str = ""
     sync: Literal["exact", "snapshot"] = "exact"
     worker_instance_id: str | None = None
     coordinators: int = 4
@@ -334,7 +341,13 @@ class Settings(BaseSettings):
         check_prefix(self.own_prefix)
         for topic in self.indexed_topics:
             check_topic(topic)
+        check_publishes(self.publishes)
         return self
+
+    @property
+    def publishes(self) -> list[PublishRoute]:
+        """The publishes in `publish`, each once, ascending."""
+        return parse_publishes(self.publish)
 
     @property
     def indexed_topics(self) -> list[str]:

@@ -75,7 +75,9 @@ SECTION = Section(
     """\
 `stilltide replicate` shows these families with `--web-port`, and so does the worker that runs the
 links of `replicate_from`. `source` and `target` are the names of the clusters; `topic` and
-`partition` are those of the data, the same on both.""",
+`partition` are those of the data, the same on both. `stilltide publish` and workers with the
+setting `publish` show them, too: `source` is then the name of the publish, such as
+`publish:orders:orders.committed`, and `topic` the topic of the copies.""",
     TABLE,
 )
 

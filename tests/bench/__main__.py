@@ -19,6 +19,7 @@ CASES = {
     "audit": "spark.audit",
     "batch_filter": "batch_filter",
     "replication": "replication.link",
+    "publish": "replication.publish",
     "failover": "replication.failover",
     "sync_latency": "replication.sync_latency",
     "translate": "replication.translate",

@@ -10,9 +10,10 @@ TOPICS = (
     ("requests", "requests and answers", "txn-requests, ack-requests,\nsnapshot-requests, ...", 56),
     ("data", "topics of applications", "orders, payments, ...", 140),
     ("outcomes", "outcomes", "txn-markers, txn-snapshots", 207),
-    ("logs", "logs of owners", "txn-log, pending-ack-log", 267),
-    ("index", "index of native transactions", "aborted-index", 327),
-    ("replication", "replication", "replication-positions,\nreplication-markers", 387),
+    ("published", "published topics", "orders.committed, ...", 267),
+    ("logs", "logs of owners", "txn-log, pending-ack-log", 327),
+    ("index", "index of native transactions", "aborted-index", 387),
+    ("replication", "replication", "replication-positions,\nreplication-markers", 447),
 )
 """Name, title, topics, y."""
 
@@ -22,12 +23,13 @@ OWNERS = (
     "snapshot writers",
     "indexers",
     "group controllers",
-    "links",
+    "links, publishes",
 )
 
 BY_WORKER = (
     ("requests", "ask, answer"),
     ("outcomes", "write, read"),
+    ("published", "copy"),
     ("logs", "append, read back"),
     ("index", "write, recover"),
     ("replication", "claims, positions"),
@@ -35,25 +37,27 @@ BY_WORKER = (
 
 
 def system() -> str:
-    """Applications, topics, a worker with its owners, Spark, and a second cluster."""
-    drawing = Drawing(960, 610, "Applications, topics, worker, Spark and a second cluster")
-    cluster = drawing.frame(Box(TOPICS_X, 20, 270, 450), "Kafka cluster a", fill=WHITE)
+    """Applications, other services, topics, a worker with its owners, Spark, a second cluster."""
+    title = "Applications, other services, topics, worker, Spark and a second cluster"
+    drawing = Drawing(960, 670, title)
+    cluster = drawing.frame(Box(TOPICS_X, 20, 270, 510), "Kafka cluster a", fill=WHITE)
     topics = {
         name: drawing.box(
             Box(TOPICS_X + 16, y, 238, 54 if "\n" not in lines else 70),
             title,
             lines.split("\n"),
-            fill=PALE if name == "data" else VIOLET,
+            fill=PALE if name in ("data", "published") else VIOLET,
         )
         for name, title, lines, y in TOPICS
     }
-    drawing.frame(Box(WORKER_X, 20, 200, 450), "Worker (Faust)", fill=GREEN)
+    drawing.frame(Box(WORKER_X, 20, 200, 510), "Worker (Faust)", fill=GREEN)
     for number, name in enumerate(OWNERS):
-        drawing.box(Box(WORKER_X + 16, 52 + 69 * number, 168, 50), name, fill=WHITE)
+        drawing.box(Box(WORKER_X + 16, 52 + 79 * number, 168, 50), name, fill=WHITE)
     for name, label in BY_WORKER:
         end = topics[name].right()
         drawing.arrow([(WORKER_X, end[1]), end], label, at=(678, end[1] - 12), both=True)
     _applications(drawing, topics)
+    _other_services(drawing, topics["published"])
     _spark_and_second_cluster(drawing, cluster)
     return drawing.svg()
 
@@ -81,26 +85,39 @@ def _applications(drawing: Drawing, topics: Mapping[str, Box]) -> None:
     drawing.arrow([begin, (subscription.right()[0], begin[1])], "outcomes", at=(280, 222))
 
 
+def _other_services(drawing: Drawing, published: Box) -> None:
+    """What reads without a library of Stilltide."""
+    services = drawing.box(
+        Box(20, 290, 200, 84),
+        "Other services",
+        ["Java, Go, Connect, Flink, ...", "read_committed,", "no library of Stilltide"],
+        fill=WHITE,
+    )
+    begin = published.left()
+    end = (services.right()[0], begin[1])
+    drawing.arrow([begin, end], "committed records", at=(280, begin[1] - 12))
+
+
 def _spark_and_second_cluster(drawing: Drawing, cluster: Box) -> None:
     """What reads in batch, and what is copied."""
     spark = drawing.box(
-        Box(20, 510, 200, 80),
+        Box(20, 570, 200, 80),
         "Spark jobs",
         ["stilltide audit,", "read_committed in batch"],
         fill=YELLOW,
     )
-    begin, end = (cluster.x, 420), spark.top()
-    drawing.arrow([begin, (end[0], 420), end], "data, outcomes, snapshots", at=(228, 408))
+    begin, end = (cluster.x, 460), spark.top()
+    drawing.arrow([begin, (end[0], 460), end], "data, outcomes, snapshots", at=(228, 448))
     second = drawing.box(
-        Box(TOPICS_X, 510, 270, 80),
+        Box(TOPICS_X, 570, 270, 80),
         "Kafka cluster b",
         ["the same topics,", "with a worker of its own"],
         fill=VIOLET,
     )
     drawing.arrow([cluster.bottom(0.15), second.top(0.15)])
     drawing.arrow([second.top(0.85), cluster.bottom(0.85)])
-    drawing.text((475, 494), "a link for each direction", size=12, anchor="middle")
+    drawing.text((475, 554), "a link for each direction", size=12, anchor="middle")
     other = drawing.box(
-        Box(WORKER_X, 510, 200, 80), "Worker of cluster b", ["the same owners"], fill=GREEN
+        Box(WORKER_X, 570, 200, 80), "Worker of cluster b", ["the same owners"], fill=GREEN
     )
     drawing.arrow([other.left(), second.right()], both=True)

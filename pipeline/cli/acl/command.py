@@ -27,6 +27,7 @@ Components:
   reader       Subscription: reads, and acknowledges in transactions
   operator     txn, coordinator, pending-ack, snapshot, topics check
   link         `stilltide replicate`, or a worker with replicate_from; once for each --side
+  publish      `stilltide publish`, or a worker with publish; --target is the topic of the copies
   indexer      `stilltide index`, audit run --update-index, or a worker with index_topics
   audit        `stilltide audit`, Spark jobs
   console      sees names, offsets, configs and groups; reads and changes no record
@@ -38,6 +39,7 @@ Examples:
   stilltide acl print --component worker --principal User:stilltide --topic 'orders-*'
   stilltide acl print --component reader --topic orders --group billing -o kafka-acls
   stilltide acl print --component link --side target --source a --target b --topic orders
+  stilltide acl print --component publish --topic orders --target orders.committed
   stilltide acl print --component application --topic orders -o strimzi --cluster-name prod
 """,
 )
@@ -69,7 +71,11 @@ Examples:
 )
 @click.option("--own-prefix", help="Beginning of Stilltide's own groups and transactional ids.")
 @click.option("--source", default="", help="Name of the cluster that a link copies from.")
-@click.option("--target", default="", help="Name of the cluster that a link copies to.")
+@click.option(
+    "--target",
+    default="",
+    help="Name of the cluster that a link copies to, or of the topic that is published to.",
+)
 @click.option(
     "--side",
     type=click.Choice([it.value for it in LinkSide]),
@@ -131,8 +137,11 @@ def _check(component: Component, principal: str, chosen: dict[str, tuple[str, ..
     for name in NEEDS[component]:
         if not chosen[name]:
             raise click.UsageError(f"the rights of component {component} need {_OPTIONS[name]}")
-    for option in ("topics", "groups"):
-        for name in chosen[option]:
+    named = {"topics": chosen["topics"], "groups": chosen["groups"]}
+    if component is Component.PUBLISH:
+        named["target"] = (str(chosen["target"]),)
+    for option, names in named.items():
+        for name in names:
             if "*" in name[:-1] or name in ("", "*"):
                 raise click.UsageError(
                     f"{_OPTIONS[option]} {name!r}: a name, or a beginning of names and one `*`"

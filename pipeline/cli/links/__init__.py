@@ -1,1 +1,1 @@
-"""`stilltide replicate` and `stilltide offset`: links between clusters."""
+"""`stilltide replicate`, `stilltide publish` and `stilltide offset`: links."""

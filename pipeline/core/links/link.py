@@ -54,9 +54,17 @@ _ORIGIN: Callable[[SourceRecord[Any]], Origin | None] = itemgetter(1)
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """When a transaction ends, and how often a position that moved without copies is written."""
+    """When a transaction ends, and how often a position that moved without copies is written.
+
+    Attributes:
+        linger_ms: longest time from the begin of a transaction to its end.
+        quiet_ms: time without a record after which a transaction ends.
+        records_max: number of copies at which a transaction ends.
+        position_interval_ms: shortest time between two writes of a position without copies.
+    """
 
     linger_ms: int = 50
+    quiet_ms: int = 50
     records_max: int = 20_000
     position_interval_ms: int = 1000
 
@@ -85,6 +93,14 @@ class _Commit:
     markers: list[CopiedMarker]
 
 
+@dataclass(slots=True)
+class _Ends:
+    """When the open transaction ends: at the latest, and if no further record comes."""
+
+    latest_ms: int = 0
+    quiet_ms: int = 0
+
+
 class Link(Generic[P]):
     """One link on one positions partition of the target.
 
@@ -110,7 +126,7 @@ class Link(Generic[P]):
         self._copy_count = 0
         self._chunk_counts: dict[TopicPartition, int] = {}
         self._commit: _Commit | None = None
-        self._end_at_ms = 0  # of the open transaction
+        self._ends = _Ends()
         self._position_due_ms = 0
 
     @property
@@ -122,7 +138,7 @@ class Link(Generic[P]):
     def deadline_ms(self) -> int | None:
         """When `tick` is due next."""
         if self._phase is _Phase.OPEN:
-            return self._end_at_ms
+            return min(self._ends.latest_ms, self._ends.quiet_ms)
         if self._phase is _Phase.IDLE and self._chunk_counts:
             return self._position_due_ms
         return None
@@ -244,6 +260,8 @@ class Link(Generic[P]):
         effects: list[LinkEffect[P]] = []
         if taken and self._phase is _Phase.IDLE:
             effects.append(self._begin(now_ms))
+        if taken:
+            self._ends.quiet_ms = now_ms + self._limits.quiet_ms
         for chunk, copied in taken:
             self._copy_count += len(copied)
             effects.append(Copy(self._transaction, data, chunk, copied))
@@ -288,13 +306,14 @@ class Link(Generic[P]):
         self._phase = _Phase.OPEN
         self._transaction += 1
         self._copy_count = 0
-        self._end_at_ms = now_ms + self._limits.linger_ms
+        self._ends.latest_ms = now_ms + self._limits.linger_ms
         return Begin(self._transaction)
 
     def _go_on(self, now_ms: int) -> list[LinkEffect[P]]:
         if self._phase is _Phase.OPEN:
             full = self._copy_count >= self._limits.records_max
-            return self._finish() if full or now_ms >= self._end_at_ms else []
+            due_ms = min(self._ends.latest_ms, self._ends.quiet_ms)
+            return self._finish() if full or now_ms >= due_ms else []
         if self._phase is not _Phase.IDLE:
             return []
         position_due = bool(self._chunk_counts) and now_ms >= self._position_due_ms

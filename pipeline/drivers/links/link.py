@@ -1,4 +1,4 @@
-"""Runs one link between two clusters: its topics, and a driver for each positions partition.
+"""Runs one link, between clusters or within one: its topics, and a driver for each partition.
 
 *Source*: docs/protocols H.
 
@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
@@ -23,12 +23,15 @@ from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.links.hanging import end_hanging_positions
 from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, StartOverError
 from stilltide.pipeline.drivers.links.positions import PositionsView
+from stilltide.pipeline.drivers.links.publish.names import TopicNames
+from stilltide.pipeline.drivers.links.publish.topic import PublishedTopic
 from stilltide.pipeline.drivers.links.sides import check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, TopicPartition
 
@@ -39,6 +42,10 @@ _log = get_logger(__name__)
 _BEGIN_AGAIN = (RetriableError, StartOverError, OffsetOutOfRangeError, TopicRecreatedError)
 """Errors after which another driver begins, with the topics as they are then."""
 
+PUBLISH_LIMITS = LinkLimits(quiet_ms=5)
+"""Limits of a publish: a record that comes alone is visible soon, and a load makes long
+transactions."""
+
 _SOUND_S = 30.0
 """After a life of this length, a driver's failure is not counted with those before it."""
 
@@ -48,7 +55,9 @@ class ReplicationOptions:
     """Options of a link.
 
     Attributes:
-        choice: topics to copy.
+        choice: topics to copy from cluster to cluster.
+        publish: topics of a link within one cluster; None: a link between two clusters.
+        awaits_source: whether a publish waits for a source topic that does not exist yet.
         throttle_bytes_per_s: most bytes of keys and values per second; None for no limit.
         partition_count: number of partitions of system topics that the link creates.
         replicas: replicas of topics that the link creates.
@@ -65,6 +74,8 @@ class ReplicationOptions:
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
+    publish: PublishRoute | None = None
+    awaits_source: bool = False
     throttle_bytes_per_s: float | None = None
     partition_count: int = 4
     replicas: WantedReplicas = AUTOMATIC
@@ -82,7 +93,7 @@ class Replication:
 
     Args:
         source: name and connector of the cluster to copy from.
-        target: name and connector of the cluster to copy to.
+        target: name and connector of the cluster to copy to; the same for a publish.
         clock: wall clock.
         options: options of the link; None: the defaults.
     """
@@ -94,13 +105,13 @@ class Replication:
         clock: Clock,
         options: ReplicationOptions | None = None,
     ) -> None:
-        if source[0] == target[0]:
+        self._options = options or ReplicationOptions()
+        if source[0] == target[0] and self._options.publish is None:
             raise LinkError(
                 f"a link from {source[0]} to {target[0]} itself", hint="name two clusters"
             )
         self._ends = source, target
         self._clock = clock
-        self._options = options or ReplicationOptions()
         self._patience_s = self._options.patience_s
         self._admins = source[1].admin(), target[1].admin()
         self._views: list[PositionsView] = []
@@ -141,7 +152,7 @@ class Replication:
         finally:
             await self._close()
 
-    async def _opened(self) -> tuple[LinkDeps, LinkedTopics]:
+    async def _opened(self) -> tuple[LinkDeps, LinkedTopics | PublishedTopic]:
         options = self._options
         source, target = [
             await self._patient(
@@ -155,26 +166,43 @@ class Replication:
             )
             for (name, connector), admin in zip(self._ends, self._admins, strict=True)
         ]
-        await self._patient(lambda: check_distinct(source, target))
+        if options.publish is None:
+            await self._patient(lambda: check_distinct(source, target))
+        else:
+            # One admin client: a second one would learn late of partitions that a topic gains.
+            source = replace(target, name=options.publish.link)
         await self._patient(lambda: end_hanging_positions(source.name, target))
-        on_source = PositionsView(source, f"link-{target.name}-positions")
         on_target = PositionsView(target, f"link-{source.name}-positions")
-        self._views = [on_source, on_target]
+        self._views = [on_target]
         deps = LinkDeps(
             source=source,
             target=target,
-            known=on_source,
+            known=on_target,
             clock=self._clock,
             progress=self.progress,
             throttle=Throttle(options.throttle_bytes_per_s),
             limits=options.limits,
+            names=TopicNames(options.publish),
         )
+        if options.publish is not None:
+            topic = PublishedTopic(
+                (source, target),
+                options.publish,
+                on_target,
+                replicas=options.replicas,
+                awaits_source=options.awaits_source,
+            )
+            return replace(deps, declared=topic.check_others), topic
+        on_source = PositionsView(source, f"link-{target.name}-positions")
+        self._views.append(on_source)
         topics = LinkedTopics(
             source, target, options.choice, on_source, on_target, replicas=options.replicas
         )
-        return deps, topics
+        return replace(deps, known=on_source), topics
 
-    async def _first_look(self, topics: LinkedTopics) -> dict[TopicPartition, Topics]:
+    async def _first_look(
+        self, topics: LinkedTopics | PublishedTopic
+    ) -> dict[TopicPartition, Topics]:
         now = asyncio.get_running_loop().time
         deadline = now() + self._options.refuse_after_s
         while True:
@@ -185,7 +213,7 @@ class Replication:
                     raise
                 await self._rest(self._options.retry_delay_s)
 
-    async def _serve(self, deps: LinkDeps, topics: LinkedTopics) -> None:
+    async def _serve(self, deps: LinkDeps, topics: LinkedTopics | PublishedTopic) -> None:
         """Looks at the topics regularly; keeps a driver for each positions partition."""
         looking = asyncio.create_task(self._keep_looking(deps, topics))
         try:
@@ -206,15 +234,16 @@ class Replication:
         finally:
             await _cancelled([looking, *self._keepers.values()])
 
-    async def _keep_looking(self, deps: LinkDeps, topics: LinkedTopics) -> None:
+    async def _keep_looking(self, deps: LinkDeps, topics: LinkedTopics | PublishedTopic) -> None:
         while True:
             await asyncio.sleep(self._options.look_interval_s)
             self._seen = await self._patient(lambda: topics.look(strict=False))
+            asked = {deps.names.on_source(data): data for data in self._seen}
             ends = await self._patient(
-                lambda: deps.source.admin.end_offsets(list(self._seen), committed=True)
+                lambda asked=asked: deps.source.admin.end_offsets(list(asked), committed=True)
             )
             self.progress.forget(self.progress.partitions.keys() - self._seen.keys())
-            self.progress.ends_seen(ends)
+            self.progress.ends_seen({asked[data]: end for data, end in ends.items()})
             self._looked.set()
 
     async def _keep_drivers(self, deps: LinkDeps) -> None:

@@ -13,7 +13,7 @@ Refuses: to go on with a topic that was deleted and created again (`StartOverErr
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.hanging import end_hanging_copies, end_hanging_positions
 from stilltide.pipeline.drivers.links.positions import PositionsView
+from stilltide.pipeline.drivers.links.publish.foreign import refuse_foreign_records
+from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import DecidedSource, Payload
 from stilltide.pipeline.drivers.links.start import (
@@ -60,13 +62,17 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import REPLICATION_POSITIONS
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 _log = get_logger(__name__)
 
 
 class StartOverError(PipelineError):
     """A topic was deleted and created again: another driver must begin (H6)."""
+
+
+async def _may_run() -> None:
+    """A link between two clusters may run beside any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,9 @@ class LinkDeps:
         progress: figures of the link.
         throttle: limit of the whole link's bytes per second.
         limits: limits of transactions.
+        names: names of the data partitions on both sides.
+        declared: called after the commit of buckets without copies, and before the next record is
+            copied; raises if this link may not run beside another one (H7).
     """
 
     source: Side
@@ -90,6 +99,18 @@ class LinkDeps:
     progress: LinkProgress
     throttle: Throttle
     limits: LinkLimits = field(default_factory=LinkLimits)
+    names: TopicNames = field(default_factory=TopicNames)
+    declared: Callable[[], Awaitable[None]] = _may_run
+
+    @property
+    def has_signals(self) -> bool:
+        """Whether the link carries signals of replicated groups; a publish does not."""
+        return self.names.publish is None
+
+    @property
+    def origin(self) -> ClusterName:
+        """The cluster that the `origin` headers of copies name."""
+        return self.source.name if self.names.publish is None else self.target.name
 
 
 class LinkDriver:
@@ -107,13 +128,14 @@ class LinkDriver:
         self._deps = deps
         self._partition = partition
         self._machine: Link[Payload] = Link(deps.source.name, deps.target.name, deps.limits)
-        self._writer = LinkWriter(deps.source.name, deps.target, partition)
+        self._writer = LinkWriter(deps.source.name, deps.target, partition, deps.origin)
         self._client_id = f"link-{deps.source.name}-{deps.target.name}-{partition}"
         self._source = DecidedSource(
             deps.source,
             self._client_id,
             OutageGuard(deps.source.admin, retry_delay_s=0.2),
             self._wake,
+            deps.names,
         )
         self._to_take = dict(topics)  # data partitions that the machine does not know yet
         self._fetches: dict[TopicPartition, EndOffset] = {}
@@ -165,7 +187,8 @@ class LinkDriver:
         """
         await self._start()
         self._tasks.start(self._source.run())
-        self._tasks.start(self._read_markers())
+        if self._deps.has_signals:
+            self._tasks.start(self._read_markers())
         alarm = Alarm(self._changed.set)
         try:
             await self._serve(alarm)
@@ -184,8 +207,10 @@ class LinkDriver:
                 await self._assign()
             elif new := self._to_take.keys() - self._writer.cleared:
                 topics = {data: self._to_take[data] for data in new}
-                target, writer = self._deps.target, self._writer
-                await end_hanging_copies(target, writer, self._machine, topics)
+                target, publish = self._deps.target, self._deps.names.publish
+                await end_hanging_copies(target, self._writer, self._machine, topics)
+                if publish is not None:
+                    await refuse_foreign_records(target, publish, self._machine, topics)
             elif not self._next_input():
                 await self._wait(alarm)
 
@@ -207,7 +232,8 @@ class LinkDriver:
                     await end_hanging_positions(self._deps.source.name, target)
                     todo += self._machine.fenced()
                 case ReadPositionsEnd():
-                    await feed_target_markers(self._machine, target, self._partition)
+                    if self._deps.has_signals:
+                        await feed_target_markers(self._machine, target, self._partition)
                     place = TopicPartition(REPLICATION_POSITIONS, self._partition)
                     ends = await target.admin.end_offsets([place])
                     todo += self._machine.positions_end_read(ends[place])
@@ -223,19 +249,21 @@ class LinkDriver:
     def _next_input(self) -> bool:
         """Feeds one input to the machine; False: there is no input, or the machine takes none."""
         machine, now_ms = self._machine, self._deps.clock.now_ms()
+        ready, takes = self._source.next_ready(), machine.accepts_records and not self._stopping
+        if ready and (ready.data in self._asking or self._deps.throttle.delay_s()):
+            ready = None
+        # Records that are there come first: they, too, end what is due, and it is not quiet.
         if machine.deadline_ms is not None and (
-            now_ms >= machine.deadline_ms or (self._stopping and not self._todo)
+            (now_ms >= machine.deadline_ms and not (takes and ready))
+            or (self._stopping and not self._todo)
         ):
             self._todo += machine.tick(max(now_ms, machine.deadline_ms))
             return True
-        if not machine.accepts_records or self._stopping:
-            return False
-        if self._to_take:
+        if takes and self._to_take:
             data, topics = self._to_take.popitem()
             self._todo += machine.topics_read(data, topics, now_ms)
             return True
-        ready = self._source.next_ready()
-        if ready is None or ready.data in self._asking or self._deps.throttle.delay_s():
+        if not takes or ready is None:
             return False
         self._source.take()
         self._fed[ready.data] = ready.until
@@ -269,6 +297,7 @@ class LinkDriver:
         match effect:
             case Fetch(data, position):
                 self._fetches[data] = position
+                self._deps.progress.committed(data, position)
             case ReportLost(data, (first, end)):
                 self._deps.progress.lost(data, end - first)
                 _log.error(
@@ -297,14 +326,17 @@ class LinkDriver:
 
     async def _finish(self, effect: Finish) -> None:
         copies = await self._writer.finish(effect)
+        deps = self._deps
         topics = await topics_now(
-            self._deps.source.admin, self._deps.target.admin, list(effect.partitions)
+            deps.source.admin, deps.target.admin, list(effect.partitions), deps.names
         )
-        now_ms = self._deps.clock.now_ms()
+        now_ms = deps.clock.now_ms()
         self._todo += self._machine.finished(effect.transaction, copies, topics, now_ms)
 
     async def _commit(self, effect: Commit) -> None:
         await self._writer.commit(effect)
+        if not self._writer.has_copies:
+            await self._deps.declared()
         self._todo += self._machine.committed(effect.transaction, self._deps.clock.now_ms())
         for data in effect.buckets:
             self._deps.progress.committed(data, self._machine.partitions[data].position)

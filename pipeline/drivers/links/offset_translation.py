@@ -37,13 +37,29 @@ class Translated(NamedTuple):
     """A translated offset.
 
     Attributes:
-        offset: offset of the first copy on the target, or the end of the copies.
-        origin_offset: offset of that copy's record on the source; None: nothing was copied from the
-            given offset on, since no visible record is there.
+        offset: the offset on the other side: that of the first copy, or the end of the copies.
+        record: offset of the record at or above the given offset that was found; None: no visible
+            record is there.
     """
 
     offset: Offset
-    origin_offset: Offset | None
+    record: Offset | None
+
+
+class Copying(NamedTuple):
+    """A data partition and its copies.
+
+    Attributes:
+        link: names of source and target in the keys of buckets.
+        origin: the cluster that the `origin` headers of copies name.
+        data: the data partition on the source.
+        copies: the data partition on the target.
+    """
+
+    link: tuple[ClusterName, ClusterName]
+    origin: ClusterName
+    data: TopicPartition
+    copies: TopicPartition
 
 
 async def translate(
@@ -70,25 +86,31 @@ async def translate(
         FatalError: the topic does not exist on one cluster, or no link has copied it.
         UnavailableError, RetriableError: a cluster is away.
     """
+    copying = Copying(names, names[0], data, data)
     admins = source.admin(), target.admin()
     reader = target.reader("offset-translation", fetching=Fetching.SCANNING)
     try:
-        there, here = await asyncio.gather(
-            admins[0].describe_topics([data.topic]),
-            admins[1].describe_topics([data.topic, REPLICATION_POSITIONS]),
-        )
-        topics = _incarnation(there, data, names[0]), _incarnation(here, data, names[1])
-        if REPLICATION_POSITIONS not in here:
-            raise FatalError(f"no link copies to cluster {names[1]}", topic=REPLICATION_POSITIONS)
-        count = here[REPLICATION_POSITIONS].partition_count
-        log = TopicPartition(REPLICATION_POSITIONS, system_partition(data, count))
-        guard = OutageGuard(admins[1], timeout_s=timeout_s, retry_delay_s=RETRY_S)
-        index = await guard.call(
-            lambda: _index(target, reader, admins[1], log, names=names, data=data)
-        )
-        return await _look_up(reader, admins[1], index, topics, data=data, offset=offset)
+        topics = await incarnations_of(*admins, copying)
+        index = await read_index(target, admins[1], reader, copying, timeout_s=timeout_s)
+        return await first_copy(reader, admins[1], index, topics, copying, offset=offset)
     finally:
         await asyncio.gather(reader.close(), *(admin.close() for admin in admins))
+
+
+async def incarnations_of(
+    source: LogAdmin, target: LogAdmin, copying: Copying
+) -> tuple[bytes, bytes]:
+    """The incarnations of both topics.
+
+    Raises:
+        FatalError: a data partition does not exist; names its cluster.
+    """
+    data, copies = copying.data, copying.copies
+    there, here = await asyncio.gather(
+        source.describe_topics([data.topic]), target.describe_topics([copies.topic])
+    )
+    found = _incarnation(there, data, copying.origin)
+    return found, _incarnation(here, copies, copying.link[1])
 
 
 def _incarnation(
@@ -104,54 +126,79 @@ def _incarnation(
     return topic_incarnation(found.topic_id)
 
 
+async def read_index(
+    connector: Connector,
+    admin: LogAdmin,
+    reader: LogReader,
+    copying: Copying,
+    *,
+    timeout_s: float,
+) -> OffsetIndex:
+    """The offset index of a data partition, read to its present end; empty: nothing was copied.
+
+    Raises:
+        FatalError: no link has ever copied to the cluster.
+        UnavailableError, RetriableError: the cluster is away.
+    """
+    found = await admin.describe_topics([REPLICATION_POSITIONS])
+    if REPLICATION_POSITIONS not in found:
+        raise FatalError(
+            f"no link copies to cluster {copying.link[1]}", topic=REPLICATION_POSITIONS
+        )
+    count = found[REPLICATION_POSITIONS].partition_count
+    log = TopicPartition(REPLICATION_POSITIONS, system_partition(copying.copies, count))
+    guard = OutageGuard(admin, timeout_s=timeout_s, retry_delay_s=RETRY_S)
+    return await guard.call(lambda: _index(connector, reader, admin, log, copying))
+
+
 async def _index(
     connector: Connector,
     reader: LogReader,
     admin: LogAdmin,
     log: TopicPartition,
-    *,
-    names: tuple[ClusterName, ClusterName],
-    data: TopicPartition,
+    copying: Copying,
 ) -> OffsetIndex:
     starts, ends = await asyncio.gather(
         admin.start_offsets([log]), admin.end_offsets([log], committed=True)
     )
     if log not in starts or log not in ends:
         raise RetriableError("the positions have no offsets yet", topic=REPLICATION_POSITIONS)
-    index = OffsetIndex(names[0])
+    index = OffsetIndex(copying.origin)
     async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
         with placed_each(records) as each:
             for record in each:
                 try:
-                    _feed_one(index, record, names, data)
+                    _feed_one(index, record, copying)
                 except DecodeError as error:
                     await pass_over(connector, record, error)
     return index
 
 
-def _feed_one(
-    index: OffsetIndex,
-    record: Record,
-    names: tuple[ClusterName, ClusterName],
-    data: TopicPartition,
-) -> None:
+def _feed_one(index: OffsetIndex, record: Record, copying: Copying) -> None:
     key = replication_positions.decode_key(record.key)
-    if (key.data, key.source, key.target) != (data, *names):
+    if (key.data, key.source, key.target) != (copying.copies, *copying.link):
         return
     value = record.value
     bucket = None if value is None else replication_positions.decode_bucket(value)
     index.bucket_read(key.number, bucket)
 
 
-async def _look_up(
+async def first_copy(
     reader: LogReader,
     admin: LogAdmin,
     index: OffsetIndex,
     topics: tuple[bytes, bytes],
+    copying: Copying,
     *,
-    data: TopicPartition,
     offset: Offset,
 ) -> Translated:
+    """The first copy of a record at or above an offset of the source.
+
+    Raises:
+        RefusedError: the offset was not copied yet, or its copies have left the log.
+        RetriableError: the cluster is away.
+    """
+    data = copying.copies
     bucket = index.from_source(*topics, offset)
     if bucket is None:
         newest = index.newest
@@ -159,9 +206,9 @@ async def _look_up(
         raise RefusedError(
             f"offset {offset} was not copied yet",
             detail=detail,
-            hint="is the link running? `stilltide replicate` copies what is missing",
-            topic=data.topic,
-            partition=data.partition,
+            hint="is the link running? it copies what is missing",
+            topic=copying.data.topic,
+            partition=copying.data.partition,
             offset=offset,
         )
     starts = await admin.start_offsets([data])
@@ -171,14 +218,14 @@ async def _look_up(
         if not same or one.source_to <= offset or one.target_from >= one.target_to:
             continue
         if one.target_from < starts.get(data, 0) and one.source_from <= offset:
-            raise _gone(data, offset)
+            raise gone(data, offset)
         read = OffsetRange(data, Offset(one.target_from), one.target_to)
         try:
             async for records in scan(reader, [read]):
                 if found := _first(partial(index.is_copy, one), records, offset):
                     return found
         except OffsetOutOfRangeError:
-            raise _gone(data, offset) from None
+            raise gone(data, offset) from None
     return Translated(Offset(index.copied_end(topics[1])), None)
 
 
@@ -186,13 +233,13 @@ def _first(
     is_copy: Callable[[Origin], bool], records: Sequence[Record], offset: Offset
 ) -> Translated | None:
     """The first copy of a record at or above the offset; copies ascend by their origins."""
-    _, last = next(_copies(is_copy, reversed(records)), (0, -1))
+    _, last = next(copies_among(is_copy, reversed(records)), (0, -1))
     if last < offset:  # most often: the copy is in a later batch
         return None
-    return next(Translated(*it) for it in _copies(is_copy, records) if it[1] >= offset)
+    return next(Translated(*it) for it in copies_among(is_copy, records) if it[1] >= offset)
 
 
-def _copies(
+def copies_among(
     is_copy: Callable[[Origin], bool], records: Iterable[Record]
 ) -> Iterator[tuple[Offset, Offset]]:
     """The offsets of the copies among these records, on the target and on the source."""
@@ -202,7 +249,8 @@ def _copies(
             yield record.offset, origin.offset
 
 
-def _gone(data: TopicPartition, offset: Offset) -> RefusedError:
+def gone(data: TopicPartition, offset: Offset) -> RefusedError:
+    """The error for copies that retention has deleted."""
     return RefusedError(
         f"copies at offset {offset} have left the log",
         hint="retention has deleted them; nothing below the log start can be read",

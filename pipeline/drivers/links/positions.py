@@ -9,13 +9,15 @@ waits while another link's open transaction holds the last stable offset back.
 import asyncio
 from collections import defaultdict
 
+from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.schemas.errors import DecodeError, placed_each
-from stilltide.schemas.replication.origins import Incarnation
+from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
 from stilltide.schemas.replication.positions import decode_bucket, decode_key
+from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
@@ -25,6 +27,8 @@ class PositionsView:
 
     Attributes:
         links: (source, target, topic) of each topic that a link has copied to the cluster.
+        publishes: the publishes of the cluster, each with all pairs of incarnations of its source
+            and target topic; what a publish has copied counts as written here (H7).
     """
 
     def __init__(self, side: Side, client_id: str) -> None:
@@ -35,10 +39,19 @@ class PositionsView:
         self._origins: defaultdict[TopicPartition, set[Incarnation]] = defaultdict(set)
         self._turn = asyncio.Lock()
         self.links: set[tuple[ClusterName, ClusterName, str]] = set()
+        self.publishes: defaultdict[PublishRoute, set[tuple[bytes, bytes]]] = defaultdict(set)
 
     def origins(self, data: TopicPartition) -> set[Incarnation]:
         """The incarnations that links have ever copied to a data partition of this cluster."""
         return self._origins[data]
+
+    def is_published(self, topic: TopicDescription) -> bool:
+        """Whether a publish has written to a topic of this cluster."""
+        incarnation = topic_incarnation(topic.topic_id)
+        return any(
+            publish.target == topic.name and incarnation in {there for _, there in ids}
+            for publish, ids in self.publishes.items()
+        )
 
     async def catch_up(self) -> None:
         """Reads up to the ends as of the call.
@@ -82,5 +95,10 @@ class PositionsView:
         if record.value is None:
             return  # an incarnation that was copied once stays known
         bucket = decode_bucket(record.value)
+        publish = publish_of(key.source)
+        if publish is not None:
+            ids = bucket.source_incarnation, bucket.target_incarnation
+            self.publishes[publish].add(ids)
+            return
         self._origins[key.data].add(Incarnation(key.source, bucket.source_incarnation))
         self.links.add((key.source, key.target, key.data.topic))

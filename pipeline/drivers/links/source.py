@@ -15,6 +15,7 @@ from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import EndReached
 from stilltide.pipeline.core.links.copying import SourceRecord
 from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
+from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
@@ -47,7 +48,7 @@ class Ready(NamedTuple):
     """The next visible records of a data partition, up to `until`.
 
     Attributes:
-        data: the data partition.
+        data: the data partition, under its name on the target.
         records: visible records.
         until: end offset of the batch; every other record below it is hidden for good.
         size_bytes: bytes of the records' values.
@@ -67,12 +68,19 @@ class DecidedSource:
         client_id: prefix of the clients' names at the brokers.
         outages: repeats reads of markers and snapshots while the cluster is away.
         changed: called when more records are ready.
+        names: names of the data partitions on both sides.
     """
 
     def __init__(
-        self, side: Side, client_id: str, outages: OutageGuard, changed: Callable[[], None]
+        self,
+        side: Side,
+        client_id: str,
+        outages: OutageGuard,
+        changed: Callable[[], None],
+        names: TopicNames,
     ) -> None:
         self._side = side
+        self._names = names
         self._client_id = client_id
         self._changed = changed
         self._reader = side.connector.column_reader(client_id)
@@ -99,7 +107,8 @@ class DecidedSource:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def assign(self, positions: Mapping[TopicPartition, EndOffset]) -> None:
-        """Reads exactly these partitions, from these positions on."""
+        """Reads exactly these partitions, named as on the target, from these positions on."""
+        positions = {self._names.on_source(data): at for data, at in positions.items()}
         await self._stop_evidence()
         self._decided.remove(list(self._decided.partitions))
         self._decided.add(positions)
@@ -168,7 +177,7 @@ class DecidedSource:
                 if isinstance(item, EndReached):
                     self._decided.end_reached(item.data, item.end_offset)
                 else:
-                    payloads = _payloads(item)
+                    payloads = _payloads(item, may_be_copies=self._names.publish is None)
                     self._decided.records_read(item.data, item.offsets, item.headers, payloads)
             self._apply_pauses()
 
@@ -179,7 +188,7 @@ class DecidedSource:
         payloads, position = found.payloads, found.position
         values = [value for _, _, (_, _, value, _) in payloads if value]
         size_bytes = sum(map(len, values))
-        self._ready.append(Ready(data, payloads, position, size_bytes))
+        self._ready.append(Ready(self._names.on_target(data), payloads, position, size_bytes))
         self._ready_count += max(1, len(payloads))
         self._ready_bytes += size_bytes
         self._changed()
@@ -195,9 +204,13 @@ class DecidedSource:
         )
 
 
-def _payloads(columns: Columns) -> list[SourceRecord[Payload]]:
-    """The records in the form that the link's machine takes."""
+def _payloads(columns: Columns, *, may_be_copies: bool) -> list[SourceRecord[Payload]]:
+    """The records in the form that the link's machine takes.
+
+    A publish copies the copies of links, too: so no record has an origin that counts (H7).
+    """
     _, offsets, headers, keys, values, timestamps_ms = columns
     payloads = zip(headers, keys, values, timestamps_ms, strict=True)
-    origins = map(origin_of, headers) if any(headers) else [None] * len(headers)
+    have_origins = may_be_copies and any(headers)
+    origins = map(origin_of, headers) if have_origins else [None] * len(headers)
     return list(zip(offsets, origins, payloads, strict=True))

@@ -4,7 +4,8 @@
 
 *Invariants*: a topic that the target lacks is created with the source's number of partitions and
 configs, and with replicas for the target's brokers; partitions that a copied topic gains are added.
-The link removes no topic and no partition.
+The link removes no topic and no partition. A topic that a publish writes is copied only if it is
+named: where each cluster has a publish of its own, the copies of both would meet (H7).
 
 Refuses: topics whose numbers of partitions differ before anything was copied, and a target topic
 with records that no link has copied.
@@ -19,6 +20,7 @@ from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.drivers.links.positions import PositionsView
+from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.errors import LinkError
 from stilltide.pipeline.logging import get_logger
@@ -49,17 +51,80 @@ async def incarnations(admin: LogAdmin, names: Sequence[str]) -> dict[str, bytes
 
 
 async def topics_now(
-    source: LogAdmin, target: LogAdmin, partitions: Sequence[TopicPartition]
+    source: LogAdmin, target: LogAdmin, partitions: Sequence[TopicPartition], names: TopicNames
 ) -> dict[TopicPartition, Topics]:
     """The topics of both sides as of now, without the log start of the source, which is 0 here."""
-    names = sorted({data.topic for data in partitions})
+    on_source = {data: names.on_source(data).topic for data in partitions}
+    on_target = {data.topic for data in partitions}
     source_ids, target_ids, starts = await asyncio.gather(
-        incarnations(source, names), incarnations(target, names), target.start_offsets(partitions)
+        incarnations(source, sorted(set(on_source.values()))),
+        incarnations(target, sorted(on_target)),
+        target.start_offsets(partitions),
     )
     return {
-        data: Topics(source_ids[data.topic], target_ids[data.topic], Offset(0), starts[data])
-        for data in partitions
-        if data.topic in source_ids and data.topic in target_ids and data in starts
+        data: Topics(source_ids[topic], target_ids[data.topic], Offset(0), starts[data])
+        for data, topic in on_source.items()
+        if topic in source_ids and data.topic in target_ids and data in starts
+    }
+
+
+async def create_like(
+    sides: tuple[Side, Side],
+    topics: Mapping[str, TopicDescription],
+    replicas: WantedReplicas,
+) -> None:
+    """Creates topics on the target with the partitions and configs that others have on the source.
+
+    Args:
+        sides: source and target.
+        topics: by the name of a topic to create, the topic of the source.
+        replicas: replicas of the created topics.
+    """
+    if not topics:
+        return
+    source, target = sides
+    configs = await source.admin.topic_overrides([one.name for one in topics.values()])
+    found = replicas.on(await target.admin.broker_figures())
+    for name, topic in topics.items():
+        own = configs.get(topic.name, {})
+        kept = {config: value for config, value in own.items() if config not in _OF_THE_CLUSTER}
+        await target.admin.ensure_topics([TopicSpec(name, topic.partition_count, kept, found)])
+        _log.info(
+            "created a topic",
+            cluster=target.name,
+            topic=name,
+            configs=kept,
+            replication_factor=found.factor,
+            min_insync_replicas=found.min_insync,
+        )
+
+
+async def described(
+    source: Side,
+    target: Side,
+    topics: Sequence[tuple[TopicDescription, TopicDescription]],
+    names: TopicNames,
+) -> dict[TopicPartition, Topics]:
+    """The data partitions of topics, each with what it is on the source and on the target."""
+    pairs = {
+        TopicPartition(theirs.name, number): (ours, theirs)
+        for ours, theirs in topics
+        for number in range(min(ours.partition_count, theirs.partition_count))
+    }
+    if not pairs:
+        return {}
+    on_source = {data: names.on_source(data) for data in pairs}
+    source_starts = await source.admin.start_offsets(list(on_source.values()))
+    target_starts = await target.admin.start_offsets(list(pairs))
+    return {
+        data: Topics(
+            topic_incarnation(ours.topic_id),
+            topic_incarnation(theirs.topic_id),
+            source_starts[on_source[data]],
+            target_starts[data],
+        )
+        for data, (ours, theirs) in pairs.items()
+        if on_source[data] in source_starts and data in target_starts
     }
 
 
@@ -107,6 +172,7 @@ class LinkedTopics:
         self._replicas = replicas
         self._refused: dict[str, str] = {}
         self._linked: set[str] = set()
+        self._left_out: set[str] = set()
 
     async def look(self, *, strict: bool) -> dict[TopicPartition, Topics]:
         """Every data partition to be copied, as it is on both sides.
@@ -128,8 +194,36 @@ class LinkedTopics:
                 hint="create it, or correct its name",
             )
         on_source = await self._source.admin.describe_topics(names)
-        on_target = await self._ensured(on_source, await self._on_both(names), strict=strict)
-        return await self._described(on_source, on_target)
+        on_target = await self._on_both(names)
+        if on_source.keys() - self._linked:
+            await self._on_source.catch_up()
+            await self._on_target.catch_up()
+        for name in self._published(on_source, on_target):
+            del on_source[name]
+        on_target = await self._ensured(on_source, on_target, strict=strict)
+        both = [(on_source[name], theirs) for name, theirs in on_target.items()]
+        return await described(self._source, self._target, both, TopicNames())
+
+    def _published(
+        self,
+        on_source: Mapping[str, TopicDescription],
+        on_target: Mapping[str, TopicDescription],
+    ) -> list[str]:
+        """The topics that a publish writes on either side, except those that are named (H7)."""
+        found = [
+            name
+            for name, ours in on_source.items()
+            if name not in self._choice.patterns
+            and (
+                self._on_source.is_published(ours)
+                or (name in on_target and self._on_target.is_published(on_target[name]))
+            )
+        ]
+        for name in found:
+            if name not in self._left_out:
+                self._left_out.add(name)
+                _log.info("a published topic is not copied", topic=name)
+        return found
 
     async def _on_both(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         return await self._target.admin.describe_topics(names)
@@ -143,11 +237,8 @@ class LinkedTopics:
     ) -> dict[str, TopicDescription]:
         """The topics of the target that may be copied to; creates missing ones first."""
         missing = [name for name in on_source if name not in on_target]
-        await self._create([on_source[name] for name in missing])
-        fresh = [name for name in on_source if name in on_target and name not in self._linked]
-        if fresh:
-            await self._on_source.catch_up()
-            await self._on_target.catch_up()
+        lacking = {name: on_source[name] for name in missing}
+        await create_like((self._source, self._target), lacking, self._replicas)
         good: list[str] = list(missing)
         for name in on_source:
             if name not in on_target:
@@ -163,26 +254,6 @@ class LinkedTopics:
                 _log.error("a topic is not copied", reason=problem.primary, hint=problem.hint)
         self._linked = set(good)
         return await self._target.admin.describe_topics(good)
-
-    async def _create(self, topics: Sequence[TopicDescription]) -> None:
-        if not topics:
-            return
-        configs = await self._source.admin.topic_overrides([one.name for one in topics])
-        replicas = self._replicas.on(await self._target.admin.broker_figures())
-        for topic in topics:
-            own = configs.get(topic.name, {})
-            kept = {name: value for name, value in own.items() if name not in _OF_THE_CLUSTER}
-            await self._target.admin.ensure_topics(
-                [TopicSpec(topic.name, topic.partition_count, kept, replicas)]
-            )
-            _log.info(
-                "created a topic",
-                cluster=self._target.name,
-                topic=topic.name,
-                configs=kept,
-                replication_factor=replicas.factor,
-                min_insync_replicas=replicas.min_insync,
-            )
 
     async def _problem(self, ours: TopicDescription, theirs: TopicDescription) -> LinkError | None:
         """Why a topic of both sides cannot be linked; adds partitions that the source gained."""
@@ -219,28 +290,3 @@ class LinkedTopics:
             f" and {self._source.name} would be copied between them",
             hint="use --merge if both sides are to have all records; otherwise empty one of them",
         )
-
-    async def _described(
-        self,
-        on_source: Mapping[str, TopicDescription],
-        on_target: Mapping[str, TopicDescription],
-    ) -> dict[TopicPartition, Topics]:
-        partitions = [
-            TopicPartition(name, number)
-            for name, theirs in on_target.items()
-            for number in range(min(on_source[name].partition_count, theirs.partition_count))
-        ]
-        if not partitions:
-            return {}
-        source_starts = await self._source.admin.start_offsets(partitions)
-        target_starts = await self._target.admin.start_offsets(partitions)
-        return {
-            data: Topics(
-                topic_incarnation(on_source[data.topic].topic_id),
-                topic_incarnation(on_target[data.topic].topic_id),
-                source_starts[data],
-                target_starts[data],
-            )
-            for data in partitions
-            if data in source_starts and data in target_starts
-        }

@@ -31,17 +31,21 @@ class LinkWriter:
     """Writes to the target of one link driver.
 
     Args:
-        source: name of the source cluster.
+        source: name of the source, which is part of the transactional id.
         target: the target cluster.
         partition: number of the positions partition, which is part of the transactional id.
+        origin: name of the cluster that the `origin` headers of copies name.
 
     Attributes:
         transactional_id: the link's id on the target.
         cleared: data partitions in which nothing of an earlier writer's transactions is open.
     """
 
-    def __init__(self, source: ClusterName, target: Side, partition: int) -> None:
+    def __init__(
+        self, source: ClusterName, target: Side, partition: int, origin: ClusterName
+    ) -> None:
         self._source = source
+        self._origin = origin
         self._target = target
         self.transactional_id = f"{link_ids(source, target)}{partition}"
         self.cleared: set[TopicPartition] = set()
@@ -49,6 +53,11 @@ class LinkWriter:
         self._open_for = AwakeTime()  # of the open transaction
         self._spans: dict[tuple[TopicPartition, int], Span] = {}
         self._stamps: dict[Incarnation, OriginStamp] = {}
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether the transaction that began last has copies."""
+        return bool(self._spans)
 
     async def fence(self) -> None:
         """Takes the link's transactional id, which fences an earlier writer."""
@@ -63,7 +72,7 @@ class LinkWriter:
 
     async def copy(self, effect: Copy[Payload], source_topic: bytes) -> int:
         """Queues copies of records of this source incarnation; returns their size in bytes."""
-        incarnation = Incarnation(self._source, source_topic)
+        incarnation = Incarnation(self._origin, source_topic)
         stamp = self._stamps.setdefault(incarnation, OriginStamp(incarnation))
         copies, size_bytes = _copies(effect.records, stamp)
         span = self._spans.setdefault((effect.data, effect.chunk), Span())

@@ -64,16 +64,17 @@ async def _rounds(pair: Pair, records: int, rounds: int) -> dict[str, list[Run]]
             else:
                 alias = f"a-{turn}-{name}"
                 copied = mirror_command(pair, alias, topic, MIRRORS[name]), f"{alias}.{topic}"
-            found = await _measured(admin, pair, *copied, records)
+            found = await copied_per_s(admin, pair, *copied, records)
             say(f"round {turn + 1} of {rounds}: {name}: {found.per_s:,.0f}/s, {found.extra}")
             results[name].append(found)
     await admin.close()
     return results
 
 
-async def _measured(
+async def copied_per_s(
     admin: LogAdmin, pair: Pair, command: list[str], topic: str, records: int
 ) -> Run:
+    """The rate at which a command copies to a topic, with its processor time and memory."""
     data = TopicPartition(topic, 0)
     first: tuple[float, int, float] | None = None
     now, end, used_s = 0.0, 0, 0.0

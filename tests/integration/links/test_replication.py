@@ -1,7 +1,6 @@
 """`stilltide replicate` between real brokers: exactly once through kills, and what it refuses."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +13,9 @@ from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.links.link_process import Clusters, LinkProcess
+from tests.support.links.numbered import START_MS, numbers, produced
 from tests.support.processes.operator import fetch
 from tests.support.processes.worker_process import WorkerProcess
-
-START_MS = round(time.time() - 3600) * 1000
-"""Recent: retention deletes what is a week old."""
 
 Link = Callable[..., LinkProcess]
 
@@ -33,28 +30,6 @@ def link(clusters: Clusters, topic_name: str, tmp_path: Path) -> Link:
         return LinkProcess(clusters.addresses, source, target, log_path, *topics, *options)
 
     return made
-
-
-def produced(clusters: Clusters, name: str, data: TopicPartition | str, first: int, end: int):
-    """Writes the numbers `[first, end)` with keys, headers and times; a topic: to partition 0."""
-    topic, partition = (data, 0) if isinstance(data, str) else data
-    options = {"enable.idempotence": True, "linger.ms": 20}  # else a retry may change the order
-    producer = Producer({"bootstrap.servers": clusters.addresses[name], **options})
-    for number in range(first, end):
-        producer.produce(
-            topic,
-            b"%d" % number,
-            b"k%d" % number,
-            partition,
-            timestamp=START_MS + number,
-            headers=[("number", b"%d" % number)],
-        )
-    assert producer.flush(30) == 0
-
-
-def numbers(first: int, end: int) -> list[bytes]:
-    """What `produced` writes."""
-    return [b"%d" % number for number in range(first, end)]
 
 
 async def test_a_topic_is_copied_with_all_that_a_record_has(

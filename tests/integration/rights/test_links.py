@@ -35,7 +35,12 @@ from stilltide.schemas.rights import (
 from stilltide.schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 from tests.support.processes.refusals import entry_id, names, said_of
-from tests.support.processes.rights import GuardedCluster, guarded_cluster
+from tests.support.processes.rights import (
+    GuardedCluster,
+    create_unguarded,
+    guarded_cluster,
+    produce_unguarded,
+)
 
 WAIT_S = 60.0
 USER = Component.LINK.value
@@ -80,7 +85,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         for side, found in SIDES.items():
             made.of(side).allow(USER, *found)
             specs = system_topics(coordinators=1, partitions=1)
-            asyncio.run(create(made.of(side), *specs, TopicSpec(f"{PREFIX}open", 1)))
+            asyncio.run(create_unguarded(made.of(side), *specs, TopicSpec(f"{PREFIX}open", 1)))
         yield made
 
 
@@ -97,18 +102,11 @@ def stranger(pair: Pair) -> Iterator[None]:
     producer.abort_transaction(30)
 
 
-async def create(guarded: GuardedCluster, *specs: TopicSpec) -> None:
-    """Makes topics, as the cluster's own administrator."""
-    admin = KafkaConnector(KafkaConfig(guarded.cluster.bootstrap)).admin()
-    await admin.ensure_topics(specs)
-    await admin.close()
-
-
 async def copied(pair: Pair) -> None:
     """Copies a new topic, and a partition that it gains, to a cluster that lacks both."""
     topic = f"{PREFIX}{next(_numbers)}"
-    await create(pair.source, TopicSpec(topic, 1))
-    produce(pair.source, TopicPartition(topic, 0))
+    await create_unguarded(pair.source, TopicSpec(topic, 1))
+    produce_unguarded(pair.source, TopicPartition(topic, 0))
     produce_open(pair)
     await signal(pair.source, TopicPartition(topic, 0))
     signals = TopicPartition(REPLICATION_MARKERS, 0)
@@ -131,29 +129,16 @@ async def copied(pair: Pair) -> None:
         await until_there(pair, running, signals, before)
         admin = AdminClient({"bootstrap.servers": pair.source.cluster.bootstrap})
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
-        produce(pair.source, TopicPartition(topic, 1))
+        produce_unguarded(pair.source, TopicPartition(topic, 1))
         await until_there(pair, running, TopicPartition(topic, 1))
     finally:
         link.stop()
         await running
 
 
-def produce(guarded: GuardedCluster, data: TopicPartition) -> None:
-    """Writes a record, once the partition is there."""
-    producer = Producer(
-        {"bootstrap.servers": guarded.cluster.bootstrap, "topic.metadata.refresh.interval.ms": 50}
-    )
-    while True:
-        found = producer.list_topics(timeout=30).topics.get(data.topic)
-        if found is not None and data.partition in found.partitions:
-            break
-    producer.produce(data.topic, b"1", partition=data.partition)
-    assert producer.flush(30) == 0
-
-
 def produce_open(pair: Pair) -> None:
     """A record for the topic in which a stranger's transaction is open on the target."""
-    produce(pair.source, TopicPartition(f"{PREFIX}open", 0))
+    produce_unguarded(pair.source, TopicPartition(f"{PREFIX}open", 0))
 
 
 async def signal(guarded: GuardedCluster, data: TopicPartition) -> None:

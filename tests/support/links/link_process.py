@@ -1,4 +1,4 @@
-"""`stilltide replicate` as a child process, and the brokers that it copies between."""
+"""`stilltide replicate` and `publish` as child processes, and the brokers of links."""
 
 import asyncio
 import sys
@@ -9,6 +9,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.records import Record
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.child import Child
@@ -48,6 +49,32 @@ class LinkProcess(Child):
         announced = await self.announced(within_s)
         self.web = announced["web"]
         return announced["topics"]
+
+
+class PublishProcess(Child):
+    """`stilltide publish`; `serving` waits until the publish copies.
+
+    Args:
+        bootstrap: the cluster, whose name is `a`.
+        publish: source and target topic.
+        log_path: file to which stderr is appended.
+        options: further options of the command.
+
+    Attributes:
+        web: address of the web site, once the publish copies; None without a web site.
+    """
+
+    def __init__(
+        self, bootstrap: str, publish: PublishRoute, log_path: Path, *options: str
+    ) -> None:
+        command = [sys.executable, "-m", "stilltide", "publish", publish.source]
+        named = ["--to", publish.target, "--bootstrap-servers", bootstrap]
+        super().__init__([*command, *named, *options], log_path)
+        self.web: str | None = None
+
+    async def serving(self) -> None:
+        """Waits until the publish copies."""
+        self.web = (await self.announced(WAIT_S))["web"]
 
 
 class Clusters:

@@ -23,6 +23,7 @@ from stilltide.schemas.replication.positions import (
     decode_key,
     encode_key,
 )
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
@@ -159,7 +160,12 @@ async def linked(
     source: MemoryCluster, target: MemoryCluster, options: ReplicationOptions = OPTIONS
 ) -> AsyncIterator[Replication]:
     """Runs a link from entry to exit; raises the link's error at exit."""
-    replication = link_of(source, target, options)
+    async with _running(link_of(source, target, options)) as replication:
+        yield replication
+
+
+@asynccontextmanager
+async def _running(replication: Replication) -> AsyncIterator[Replication]:
     running = asyncio.create_task(replication.run())
     try:
         yield replication
@@ -176,3 +182,20 @@ async def until(ready: Callable[[], bool]):
             if ready():
                 return
             await asyncio.sleep(0)
+
+
+def publishing_of(
+    cluster: MemoryCluster, publish: PublishRoute, options: ReplicationOptions = OPTIONS
+) -> Replication:
+    """A publish that is not started."""
+    end = cluster.name, cluster.connector
+    return Replication(end, end, RestlessClock(), replace(options, publish=publish))
+
+
+@asynccontextmanager
+async def published(
+    cluster: MemoryCluster, publish: PublishRoute, options: ReplicationOptions = OPTIONS
+) -> AsyncIterator[Replication]:
+    """Runs a publish from entry to exit; raises its error at exit."""
+    async with _running(publishing_of(cluster, publish, options)) as replication:
+        yield replication

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -22,6 +23,8 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.broker import Listener
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.schemas.rights import Operation, Resource
+from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.values import TopicPartition
 from tests.support.processes.secure import Secured, scram_listener
 
 AUTHORIZER = {
@@ -187,3 +190,23 @@ def guarded_cluster(directory: Path, *users: str) -> Iterator[GuardedCluster]:
         yield GuardedCluster(cluster, listener)
     finally:
         cluster.stop()
+
+
+async def create_unguarded(guarded: GuardedCluster, *specs: TopicSpec) -> None:
+    """Makes topics, as the cluster's own administrator."""
+    admin = KafkaConnector(KafkaConfig(guarded.cluster.bootstrap)).admin()
+    await admin.ensure_topics(specs)
+    await admin.close()
+
+
+def produce_unguarded(guarded: GuardedCluster, data: TopicPartition) -> None:
+    """Writes a record, once the partition is there."""
+    producer = Producer(
+        {"bootstrap.servers": guarded.cluster.bootstrap, "topic.metadata.refresh.interval.ms": 50}
+    )
+    while True:
+        found = producer.list_topics(timeout=30).topics.get(data.topic)
+        if found is not None and data.partition in found.partitions:
+            break
+    producer.produce(data.topic, b"1", partition=data.partition)
+    assert producer.flush(30) == 0

@@ -9,6 +9,7 @@ from stilltide.connectors.kafka.security import SHARED
 from stilltide.pipeline.config.settings import BOUNDS, Settings, load_settings, load_with_origins
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
+from stilltide.schemas.replication.publishes import PublishRoute
 
 
 def test_defaults_lie_within_their_bounds():
@@ -199,6 +200,19 @@ def test_topics_to_index_are_named_with_commas():
     assert load_settings(index_topics=" b, a,b,").indexed_topics == ["a", "b"]
     with pytest.raises(ConfigError, match="index_topics holds 'a b'"):
         load_settings(index_topics="c,a b")
+
+
+def test_publishes_are_named_with_commas():
+    """Each once, ascending, blanks apart; a circle is refused before anything runs."""
+    assert load_settings().publishes == []
+    found = load_settings(publish=" b:c, a:b,b:c,").publishes
+    assert found == [PublishRoute("a", "b"), PublishRoute("b", "c")]
+    with pytest.raises(ConfigError, match="publish holds 'orders', which is not source:target"):
+        load_settings(publish="orders")
+    with pytest.raises(ConfigError, match=r"in a circle: a -> b -> a \(option\)"):
+        load_settings(publish="a:b,b:a")
+    with pytest.raises(ConfigError, match="'b:c', which is not a topic name"):
+        load_settings(publish="a:b:c")
 
 
 def test_what_is_replicated_from_must_be_known():

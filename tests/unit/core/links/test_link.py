@@ -151,6 +151,22 @@ def test_a_full_transaction_ends_at_once():
     assert effects[-1] == Finish(1, {DATA: 1})
 
 
+def test_a_transaction_ends_when_no_record_has_come_for_a_while():
+    """H2: each record puts the end off, up to 50 ms after the begin."""
+    link = settled()
+    link._limits = LinkLimits(quiet_ms=20)
+    link.records_read(DATA, records(0), EndOffset(1), 100)
+    assert link.deadline_ms == 120
+    link.records_read(DATA, records(1), EndOffset(2), 119)
+    assert link.deadline_ms == 139
+    assert link.tick(138) == []
+    link.records_read(DATA, [], EndOffset(3), 138)
+    assert link.deadline_ms == 139, "nothing was copied"
+    link.records_read(DATA, records(3), EndOffset(4), 138)
+    assert link.deadline_ms == 150
+    assert link.tick(150) == [Finish(2, {DATA: 1})]
+
+
 def test_a_position_without_copies_is_written_once_a_second():
     """H4: foreign and aborted records cost next to nothing."""
     link = settled(bucket((0, 0), (0, 0)))

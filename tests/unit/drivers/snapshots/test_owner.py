@@ -109,7 +109,11 @@ async def test_a_snapshot_stands_for_the_markers_it_has_absorbed(client: Snapsho
 
 
 @pytest.mark.parametrize(
-    "limits", [SnapshotLimits(interval_ms=1), SnapshotLimits(changes_max=1, interval_ms=600_000)]
+    "limits",
+    [
+        SnapshotLimits(interval_ms=1, marker_retention_ms=0),
+        SnapshotLimits(changes_max=1, interval_ms=600_000, marker_retention_ms=0),
+    ],
 )
 async def test_a_snapshot_comes_by_itself(broker: MemoryBroker, limits: SnapshotLimits):
     """E7: after some time or so many changes, without anybody asking; the markers go."""

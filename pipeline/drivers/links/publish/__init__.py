@@ -1,0 +1,1 @@
+"""What a publish does otherwise than a link between two clusters (H7)."""

@@ -1,0 +1,133 @@
+"""The two topics of a publish: the source found, the target created or checked.
+
+*Source*: docs/protocols H7, H1 (partition n to n), H6.
+*Invariants*: a missing target is created with the source's number of partitions and configs;
+partitions that the source gains are added. No topic and no partition is removed.
+
+Refuses: system topics, a circle of publishes, a target with another number of partitions, and a
+target with records that are not copies of the source. What forbids two publishes to run together is
+looked for again after both have written a bucket, before they copy a record: whichever wrote its
+bucket later finds that of the other.
+"""
+
+from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.pipeline.core.links.copying import Topics
+from stilltide.pipeline.core.links.publishes import check_publish
+from stilltide.pipeline.core.replicas import WantedReplicas
+from stilltide.pipeline.drivers.links.positions import PositionsView
+from stilltide.pipeline.drivers.links.publish.names import TopicNames
+from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.drivers.links.topics import create_like, described, incarnations
+from stilltide.pipeline.errors import PublishError
+from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.values import TopicPartition
+
+_log = get_logger(__name__)
+
+
+class PublishedTopic:
+    """Source and target of one publish, as of the last `look`.
+
+    Args:
+        sides: the cluster under the link's name, and under its own.
+        publish: the topics.
+        positions: the buckets of the cluster.
+        replicas: replicas of a target that is created.
+        awaits_source: whether a first look passes without the source topic.
+    """
+
+    def __init__(
+        self,
+        sides: tuple[Side, Side],
+        publish: PublishRoute,
+        positions: PositionsView,
+        *,
+        replicas: WantedReplicas,
+        awaits_source: bool,
+    ) -> None:
+        self._sides = sides
+        self._here = sides[1]
+        self._publish = publish
+        self._positions = positions
+        self._replicas = replicas
+        self._awaits_source = awaits_source
+
+    async def look(self, *, strict: bool) -> dict[TopicPartition, Topics]:
+        """The data partitions of the target; none while there is no source topic.
+
+        Args:
+            strict: whether the source topic must exist, unless the publish waits for it.
+
+        Raises:
+            PublishError: the topics cannot be source and target; names both.
+            ConnectorError: a request to the cluster failed.
+        """
+        await self.check_others()
+        publish, admin = self._publish, self._here.admin
+        found = await admin.describe_topics(list(publish))
+        source, target = found.get(publish.source), found.get(publish.target)
+        if source is None:
+            if strict and not self._awaits_source:
+                raise PublishError(
+                    f"topic {publish.source} does not exist on {self._here.name}"
+                    f" and cannot be published to {publish.target}",
+                    hint="create it, or correct its name",
+                )
+            return {}
+        if target is None:
+            await create_like(self._sides, {publish.target: source}, self._replicas)
+        else:
+            await self._check(source, target)
+        found = await admin.describe_topics([publish.target])
+        both = [(source, one) for one in found.values()]
+        return await described(*self._sides, both, TopicNames(publish))
+
+    async def check_others(self) -> None:
+        """Passes if the publish may run beside those that have copied before this call.
+
+        Raises:
+            PublishError: it may not.
+        """
+        await self._positions.catch_up()
+        copied = self._positions.publishes
+        names = {topic for publish in copied for topic in publish}
+        now = await incarnations(self._here.admin, sorted(names)) if names else {}
+        # What was copied between topics that have been deleted since is gone.
+        alive = [one for one, ids in copied.items() if tuple(map(now.get, one)) in ids]
+        check_publish(self._publish, alive)
+
+    async def _check(self, source: TopicDescription, target: TopicDescription) -> None:
+        """Passes a target that may be written to; adds partitions that the source has gained."""
+        copied = self._positions.is_published(target)
+        here, counts = self._here, (source.partition_count, target.partition_count)
+        if not copied:
+            if counts[0] != counts[1]:
+                raise PublishError(
+                    f"topic {source.name} has {counts[0]} partitions and {target.name} has"
+                    f" {counts[1]} on {here.name}",
+                    detail="partition n is copied to partition n",
+                    hint=f"delete {target.name}, which is then created, or name another topic",
+                )
+            await self._check_empty(source, target)
+        elif counts[0] > counts[1]:
+            await here.admin.add_partitions(target.name, counts[0])
+            _log.info(
+                "added partitions", cluster=here.name, topic=target.name, partitions=counts[0]
+            )
+
+    async def _check_empty(self, source: TopicDescription, target: TopicDescription) -> None:
+        partitions = [
+            TopicPartition(target.name, number) for number in range(target.partition_count)
+        ]
+        starts = await self._here.admin.start_offsets(partitions)
+        ends = await self._here.admin.end_offsets(partitions)
+        for data, end in ends.items():
+            if end > starts.get(data, 0):
+                raise PublishError(
+                    f"topic {target.name} on {self._here.name} has records that are not copies of"
+                    f" {source.name}",
+                    hint="name a topic without records; only the publish may write to it",
+                    topic=target.name,
+                    partition=data.partition,
+                )

@@ -116,6 +116,14 @@ class LinkError(PipelineError):
     """Two clusters, or a topic on both, cannot be linked as they are; nothing was copied."""
 
 
+def error_text(error: str | BaseException) -> str:
+    """The text of an error for people: what an application gave, or the exception's."""
+    if isinstance(error, str):
+        return error
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def client_failed(cause: Exception) -> ClientFailedError:
     """The error of a client whose background task has raised `cause`."""
     failed = ClientFailedError(

@@ -19,6 +19,8 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import require_positive
+from stilltide.pipeline.client.dead_letters.options import dead_letters_of
+from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
 from stilltide.pipeline.client.subscription_options import SubscriptionKeywords, limits_of
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
@@ -26,7 +28,13 @@ from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
-from stilltide.pipeline.errors import ConfigError, NotAssignedError, UndecidedError, system_topic
+from stilltide.pipeline.errors import (
+    ConfigError,
+    NotAssignedError,
+    UndecidedError,
+    error_text,
+    system_topic,
+)
 from stilltide.schemas.topics import is_system_topic
 from stilltide.schemas.values import EndOffset, TopicPartition
 
@@ -55,10 +63,13 @@ class Subscription:
             the log end. A partition that a topic gains later is read from its start in any case.
         acknowledgements: whether messages are acknowledged one by one, also in transactions,
             instead of by `commit` of positions (see `acknowledge`). Needs a running worker.
+        dead_letter_topic: topic for messages that were delivered `deliveries_max` times and failed;
+            the default is `<topic>-<group>-DLQ`. The topic must exist.
         options: limits and time-outs by name; `SubscriptionLimits` documents each of them and its
             default: `buffer_records_max`, `undecided_records_max`, `unavailable_timeout_s`,
             `undecided_timeout_s`, `assignment_timeout_s`, `unacknowledged_records_max`,
-            `redelivery_delay_s`, `metadata_max_age_s`.
+            `redelivery_delay_s`, `redelivery_factor`, `redelivery_delay_s_max`, `deliveries_max`,
+            `metadata_max_age_s`.
 
     Raises:
         SystemTopicError: a topic is a system topic of Stilltide.
@@ -76,6 +87,7 @@ class Subscription:
         client_id: str = "stilltide-subscription",
         from_start: bool = True,
         acknowledgements: bool = False,
+        dead_letter_topic: str | None = None,
         **options: Unpack[SubscriptionKeywords],
     ) -> None:
         if isinstance(topics, str) or not topics:
@@ -99,6 +111,12 @@ class Subscription:
             metadata_max_age_s=limits.metadata_max_age_s,
         )
         self._acknowledgements = acknowledgements
+        self._dead_letters = dead_letters_of(
+            self._options,
+            limits,
+            dead_letter_topic=dead_letter_topic,
+            acknowledgements=acknowledgements,
+        )
         self._driver: SubscriptionDriver | None = None
         self._source: SubscriptionDriver | AcknowledgingDriver | None = None
         self._turn: deque[Message] = deque()  # messages of the partition that `__anext__` reads now
@@ -119,11 +137,22 @@ class Subscription:
                 )
                 ack_options = AckOptions(
                     unacknowledged_records_max=self._limits.unacknowledged_records_max,
-                    redelivery_delay_s=self._limits.redelivery_delay_s,
+                    redelivery=self._limits.redelivery,
                     patient=self._limits.unavailable_timeout_s == math.inf,
                 )
                 source = AcknowledgingDriver(driver, store, self._options.group, ack_options)
                 stack.push_async_callback(source.close)
+                if self._dead_letters is not None:
+                    sender = await stack.enter_async_context(
+                        sending_dead_letters(
+                            self._connector,
+                            self,
+                            self._dead_letters,
+                            client_id=self._options.client_id,
+                            failed=driver.changes.fail,
+                        )
+                    )
+                    source.send_dead_letters(sender.send)
             await driver.start()
             if isinstance(source, AcknowledgingDriver):
                 source.start()
@@ -261,9 +290,19 @@ class Subscription:
         """
         self.acknowledging.acknowledge_cumulative(message)
 
-    def negative_acknowledge(self, message: Message) -> None:
-        """Asks for the message again after `redelivery_delay_s`; raises as `acknowledge`."""
-        self.acknowledging.negative_acknowledge(message)
+    def negative_acknowledge(
+        self, message: Message, error: str | BaseException = "negatively acknowledged"
+    ) -> None:
+        """Says that a message could not be processed; raises as `acknowledge`.
+
+        The message comes again after a back-off, with `message.deliveries` one higher; after
+        `deliveries_max` deliveries the message moves to its dead-letter topic.
+
+        Args:
+            message: a message that was delivered to this member.
+            error: the reason, for the headers of a dead letter; the first 1024 bytes are kept.
+        """
+        self.acknowledging.negative_acknowledge(message, error_text(error))
 
     @property
     def acknowledging(self) -> AcknowledgingDriver:
@@ -299,7 +338,11 @@ class Subscription:
 
         `delivered` and `position` count the records that iterating has returned.
         """
-        return self._open_driver().statistics()
+        found = self._open_driver().statistics()
+        source = self._open_source()
+        if not isinstance(source, AcknowledgingDriver):
+            return found
+        return {data: source.counted(data, one) for data, one in found.items()}
 
     @property
     def blocked(self) -> list[Blocked]:

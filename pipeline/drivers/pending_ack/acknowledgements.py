@@ -1,6 +1,6 @@
 """Delivers records that are acknowledged one by one, and commits the cursors.
 
-*Source*: docs/protocols G (rules in `core.pending_ack`); Pulsar's consumer.
+*Source*: docs/protocols G, G2 (rules in `core.pending_ack`); Pulsar's consumer.
 
 *Invariants*:
 - All state of an assignment ends with the assignment: a later assignment has another member id.
@@ -9,13 +9,15 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
+from stilltide.pipeline.core.pending_ack.redeliveries import DeadLetter, RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
+from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import (
     AckStore,
     AssignedPartition,
@@ -33,6 +35,8 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPar
 
 CLOSE_S = 5.0
 
+_REDELIVERY = RedeliveryPolicy(first_ms=1000.0, factor=2.0, max_ms=60_000.0)
+
 _log = get_logger(__name__)
 
 
@@ -43,14 +47,14 @@ class AckOptions:
     Attributes:
         unacknowledged_records_max: most records delivered and not acknowledged, over all
             partitions.
-        redelivery_delay_s: time from a negative acknowledgement to the next delivery.
+        redelivery: when a message that failed is delivered again, and how often.
         commit_interval_s: time between two commits of cursors that move.
         patient: whether a store that does not answer is asked again without a limit; if not, its
             silence ends the subscription.
     """
 
     unacknowledged_records_max: int = 10_000
-    redelivery_delay_s: float = 1.0
+    redelivery: RedeliveryPolicy = _REDELIVERY
     commit_interval_s: float = 1.0
     patient: bool = False
 
@@ -82,6 +86,21 @@ class AcknowledgingDriver:
         """Starts to commit cursors; the caller has started the `SubscriptionDriver`."""
         self._started = True
         self._tasks.start(self._cursors.run(self._options.commit_interval_s))
+
+    def send_dead_letters(
+        self, send: Callable[[AssignedPartition, DeadLetter[Record]], None]
+    ) -> None:
+        """Has `send` called with each dead letter; call it before `start`."""
+        self._redelivery.dead_letters = send
+
+    def counted(self, data: TopicPartition, read: Statistics) -> Statistics:
+        """The counts of a partition, with those of messages that failed (G2)."""
+        found = self._partitions.get(data)
+        if found is None:
+            return read
+        return replace(
+            read, redelivered=found.redelivered_count, dead_lettered=found.dead_lettered_count
+        )
 
     async def close(self) -> None:
         """Commits the cursors a last time, or logs the failure; does not close the driver.
@@ -136,10 +155,10 @@ class AcknowledgingDriver:
         partition.unprepare(message.offset, cumulative=True)
         self._delivery.freed()
 
-    def negative_acknowledge(self, message: Record) -> None:
-        """Redelivers a message after the delay; raises `AcknowledgementError`."""
+    def negative_acknowledge(self, message: Record, error: str) -> None:
+        """Redelivers a message after its back-off; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
-        tracker.negative_acknowledge(message.offset, self._redelivery.now_ms())
+        tracker.negative_acknowledge(message.offset, self._redelivery.now_ms(), error)
         partition.unprepare(message.offset, cumulative=False)
         self._redelivery.arm()
 
@@ -179,18 +198,24 @@ class AcknowledgingDriver:
         finally:
             self._attach_soon(partition)
 
-    def ended(self, partition: AssignedPartition, txn: Hashable, *, committed: bool) -> None:
-        """A transaction that claimed messages has ended: committed, or aborted or unknown."""
+    def ended(self, partition: AssignedPartition, txn: Hashable, failure: str | None) -> None:
+        """A transaction that claimed messages has ended.
+
+        Args:
+            partition: the partition of the messages.
+            txn: the transaction.
+            failure: why the transaction was aborted or has no known outcome; None: it committed.
+        """
         tracker = partition.tracker
         if partition.revoked or tracker is None:
             return
-        if committed:
+        if failure is None:
             position = self._driver.position(partition.data)
             tracker.committed(txn)
             partition.stored(position or 0)
             self._delivery.freed()
         else:
-            tracker.unsettled(txn)
+            tracker.unsettled(txn, failure)
             self._redelivery.arm()
 
     # Assignment.
@@ -218,7 +243,7 @@ class AcknowledgingDriver:
                 cursor,
                 metadata,
                 Claimant(identity.group_member, identity.client_name),
-                redelivery_delay_ms=self._options.redelivery_delay_s * 1000,
+                redelivery=self._options.redelivery,
                 patient=self._options.patient,
             )
             self._partitions[data] = partition

@@ -9,12 +9,13 @@ the store learns of a cursor only after the group's commit holds the cursor.
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
 from stilltide.pipeline.core.pending_ack.questions import Ask
+from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import (
     AlreadyAcknowledgedError,
@@ -83,6 +84,8 @@ class AssignedPartition:
         tracker: tracks acknowledgements; None until the store has answered the first attachment.
         ready: records to be returned next, in offset order.
         attached: whether this is the store's member, as far as known.
+        redelivered_count: messages that were prepared to be returned again.
+        dead_lettered_count: messages that were moved to the dead-letter topic.
         revoked: whether the assignment has ended.
     """
 
@@ -94,7 +97,7 @@ class AssignedPartition:
         metadata: str,
         claimant: Claimant,
         *,
-        redelivery_delay_ms: float,
+        redelivery: RedeliveryPolicy,
         patient: bool = False,
     ) -> None:
         self.subscription = subscription
@@ -104,9 +107,11 @@ class AssignedPartition:
         self.ready: deque[Record] = deque()
         self.attached = False
         self.revoked = False
+        self.redelivered_count = 0
+        self.dead_lettered_count = 0
         self._store = store
         self._claimant = claimant
-        self._redelivery_delay_ms = redelivery_delay_ms
+        self._redelivery = redelivery
         self._patient = patient
         self._member = b""
         self._stored_to = 0  # end of what the store still holds as acknowledged, if known
@@ -198,8 +203,9 @@ class AssignedPartition:
         """The store has acknowledged something below this offset."""
         self._stored_to = max(self._stored_to, end)
 
-    def prepare(self, records: Iterable[Record]) -> None:
+    def prepare(self, records: Sequence[Record]) -> None:
         """Adds records to be returned again."""
+        self.redelivered_count += len(records)
         ready = sorted([*records, *self.ready], key=lambda it: it.offset)
         self.ready.clear()
         self.ready.extend(ready)
@@ -230,8 +236,7 @@ class AssignedPartition:
             return
         self._stored_to = max([acks.cursor, *(it.end for it in acks.acknowledged)])
         if self.tracker is None:
-            delay_ms = self._redelivery_delay_ms
-            self.tracker = Tracker(self.data, self.committed, acks, redelivery_delay_ms=delay_ms)
+            self.tracker = Tracker(self.data, self.committed, acks, redelivery=self._redelivery)
         else:
             self.tracker.attached_again(acks)
 

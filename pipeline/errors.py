@@ -100,6 +100,10 @@ class PendingAcknowledgementError(AcknowledgementError):
     """The message is acknowledged in a transaction that has not ended, or not visibly."""
 
 
+class DeadLetterError(PipelineError):
+    """A dead letter cannot be moved as it is, or there is none at the place."""
+
+
 class AbortedIndexError(PipelineError):
     """The index of aborted native transactions is incomplete, or belongs to another log (F4)."""
 

@@ -34,7 +34,10 @@ from stilltide.schemas.pending_ack.dead_letters import (
 CONCURRENCY = 16
 """Dead letters that are sent at the same time, each in its own transaction; others wait."""
 
-TIMESTAMP_S = 10.0
+TRANSACTION_TIMEOUT_S = 15.0
+"""How long the message of a dead letter is held back after this process was killed."""
+
+TIMESTAMP_S = 5.0
 """Longest time to look a timestamp up; a dead letter without one is sent all the same."""
 
 _log = get_logger(__name__)
@@ -154,7 +157,9 @@ async def sending_dead_letters(
     tasks = Tasks(failed)
     timestamps = connector.reader(name, timestamps=True, fetching=Fetching.SCANNING)
     try:
-        async with TransactionClient(connector=connector, name=name) as client:
+        async with TransactionClient(
+            connector=connector, name=name, transaction_timeout_s=TRANSACTION_TIMEOUT_S
+        ) as client:
             sender = DeadLetterSender(subscription, client, timestamps, names)
             for _ in range(CONCURRENCY):
                 tasks.start(sender.run())

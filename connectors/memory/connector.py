@@ -139,12 +139,16 @@ class MemoryAdmin:
         }
 
     async def start_offsets(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], *, since_ms: int | None = None
     ) -> dict[TopicPartition, Offset]:
-        """Log start offsets; a partition that does not exist is not in the answer."""
+        """Log start offsets, or offsets of a time; the broker has no clock, so all times are 0."""
         self._broker.check_up()
         found = {data: self._broker.log(data) for data in partitions}
-        return {data: log.start for data, log in found.items() if log is not None}
+        return {
+            data: log.start if since_ms is None or since_ms <= 0 else Offset(log.end)
+            for data, log in found.items()
+            if log is not None
+        }
 
     async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
         """Moves log starts up; see `LogAdmin.delete_records`."""

@@ -47,9 +47,13 @@ class LogAdmin(Protocol):
         ...
 
     async def start_offsets(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], *, since_ms: int | None = None
     ) -> dict[TopicPartition, Offset]:
-        """Log start offsets; a partition that does not exist is not in the answer."""
+        """Log start offsets; a partition that does not exist is not in the answer.
+
+        With `since_ms`: the offset of the first record whose timestamp is not below this time,
+        milliseconds since 1970; the end offset if there is no such record.
+        """
         ...
 
     async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:

@@ -17,7 +17,7 @@ from stilltide.pipeline.cli.common.asking import cluster_connector, cluster_opti
 from stilltide.pipeline.cli.common.output import Row, confirmed, output_option, print_rows, say
 from stilltide.pipeline.client.dead_letters.moving import (
     Letter,
-    Plan,
+    MovePlan,
     Selection,
     letters_of,
     move,
@@ -36,7 +36,7 @@ Exit codes:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class Asked(NamedTuple):
+class LettersAsked(NamedTuple):
     """The dead letters that a command names, and the cluster."""
 
     bootstrap_servers: str | None
@@ -94,14 +94,14 @@ def list_command(
     Values are not shown: read TOPIC with any consumer, such as kafka-console-consumer.
     """
     selection = _selection(partition, offset, limit)
-    asked = Asked(bootstrap_servers, timeout_s, topic, selection, output)
+    asked = LettersAsked(bootstrap_servers, timeout_s, topic, selection, output)
     rows = asyncio.run(_listed(asked))
     print_rows(rows, output)
     if len(rows) == limit:
         say(f"the list ends after {limit}; --limit lists more")
 
 
-async def _listed(asked: Asked) -> list[Row]:
+async def _listed(asked: LettersAsked) -> list[Row]:
     connector = cluster_connector(asked.bootstrap_servers)
     reading = letters_of(connector, asked.topic, asked.selection, timeout_s=asked.timeout_s)
     async with aclosing(reading) as letters:
@@ -154,7 +154,7 @@ def _mover(name: str, *, replay: bool, example: str) -> Callable[[Callable[..., 
             selection = _selection(partition, offset, limit)
             if everything == (selection != Selection()):
                 raise click.UsageError("give either --all, or some of --partition and --limit")
-            asked = Asked(bootstrap_servers, timeout_s, topic, selection, output)
+            asked = LettersAsked(bootstrap_servers, timeout_s, topic, selection, output)
             ctx.exit(_moved(asked, name, replay=replay, applied=applied, yes=yes))
 
     return made
@@ -196,7 +196,7 @@ def _drop() -> None:
     """
 
 
-def _moved(asked: Asked, name: str, *, replay: bool, applied: bool, yes: bool) -> int:
+def _moved(asked: LettersAsked, name: str, *, replay: bool, applied: bool, yes: bool) -> int:
     """Shows what is to be moved, and moves it with `applied`; returns the exit code."""
     connector = cluster_connector(asked.bootstrap_servers)
     planned = asyncio.run(plan(connector, asked.topic, asked.selection, timeout_s=asked.timeout_s))
@@ -222,7 +222,7 @@ def _moved(asked: Asked, name: str, *, replay: bool, applied: bool, yes: bool) -
     return 0 if applied and moved else EXIT_NOT_MOVED
 
 
-def _planned_rows(planned: Plan) -> list[Row]:
+def _planned_rows(planned: MovePlan) -> list[Row]:
     return [
         {
             "partition": partition,

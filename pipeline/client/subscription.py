@@ -9,7 +9,7 @@ the partitions, `commit` stores the application's positions, delivery is at leas
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self, Unpack
@@ -21,7 +21,11 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import require_positive
 from stilltide.pipeline.client.dead_letters.options import dead_letters_of
 from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
-from stilltide.pipeline.client.subscription_options import SubscriptionKeywords, limits_of
+from stilltide.pipeline.client.subscription_options import (
+    SubscriptionKeywords,
+    SubscriptionLimits,
+    limits_of,
+)
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
@@ -36,7 +40,7 @@ from stilltide.pipeline.errors import (
     system_topic,
 )
 from stilltide.schemas.topics import is_system_topic
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 Message = Record
 """A visible record: topic, partition, offset, key, value, headers as written, and its `txn`."""
@@ -140,8 +144,7 @@ class Subscription:
                     redelivery=self._limits.redelivery,
                     patient=self._limits.unavailable_timeout_s == math.inf,
                 )
-                source = AcknowledgingDriver(driver, store, self._options.group, ack_options)
-                stack.push_async_callback(source.close)
+                dead_letters = None
                 if self._dead_letters is not None:
                     sender = await stack.enter_async_context(
                         sending_dead_letters(
@@ -152,7 +155,11 @@ class Subscription:
                             failed=driver.changes.fail,
                         )
                     )
-                    source.send_dead_letters(sender.send)
+                    dead_letters = sender.send
+                source = AcknowledgingDriver(
+                    driver, store, self._options.group, ack_options, dead_letters
+                )
+                stack.push_async_callback(source.close)
             await driver.start()
             if isinstance(source, AcknowledgingDriver):
                 source.start()
@@ -255,7 +262,9 @@ class Subscription:
                 if position is not None and position >= end_offset:
                     del remaining[data]
             if remaining and not yielded:
-                await driver.changed(self._patience_s(driver, remaining, began))
+                await driver.changed(
+                    _patience_s(driver, self._limits, self._options.group, remaining, began)
+                )
 
     async def commit(self) -> None:
         """Commits the positions of the records returned so far, not of buffered records.
@@ -319,6 +328,48 @@ class Subscription:
             )
         return source
 
+    async def seek(self, data: TopicPartition, offset: int) -> None:
+        """Goes on reading a partition at an offset, for this member and, once committed, its group.
+
+        Without acknowledgements: `commit` commits the new position, as after reading.
+
+        With acknowledgements: the group's cursor becomes the offset, within a second. Messages
+        below are given up, also those that are with the application or wait for redelivery.
+        Acknowledged messages stay acknowledged, so an offset below the cursor is refused. Messages
+        from the offset on are delivered again unless they are acknowledged; those in an open
+        transaction come again only if it aborts. A message that was delivered before cannot be
+        acknowledged until it is delivered again, and counts from 1.
+
+        Args:
+            data: a partition that is assigned to this member: `position` of it is not None.
+            offset: an offset from the log start to the log end, both included.
+
+        Raises:
+            NotAssignedError: the partition is not assigned to this member.
+            OffsetOutOfRangeError: the offset is not in the log; nothing was changed.
+            AlreadyAcknowledgedError: the offset is below the group's cursor; nothing was changed.
+            UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
+        """
+        await self._open_source().seek(data, Offset(offset))
+
+    async def seek_to_time(
+        self, timestamp_ms: int, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Offset]:
+        """Goes on at the first record with a timestamp at or after a time; returns the offsets.
+
+        A partition without such a record goes on at its log end. Else as `seek`, for one partition
+        after the other; an error leaves the partitions before it where they were moved to.
+
+        Args:
+            timestamp_ms: milliseconds since 1970.
+            partitions: partitions that are assigned to this member; None: all of them.
+        """
+        chosen = sorted(self.statistics() if partitions is None else partitions)
+        offsets = await self._open_driver().joined.seeking.offsets_since(chosen, timestamp_ms)
+        for data, offset in offsets.items():
+            await self._open_source().seek(data, offset)
+        return offsets
+
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Every record below this offset was returned, or never will be; None: not assigned."""
         return self._open_source().position(data)
@@ -357,31 +408,33 @@ class Subscription:
         assert self._source is not None, "use the subscription inside of `async with`"
         return self._source
 
-    def _patience_s(
-        self,
-        driver: SubscriptionDriver,
-        remaining: Mapping[TopicPartition, EndOffset],
-        began: float,
-    ) -> float | None:
-        """Seconds until the next time-out of a remaining partition; raises at a time-out.
 
-        Time before this call of `read_to` does not count, so each call has the whole time-out.
-        """
-        now = asyncio.get_running_loop().time()
-        left_s: list[float] = []
-        blocked = driver.blocked()
-        for data, end_offset in remaining.items():
-            if driver.position(data) is None:
-                waited_s = now - max(began, driver.rebalanced_at)
-                left_s.append(self._limits.assignment_timeout_s - waited_s)
-                if left_s[-1] <= 0:
-                    raise _not_assigned(data, self._options.group, waited_s)
-            elif data in blocked and blocked[data].offset < end_offset:
-                waited_s = min(now - began, blocked[data].waited_s)
-                left_s.append(self._limits.undecided_timeout_s - waited_s)
-                if left_s[-1] <= 0:
-                    raise _undecided(blocked[data])
-        return min(left_s, default=None)
+def _patience_s(
+    driver: SubscriptionDriver,
+    limits: SubscriptionLimits,
+    group: str,
+    remaining: Mapping[TopicPartition, EndOffset],
+    began: float,
+) -> float | None:
+    """Seconds until the next time-out of a remaining partition; raises at a time-out.
+
+    Time before this call of `read_to` does not count, so each call has the whole time-out.
+    """
+    now = asyncio.get_running_loop().time()
+    left_s: list[float] = []
+    blocked = driver.blocked()
+    for data, end_offset in remaining.items():
+        if driver.position(data) is None:
+            waited_s = now - max(began, driver.rebalanced_at)
+            left_s.append(limits.assignment_timeout_s - waited_s)
+            if left_s[-1] <= 0:
+                raise _not_assigned(data, group, waited_s)
+        elif data in blocked and blocked[data].offset < end_offset:
+            waited_s = min(now - began, blocked[data].waited_s)
+            left_s.append(limits.undecided_timeout_s - waited_s)
+            if left_s[-1] <= 0:
+                raise _undecided(blocked[data])
+    return min(left_s, default=None)
 
 
 def _undecided(blocked: Blocked) -> UndecidedError:

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._cluster import DescribeClusterResult
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource, ConfigSource
-from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
+from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec, TimestampSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from stilltide.connectors.errors import FatalError, RetriableError
@@ -137,12 +137,21 @@ class KafkaAdmin:
         return {data: EndOffset(offset) for data, offset in found}
 
     async def start_offsets(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], *, since_ms: int | None = None
     ) -> dict[TopicPartition, Offset]:
-        """Log start offsets; a partition that does not exist is not in the answer."""
+        """Log start offsets, or offsets of a time; see `LogAdmin.start_offsets`."""
         level = IsolationLevel.READ_UNCOMMITTED
-        found = await self._offsets(partitions, EarliestSpec(), level)
-        return {data: Offset(offset) for data, offset in found}
+        if since_ms is None:
+            found = await self._offsets(partitions, EarliestSpec(), level)
+            return {data: Offset(offset) for data, offset in found}
+        # Asked first: a record that arrives in between is found, or lies at the end.
+        ends = await self.end_offsets(partitions)
+        found = await self._offsets(partitions, OffsetSpec.for_timestamp(since_ms), level)
+        return {
+            data: Offset(ends[data] if offset == _NONE_SINCE else offset)
+            for data, offset in found
+            if data in ends
+        }
 
     async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
         """Moves log starts up; see `LogAdmin.delete_records`."""
@@ -315,7 +324,11 @@ class KafkaAdmin:
         except _NoLeaderError as error:
             await self._check_absent(partitions, error)
             return []
-        return [(data, _known_offset(data, answer, self._address)) for data, answer in found]
+        is_time = isinstance(spec, TimestampSpec)
+        return [
+            (data, _known_offset(data, answer, self._address, is_time=is_time))
+            for data, answer in found
+        ]
 
     async def _check_absent(
         self, partitions: Sequence[TopicPartition], error: "_NoLeaderError"
@@ -361,6 +374,10 @@ class KafkaAdmin:
         return translate(error, self._address, action, *asked, detail=detail)
 
 
+_NONE_SINCE = -1
+"""The broker's answer to a question about a time after the last record."""
+
+
 def log_bounds(
     config: KafkaConfig, partitions: Sequence[TopicPartition], *, start: bool
 ) -> dict[TopicPartition, Offset]:
@@ -396,12 +413,14 @@ def _ask_offsets(
     return {TopicPartition(it.topic, it.partition): answer for it, answer in answers.items()}
 
 
-def _known_offset(data: TopicPartition, answer: Any, address: object) -> int:
+def _known_offset(
+    data: TopicPartition, answer: Any, address: object, *, is_time: bool = False
+) -> int:
     """The offset in an answer to `_ask_offsets`.
 
     When the broker does not answer in time, the client reports success and a negative offset.
     """
-    if answer.offset < 0:
+    if answer.offset < 0 and not (is_time and answer.offset == _NONE_SINCE):
         raise RetriableError(
             f"no answer about offsets of {data} from {address}",
             hint="check that the broker runs; then try again",

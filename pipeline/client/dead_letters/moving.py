@@ -59,7 +59,7 @@ class Letter(NamedTuple):
 
 
 @dataclass
-class Plan:
+class MovePlan:
     """What a command will move.
 
     Attributes:
@@ -130,9 +130,9 @@ async def letters_of(
 
 async def plan(
     connector: GroupConnector, topic: str, selection: Selection, *, timeout_s: float
-) -> Plan:
+) -> MovePlan:
     """What is to be moved; nothing is changed. Raises as `letters_of`."""
-    made = Plan(topic, selection)
+    made = MovePlan(topic, selection)
     reading = letters_of(connector, topic, selection, timeout_s=timeout_s)
     async with aclosing(reading) as letters:
         async for letter in letters:
@@ -147,7 +147,7 @@ async def plan(
 
 async def move(
     connector: GroupConnector,
-    planned: Plan,
+    planned: MovePlan,
     *,
     replay: bool,
     told: Callable[[int], None] = lambda _count: None,
@@ -195,7 +195,7 @@ async def move(
     return moved + len(batch)
 
 
-async def _planned(letters: Subscription, planned: Plan) -> AsyncGenerator[Record, None]:
+async def _planned(letters: Subscription, planned: MovePlan) -> AsyncGenerator[Record, None]:
     """The planned dead letters, as they are delivered."""
     only = planned.selection.offset
     if not planned.ends:

@@ -95,7 +95,7 @@ class DeadLetterSender:
                     error=str(error),
                 )
             else:
-                partition.dead_lettered_count += 1
+                partition.counts.dead_lettered += 1
 
     async def _move(self, letter: DeadLetter[Record]) -> None:
         record = letter.payload

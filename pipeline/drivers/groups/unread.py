@@ -6,6 +6,7 @@
 is acknowledged is not returned.
 """
 
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import NamedTuple
@@ -16,12 +17,13 @@ from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.drivers.groups.places import TOLD_EVERY_S, Told
 from stilltide.pipeline.drivers.read_committed.visible_scan import visible_scan
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
-class Position(NamedTuple):
+class GroupPosition(NamedTuple):
     """Where a group stands in one partition.
 
     Attributes:
@@ -67,9 +69,28 @@ class Lag(NamedTuple):
     at_least: bool
 
 
+class CountingProgress:
+    """Reports a long count every `TOLD_EVERY_S`; a short one is not reported.
+
+    Args:
+        say: called with each line.
+    """
+
+    def __init__(self, say: Told) -> None:
+        self._say = say
+        self._next_s = time.monotonic() + TOLD_EVERY_S
+
+    def counted(self, data: TopicPartition, count: int) -> None:
+        """So many records were counted in a partition so far."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + TOLD_EVERY_S
+            self._say(f"counting {data}: {count} so far")
+
+
 async def positions_of(
     connector: GroupConnector, admin: LogAdmin, topic: str, group: str
-) -> dict[TopicPartition, Position]:
+) -> dict[TopicPartition, GroupPosition]:
     """The position of a group in each partition of a topic.
 
     Raises:
@@ -86,25 +107,25 @@ async def positions_of(
         committed = (await groups.committed([group], partitions)).get(group, {})
     finally:
         await groups.close()
-    positions: dict[TopicPartition, Position] = {}
+    positions: dict[TopicPartition, GroupPosition] = {}
     for data, start in starts.items():
         one = committed.get(data)
         if one is None:
-            positions[data] = Position(None, Cursor(start))
+            positions[data] = GroupPosition(None, Cursor(start))
             continue
         try:
             cursor = decode(one.offset, one.metadata) or Cursor(one.offset)
         except DecodeError as error:
             raise error.at(data.topic, data.partition, one.offset) from None
         offset = Offset(max(start, cursor.offset))
-        positions[data] = Position(one.offset, cursor._replace(offset=offset))
+        positions[data] = GroupPosition(one.offset, cursor._replace(offset=offset))
     return positions
 
 
 async def unread(
     connector: GroupConnector,
     admin: LogAdmin,
-    positions: dict[TopicPartition, Position],
+    positions: dict[TopicPartition, GroupPosition],
     *,
     client_id: str,
     timeout_s: float,
@@ -154,15 +175,14 @@ async def lag_of(
 
     Args:
         connector: the cluster.
-        topic: the topic.
-        group: the group; it need not exist, and need not be Stilltide's.
+        topic: name of the topic.
+        group: name of the group; the group need not exist.
         records_max: offsets of a partition after which counting ends, >= 1.
         timeout_s: longest time that the cluster may be away.
-        told: called with the progress: a partition, and the records counted there so far.
+        told: called with a partition, and the records counted there so far.
 
     Raises:
-        FatalError: the topic, or a system topic, does not exist.
-        OffsetOutOfRangeError, UnavailableError, DecodeError: see `unread` and `positions_of`.
+        Errors of `positions_of` and `unread`.
     """
     admin = connector.admin()
     try:

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from stilltide.connectors.ports.records import Record
@@ -74,18 +75,30 @@ class Claimant(NamedTuple):
     client_name: str
 
 
+@dataclass(slots=True)
+class FailureCounts:
+    """Messages of a partition that failed, since its assignment (G2).
+
+    Attributes:
+        redelivered: messages that were prepared to be returned again.
+        dead_lettered: messages that were moved to the dead-letter topic.
+    """
+
+    redelivered: int = 0
+    dead_lettered: int = 0
+
+
 class AssignedPartition:
     """One partition from its assignment to its revocation.
 
     Attributes:
         subscription: the data partition and the group.
         committed: the cursor that the group's commit holds.
-        metadata: the metadata of the group's commit, as text.
+        metadata: the metadata of the group's commit, as text; None: `committed` is not committed.
         tracker: tracks acknowledgements; None until the store has answered the first attachment.
         ready: records to be returned next, in offset order.
         attached: whether this is the store's member, as far as known.
-        redelivered_count: messages that were prepared to be returned again.
-        dead_lettered_count: messages that were moved to the dead-letter topic.
+        counts: messages that failed.
         revoked: whether the assignment has ended.
     """
 
@@ -94,7 +107,7 @@ class AssignedPartition:
         store: AckStore,
         subscription: SubscriptionId,
         committed: Cursor,
-        metadata: str,
+        metadata: str | None,
         claimant: Claimant,
         *,
         redelivery: RedeliveryPolicy,
@@ -107,8 +120,7 @@ class AssignedPartition:
         self.ready: deque[Record] = deque()
         self.attached = False
         self.revoked = False
-        self.redelivered_count = 0
-        self.dead_lettered_count = 0
+        self.counts = FailureCounts()
         self._store = store
         self._claimant = claimant
         self._redelivery = redelivery
@@ -205,7 +217,7 @@ class AssignedPartition:
 
     def prepare(self, records: Sequence[Record]) -> None:
         """Adds records to be returned again."""
-        self.redelivered_count += len(records)
+        self.counts.redelivered += len(records)
         ready = sorted([*records, *self.ready], key=lambda it: it.offset)
         self.ready.clear()
         self.ready.extend(ready)

@@ -14,6 +14,9 @@ from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.schemas.values import TopicPartition
 
+SendDeadLetter = Callable[[AssignedPartition, DeadLetter[Record]], None]
+"""Takes a message that was delivered too often, and its partition; returns at once."""
+
 
 class Redelivery:
     """One timer for the trackers of all assigned partitions.
@@ -23,10 +26,7 @@ class Redelivery:
         tasks: runs the questions to the store.
         changed: called when there may be more records to deliver.
         described: called after each question; the store may have refused a member it replaced.
-
-    Attributes:
-        dead_letters: takes dead letters; set it before the first message fails if there is a limit
-            of deliveries.
+        dead_letters: takes messages that were delivered too often; None: there is no limit.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Redelivery:
         tasks: Tasks,
         changed: Callable[[], None],
         described: Callable[[AssignedPartition], None],
+        dead_letters: SendDeadLetter | None,
     ) -> None:
         self._partitions = partitions
         self._tasks = tasks
@@ -43,7 +44,7 @@ class Redelivery:
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._due)
         self._closed = False
-        self.dead_letters: Callable[[AssignedPartition, DeadLetter[Record]], None] | None = None
+        self._dead_letters = dead_letters
 
     def now_ms(self) -> float:
         """The time by the trackers' clock."""
@@ -84,8 +85,8 @@ class Redelivery:
         )
         for letter in found:
             if isinstance(letter, DeadLetter):
-                assert self.dead_letters is not None, "a limit of deliveries needs the attribute"
-                self.dead_letters(partition, letter)
+                assert self._dead_letters is not None, "a limit of deliveries needs a sender"
+                self._dead_letters(partition, letter)
         self._changed()
 
     async def _describe(self, partition: AssignedPartition, ask: Ask) -> None:

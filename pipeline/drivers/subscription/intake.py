@@ -7,7 +7,7 @@ while the buffer is full.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -22,7 +22,7 @@ from stilltide.pipeline.drivers.subscription.changes import Changes
 from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
 from stilltide.pipeline.drivers.subscription.elsewhere import Opened
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 _AHEAD_RECORDS = 100
 """Visible records buffered while the application keeps up: few, so that they are still in the
@@ -34,7 +34,7 @@ _PATIENCE_S = 0.1
 
 
 class Intake:
-    """Reads in `run`; the caller adds assigned partitions to `decided`, and removes revoked ones.
+    """Reads in `run`; the caller adds assigned partitions, and drops revoked ones.
 
     Args:
         reader: the member of the group; `close` closes it.
@@ -70,6 +70,7 @@ class Intake:
         self._deliveries = deliveries
         self._changes = changes
         self._pauses = Pauses(reader)
+        self._read_to: dict[TopicPartition, Offset] = {}
         self._withheld: Collection[TopicPartition] = ()
         self._full = False
         self._room = asyncio.Event()
@@ -139,9 +140,27 @@ class Intake:
         self._withheld = partitions
         self._apply_pauses()
 
+    def add(
+        self, positions: Mapping[TopicPartition, Offset], topic_ids: Mapping[str, bytes]
+    ) -> None:
+        """Decides these partitions, from these positions on; see `DecidedPartitions.add`."""
+        self.decided.add(positions, topic_ids)
+        self._read_to.update(positions)
+
+    async def move(self) -> None:
+        """Reads on from the positions of `add`, and from where other partitions have come to.
+
+        Records that were fetched ahead are fetched again. Raises as `GroupReader.assign`.
+        """
+        await self.reader.assign(dict(self._read_to))  # from the call on, no old record is read
+        self._pauses.forget_all()
+        self._apply_pauses()
+
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Forgets these partitions, which were revoked."""
+        """Forgets these partitions."""
         self.decided.remove(partitions)
+        for data in partitions:
+            self._read_to.pop(data, None)
         self._pauses.forget(partitions)
 
     async def learn(self, opened: Opened) -> None:
@@ -153,9 +172,13 @@ class Intake:
     def _items_read(self, items: Sequence[Run | EndReached]) -> None:
         decided = self.decided
         for item in items:
+            if item.data not in self._read_to:  # revoked
+                continue
             if isinstance(item, EndReached):
+                self._read_to[item.data] = Offset(item.end_offset)
                 decided.end_reached(item.data, item.end_offset)
             else:
+                self._read_to[item.data] = Offset(item.offsets[-1] + 1)
                 decided.records_read(item.data, item.offsets, item.headers, item.records)
         self._apply_pauses()
 

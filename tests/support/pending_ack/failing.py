@@ -9,6 +9,7 @@ unless its value begins with `bad`. Half of the bad ones fail in a transaction. 
 import asyncio
 import json
 import sys
+from contextlib import suppress
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -50,12 +51,10 @@ async def consume(bootstrap: str, topic: str, group: str) -> None:
 
 async def fail(client: TransactionClient, subscription: Subscription, message: Message) -> None:
     """Aborts a transaction that acknowledges the message."""
-    try:
+    with suppress(ValueError):
         async with client.transaction() as txn:
             await txn.acknowledge(subscription, message)
-            raise ValueError(f"offset {message.offset} is bad")  # noqa: TRY301 - it aborts
-    except ValueError:
-        pass
+            raise ValueError(f"offset {message.offset} is bad")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ class Subscription:
         client_id: prefix of the client ids that the brokers see.
         from_start: whether a group without a committed position begins at the log start, or at
             the log end. A partition that a topic gains later is read from its start in any case.
+        since_ms: begins such a group at the first record with a timestamp at or after this time
+            instead, milliseconds since 1970, or at the log end if there is no such record.
         acknowledgements: whether messages are acknowledged one by one, also in transactions,
             instead of by `commit` of positions (see `acknowledge`). Needs a running worker.
         dead_letter_topic: topic for messages that were delivered `deliveries_max` times and failed;
@@ -90,6 +92,7 @@ class Subscription:
         connector: Connector | None = None,
         client_id: str = "stilltide-subscription",
         from_start: bool = True,
+        since_ms: int | None = None,
         acknowledgements: bool = False,
         dead_letter_topic: str | None = None,
         **options: Unpack[SubscriptionKeywords],
@@ -99,6 +102,11 @@ class Subscription:
         for name in filter(is_system_topic, topics):
             raise system_topic(name, hint="read it with a plain Kafka consumer")
         limits = self._limits = limits_of(**options)
+        if since_ms is not None and (since_ms < 0 or not from_start):
+            raise ConfigError(
+                f"`since_ms` is {since_ms}, with `from_start={from_start}`",
+                hint="give a time at or after 1970, and leave `from_start` out",
+            )
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
         self._connector = connector or KafkaConnector(
@@ -109,6 +117,7 @@ class Subscription:
             group=group,
             client_id=client_id,
             from_start=from_start,
+            since_ms=since_ms,
             buffer_records_max=limits.buffer_records_max,
             undecided_records_max=limits.undecided_records_max,
             unavailable_timeout_s=limits.unavailable_timeout_s,
@@ -249,22 +258,26 @@ class Subscription:
         driver, source = self._open_driver(), self._open_source()
         remaining = dict(end_offsets)
         began = asyncio.get_running_loop().time()
-        while remaining:
-            yielded = False
-            for data, end_offset in list(remaining.items()):
-                queue = source.queue(data)
-                for _ in range(TURN_RECORDS):
-                    if not queue or queue[0].offset >= end_offset:
-                        break
-                    yielded = True
-                    yield queue.popleft()
-                position = source.position(data)
-                if position is not None and position >= end_offset:
-                    del remaining[data]
-            if remaining and not yielded:
-                await driver.changed(
-                    _patience_s(driver, self._limits, self._options.group, remaining, began)
-                )
+        driver.joined.intake.focus(end_offsets.keys())
+        try:
+            while remaining:
+                yielded = False
+                for data, end_offset in list(remaining.items()):
+                    queue = source.queue(data)
+                    for _ in range(TURN_RECORDS):
+                        if not queue or queue[0].offset >= end_offset:
+                            break
+                        yielded = True
+                        yield queue.popleft()
+                    position = source.position(data)
+                    if position is not None and position >= end_offset:
+                        del remaining[data]
+                if remaining and not yielded:
+                    await driver.changed(
+                        _patience_s(driver, self._limits, self._options.group, remaining, began)
+                    )
+        finally:
+            driver.joined.intake.focus(None)
 
     async def commit(self) -> None:
         """Commits the positions of the records returned so far, not of buffered records.

@@ -158,6 +158,8 @@ async def test_offsets_of_empty_written_and_trimmed_logs(
         assert await admin.end_offsets(asked, committed=committed) == {log: 3, other: 0}
     assert await admin.start_offsets(asked) == {log: 2, other: 0}
     assert await admin.end_offsets([]) == {}
+    assert await admin.start_offsets(asked, since_ms=0) == {log: 2, other: 0}
+    assert await admin.start_offsets(asked, since_ms=2**42) == {log: 3, other: 0}
 
 
 async def test_deleted_records_are_gone_up_to_an_offset(

@@ -24,6 +24,9 @@ from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.pending_ack.dead_letters import DeadLetterHeaders, decode, of_application
 from stilltide.schemas.values import EndOffset, TopicPartition
 
+BEFORE_MAX = 9_000
+"""Dead letters in front of a single one that is moved: they are read, and kept until the end."""
+
 BATCH_RECORDS = 100
 """Dead letters that are moved in one transaction."""
 
@@ -132,11 +135,24 @@ async def plan(
     connector: GroupConnector, topic: str, selection: Selection, *, timeout_s: float
 ) -> MovePlan:
     """What is to be moved; nothing is changed. Raises as `letters_of`."""
-    made = MovePlan(topic, selection)
-    reading = letters_of(connector, topic, selection, timeout_s=timeout_s)
+    made, only, before = MovePlan(topic, selection), selection.offset, 0
+    reading = letters_of(connector, topic, selection._replace(offset=None), timeout_s=timeout_s)
     async with aclosing(reading) as letters:
         async for letter in letters:
             record = letter.record
+            if only is not None and record.offset > only:
+                break
+            if only not in {None, record.offset}:
+                before += 1
+                if before > BEFORE_MAX:
+                    raise DeadLetterError(
+                        f"more than {BEFORE_MAX} dead letters come before this one",
+                        hint="replay or drop some of them first, with --partition and --limit",
+                        topic=topic,
+                        partition=record.partition,
+                        offset=only,
+                    )
+                continue
             made.ends[record.data] = EndOffset(record.offset + 1)
             origin = letter.headers.data.topic if letter.headers else None
             made.counts[record.partition, origin] += 1

@@ -72,6 +72,7 @@ class Intake:
         self._pauses = Pauses(reader)
         self._read_to: dict[TopicPartition, Offset] = {}
         self._withheld: Collection[TopicPartition] = ()
+        self._focus: Collection[TopicPartition] | None = None
         self._full = False
         self._room = asyncio.Event()
         self._rests = False
@@ -131,9 +132,19 @@ class Intake:
         self._changes.check()
         if not self._room.is_set() and self._deliveries.buffer.count < _AHEAD_RECORDS:
             self._room.set()
-        if self._full and self._deliveries.buffer.count <= self._records_max // 2:
+        if self._full and self._buffered_count() <= self._records_max // 2:
             self._full = False
             self._apply_pauses()
+
+    def focus(self, partitions: Collection[TopicPartition] | None) -> None:
+        """Fetches only these partitions, or all again: the caller takes no others now.
+
+        Without this, records of the others would fill the buffer, and all fetching would pause.
+        """
+        self._focus = partitions
+        if self._full and self._buffered_count() < self._records_max:
+            self._full = False
+        self._apply_pauses()
 
     def withhold(self, partitions: Collection[TopicPartition]) -> None:
         """Stops fetching exactly these partitions; buffered records stay."""
@@ -182,6 +193,13 @@ class Intake:
                 decided.records_read(item.data, item.offsets, item.headers, item.records)
         self._apply_pauses()
 
+    def _buffered_count(self) -> int:
+        """The number of records that wait for the caller, who takes no others now."""
+        buffer = self._deliveries.buffer
+        if self._focus is None:
+            return buffer.count
+        return sum(len(buffer.queue(data)) for data in self._focus)
+
     def _more_decided(self) -> None:
         self._apply_pauses()
         self._changes.wake()
@@ -190,7 +208,7 @@ class Intake:
         """Pauses the partitions that cannot deliver, and all of them while the buffer is full."""
         if self._closed:
             return
-        if self._deliveries.buffer.count >= self._records_max:
+        if self._buffered_count() >= self._records_max:
             self._full = True
         decided = self.decided
         if self._full:
@@ -199,4 +217,6 @@ class Intake:
             wanted = decided.full | self._deliveries.holding
             if self._withheld:
                 wanted |= decided.partitions & set(self._withheld)
+            if self._focus is not None:
+                wanted |= decided.partitions - set(self._focus)
         self._pauses.apply(wanted)

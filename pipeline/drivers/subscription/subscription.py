@@ -318,6 +318,7 @@ def _reader(connector: Connector, options: SubscriptionOptions) -> GroupReader:
         options.client_id,
         options.group,
         from_start=options.from_start,
+        since_ms=options.since_ms,
         metadata_max_age_s=options.metadata_max_age_s,
     )
 

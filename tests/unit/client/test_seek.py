@@ -14,7 +14,7 @@ from stilltide.pipeline.errors import (
     NotAssignedError,
     NotDeliveredError,
 )
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.coordinator.worker_client import TOPICS
 from tests.support.coordinator.worker_memory import until
 
@@ -183,3 +183,28 @@ async def test_a_time_is_looked_up_for_each_partition(plain: Subscription):
     assert offsets(again, SECOND) == [*range(COUNT)]
     end = await plain.seek_to_time(1, [FIRST])
     assert plain.position(FIRST) == end[FIRST] >= COUNT
+
+
+async def test_partitions_that_nobody_reads_do_not_hold_up_read_to(
+    connector: MemoryConnector, client: TransactionClient
+):
+    """`read_to` one partition ends, although another holds more than the buffer takes."""
+    async with Subscription(
+        [TOPICS[0]], group="few", connector=connector, buffer_records_max=10
+    ) as few:
+        await take(few, 2 * COUNT)
+        await write(client, 2, 200)
+        await take(few, 1)
+        await write(client, 0, 50)
+        async with asyncio.timeout(10):
+            found = [it async for it in few.read_to({FIRST: EndOffset(COUNT + 50)})]
+        assert len(found) == 50
+        assert {it.partition for it in await take(few, 199)} == {2}
+
+
+async def write(client: TransactionClient, partition: int, count: int) -> None:
+    """More records."""
+    async with client.transaction() as txn:
+        for number in range(count):
+            await txn.send(TOPICS[0], b"%d" % number, partition=partition)
+        await txn.commit(wait_visible=True)

@@ -100,6 +100,10 @@ class PendingAcknowledgementError(AcknowledgementError):
     """The message is acknowledged in a transaction that has not ended, or not visibly."""
 
 
+class DeadLetterError(PipelineError):
+    """A dead letter cannot be moved as it is, or there is none at the place."""
+
+
 class AbortedIndexError(PipelineError):
     """The index of aborted native transactions is incomplete, or belongs to another log (F4)."""
 
@@ -118,6 +122,14 @@ class LinkError(PipelineError):
 
 class PublishError(LinkError):
     """Two topics of a cluster cannot be source and target of a publish as they are (H7)."""
+
+
+def error_text(error: str | BaseException) -> str:
+    """The text of an error for people: what an application gave, or the exception's."""
+    if isinstance(error, str):
+        return error
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def client_failed(cause: Exception) -> ClientFailedError:

@@ -98,11 +98,14 @@ class KafkaConnector:
         group: str,
         *,
         from_start: bool = True,
+        since_ms: int | None = None,
         metadata_max_age_s: float = METADATA_MAX_AGE_S,
     ) -> KafkaGroupReader:
         """A group's reader of committed native data; see `Connector.group_reader`."""
         options = group_options(self._config, client_id, group, metadata_max_age_s)
-        return KafkaGroupReader(self._config, options, group, from_start=from_start)
+        return KafkaGroupReader(
+            self._config, options, group, from_start=from_start, since_ms=since_ms
+        )
 
     def admin(self) -> KafkaAdmin:
         """An admin."""

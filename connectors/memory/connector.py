@@ -76,6 +76,7 @@ class MemoryConnector:
         group: str,
         *,
         from_start: bool = True,
+        since_ms: int | None = None,
         metadata_max_age_s: float = METADATA_MAX_AGE_S,
     ) -> MemoryGroupReader:
         """A group's reader of committed data; see `Connector.group_reader`."""
@@ -83,7 +84,7 @@ class MemoryConnector:
             self._broker,
             client_id,
             group,
-            from_start=from_start,
+            from_start=from_start if since_ms is None else since_ms <= 0,
             metadata_max_age_s=metadata_max_age_s,
         )
 

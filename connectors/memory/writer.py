@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.reports import Report
-from stilltide.connectors.ports.writers import Delivered
+from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.values import TopicPartition
 
 RECORD_BYTES_MAX = 6 * 1024 * 1024
@@ -24,7 +24,7 @@ class _Waiting(NamedTuple):
     data: TopicPartition
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes]] | None
+    headers: NewHeaders | None
     delivered: Delivered
 
 
@@ -48,7 +48,7 @@ class MemoryWriter:
         delivered: Delivered,
         *,
         key: bytes | None = None,
-        headers: list[tuple[str, bytes]] | None = None,
+        headers: NewHeaders | None = None,
     ) -> None:
         """Queues one record and returns at once; see `LogWriter.append`."""
         if self._closed:

@@ -49,11 +49,13 @@ class Connector(Protocol):
         group: str,
         *,
         from_start: bool = True,
+        since_ms: int | None = None,
         metadata_max_age_s: float = METADATA_MAX_AGE_S,
     ) -> GroupReader:
         """A group's reader of committed data.
 
-        Without a commit for a partition it begins at the log start, or at the end. A partition that
+        Without a commit for a partition it begins at the log start, at the end, or at a time, as
+        `LogAdmin.start_offsets` finds it. A partition that
         the topic has gained since begins at the log start in any case: a partition that this reader
         did not find at its first assignment, or one in a topic of which the group has committed
         other partitions.
@@ -62,6 +64,7 @@ class Connector(Protocol):
             client_id: name of the reader at the brokers.
             group: name of the consumer group.
             from_start: whether to begin at the log start.
+            since_ms: time at which to begin, instead of `from_start`; milliseconds since 1970.
             metadata_max_age_s: longest time until the group shares out an added partition, > 0.
         """
         ...

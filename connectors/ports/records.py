@@ -32,6 +32,29 @@ class Record(NamedTuple):
         txn = txn_header(self.headers)
         return None if txn is None else TxnId.from_bytes(txn)
 
+    @property
+    def deliveries(self) -> int:
+        """How often this member of the group was given the record, this time included."""
+        return 1
+
+
+class RedeliveredRecord(Record):
+    """A record that this member of a group was given before."""
+
+    _deliveries: int
+
+    @classmethod
+    def of(cls, record: Record, deliveries: int) -> "RedeliveredRecord":
+        """The same record, delivered for the given time."""
+        again = cls(*record)
+        again._deliveries = deliveries
+        return again
+
+    @property
+    def deliveries(self) -> int:
+        """See `Record.deliveries`."""
+        return self._deliveries
+
 
 class TimedRecord(Record):
     """A record with its timestamp, which a reader returns only on demand, since it takes time.

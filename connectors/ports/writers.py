@@ -17,6 +17,10 @@ idempotent retry). With `RetriableError` the outcome is unknown: the record may 
 """
 
 
+NewHeaders = list[tuple[str, bytes]] | list[tuple[str, bytes | None]]
+"""Headers of a record to be written; names may repeat."""
+
+
 class LogWriter(Protocol):
     """Appends records; order per partition = order of calls."""
 
@@ -27,7 +31,7 @@ class LogWriter(Protocol):
         delivered: Delivered,
         *,
         key: bytes | None = None,
-        headers: list[tuple[str, bytes]] | None = None,
+        headers: NewHeaders | None = None,
     ) -> None:
         """Queues one record and returns at once; `delivered` is never called within it.
 

@@ -12,12 +12,19 @@ import click
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.ports.groups import GroupConnector
-from stilltide.pipeline.cli.common.asking import EXIT_INCOMPLETE, clusters_option, connector_of
+from stilltide.pipeline.cli.common.asking import (
+    EXIT_INCOMPLETE,
+    cluster_connector,
+    cluster_options,
+    clusters_option,
+    connector_of,
+)
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.drivers.groups.fail_over import FailOver, fail_over
 from stilltide.pipeline.drivers.groups.reason import reason
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
+from stilltide.pipeline.drivers.groups.unread import CountingProgress, lag_of
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.settings import subscription_setting
@@ -142,6 +149,65 @@ def describe_command(
         return [{**row, "why": why} for row, why in zip(rows, whys, strict=True)]
 
     print_described(asyncio.run(described()), output)
+
+
+@group_command.command(
+    "lag",
+    epilog="""\b
+Examples:
+  stilltide group lag orders billing
+  stilltide group lag orders billing --records-max 1000000 -o json
+""",
+)
+@click.argument("topic")
+@click.argument("group")
+@click.option(
+    "--records-max",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Offsets of a partition that are read at most; beyond them `visible` is `at least`.",
+)
+@cluster_options
+@output_option
+def lag_command(
+    topic: str,
+    group: str,
+    bootstrap_servers: str | None,
+    timeout_s: float,
+    output: str,
+    *,
+    records_max: int,
+) -> None:
+    """Count the visible records of TOPIC that GROUP has not read, by partition.
+
+    Offsets also count records of aborted transactions, control records and messages that were
+    acknowledged out of order; `visible` counts what a Subscription will return. `decided_end` is
+    the offset up to which readers come at present: an open transaction keeps it back. GROUP may be
+    any consumer group; one that has committed nothing is counted from the log start.
+    """
+    progress = CountingProgress(say)
+    found = asyncio.run(
+        lag_of(
+            cluster_connector(bootstrap_servers),
+            topic,
+            group,
+            records_max=records_max,
+            timeout_s=timeout_s,
+            told=progress.counted,
+        )
+    )
+    rows: list[Row] = [
+        {
+            "partition": one.data.partition,
+            "committed": one.committed,
+            "decided_end": one.decided_end,
+            "visible": one.visible,
+            "at_least": one.at_least,
+        }
+        for one in found
+    ]
+    print_rows(rows, output)
 
 
 def print_described(rows: Sequence[Row], output: str) -> None:

@@ -45,6 +45,10 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.logs.coordinator:coordinator",
             "See figures of the transaction coordinators.",
         ),
+        "dead-letter": Noun(
+            "stilltide.pipeline.cli.dead_letter:dead_letter",
+            "See, replay and drop messages that failed too often.",
+        ),
         "demo": Noun(
             "stilltide.pipeline.cli.demo:demo", "Run transactions end to end and check them."
         ),

@@ -7,7 +7,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,13 @@ import click
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.cli.common.asking import bootstrap_option, cluster_connector
-from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, say
+from stilltide.pipeline.cli.common.output import (
+    Row,
+    confirmed,
+    output_option,
+    print_columns,
+    say,
+)
 from stilltide.pipeline.drivers.repair.damage import Damage
 from stilltide.pipeline.drivers.repair.repairing import TOPICS, find
 from stilltide.pipeline.drivers.repair.repairing import repair as repair_damage
@@ -91,7 +96,7 @@ def repair(
         print_columns(rows, output)
     done: list[Damage] = []
     possible = [one for one in damage if one.repairable]
-    if applied and possible and (yes or _confirmed()):
+    if applied and possible and (yes or confirmed("Repair these records?")):
         done = asyncio.run(repaired(connector, possible))
     if output == "json":
         document = {"damage": rows, "repaired": [_place(one) for one in done]}
@@ -118,10 +123,6 @@ async def repaired(connector: Connector, damage: Sequence[Damage]) -> list[Damag
         return await repair_damage(connector, admin, damage, SystemClock().now_ms())
     finally:
         await admin.close()
-
-
-def _confirmed() -> bool:
-    return sys.stdin.isatty() and click.confirm("Repair these records?", err=True)
 
 
 def _tell(name: str, damage: Sequence[Damage], done: Sequence[Damage], *, applied: bool) -> None:

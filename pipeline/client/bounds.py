@@ -25,6 +25,17 @@ def require_positive(**options: float) -> None:
             raise ConfigError(f"`{name}` is {value}; it must be above 0")
 
 
+def require_at_least(least: float, **options: float) -> None:
+    """Refuses options below `least`.
+
+    Raises:
+        ConfigError: an option is below `least`; the error names the first such option.
+    """
+    for name, value in options.items():
+        if not value >= least:  # NaN is refused as well
+            raise ConfigError(f"`{name}` is {value}; it must be at least {least:g}")
+
+
 def transaction_timeout_ms(name: str, timeout_s: float) -> int:
     """A transaction's time-out in the unit of requests to the coordinator.
 

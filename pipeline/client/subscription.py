@@ -9,7 +9,7 @@ the partitions, `commit` stores the application's positions, delivery is at leas
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self, Unpack
@@ -19,16 +19,28 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import require_positive
-from stilltide.pipeline.client.subscription_options import SubscriptionKeywords, limits_of
+from stilltide.pipeline.client.dead_letters.options import dead_letters_of
+from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
+from stilltide.pipeline.client.subscription_options import (
+    SubscriptionKeywords,
+    SubscriptionLimits,
+    limits_of,
+)
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
-from stilltide.pipeline.errors import ConfigError, NotAssignedError, UndecidedError, system_topic
+from stilltide.pipeline.errors import (
+    ConfigError,
+    NotAssignedError,
+    UndecidedError,
+    error_text,
+    system_topic,
+)
 from stilltide.schemas.topics import is_system_topic
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 Message = Record
 """A visible record: topic, partition, offset, key, value, headers as written, and its `txn`."""
@@ -53,12 +65,17 @@ class Subscription:
         client_id: prefix of the client ids that the brokers see.
         from_start: whether a group without a committed position begins at the log start, or at
             the log end. A partition that a topic gains later is read from its start in any case.
+        since_ms: begins such a group at the first record with a timestamp at or after this time
+            instead, milliseconds since 1970, or at the log end if there is no such record.
         acknowledgements: whether messages are acknowledged one by one, also in transactions,
             instead of by `commit` of positions (see `acknowledge`). Needs a running worker.
+        dead_letter_topic: topic for messages that were delivered `deliveries_max` times and failed;
+            the default is `<topic>-<group>-DLQ`. The topic must exist.
         options: limits and time-outs by name; `SubscriptionLimits` documents each of them and its
             default: `buffer_records_max`, `undecided_records_max`, `unavailable_timeout_s`,
             `undecided_timeout_s`, `assignment_timeout_s`, `unacknowledged_records_max`,
-            `redelivery_delay_s`, `metadata_max_age_s`.
+            `redelivery_delay_s`, `redelivery_factor`, `redelivery_delay_s_max`, `deliveries_max`,
+            `metadata_max_age_s`.
 
     Raises:
         SystemTopicError: a topic is a system topic of Stilltide.
@@ -75,7 +92,9 @@ class Subscription:
         connector: Connector | None = None,
         client_id: str = "stilltide-subscription",
         from_start: bool = True,
+        since_ms: int | None = None,
         acknowledgements: bool = False,
+        dead_letter_topic: str | None = None,
         **options: Unpack[SubscriptionKeywords],
     ) -> None:
         if isinstance(topics, str) or not topics:
@@ -83,6 +102,11 @@ class Subscription:
         for name in filter(is_system_topic, topics):
             raise system_topic(name, hint="read it with a plain Kafka consumer")
         limits = self._limits = limits_of(**options)
+        if since_ms is not None and (since_ms < 0 or not from_start):
+            raise ConfigError(
+                f"`since_ms` is {since_ms}, with `from_start={from_start}`",
+                hint="give a time at or after 1970, and leave `from_start` out",
+            )
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
         self._connector = connector or KafkaConnector(
@@ -93,12 +117,19 @@ class Subscription:
             group=group,
             client_id=client_id,
             from_start=from_start,
+            since_ms=since_ms,
             buffer_records_max=limits.buffer_records_max,
             undecided_records_max=limits.undecided_records_max,
             unavailable_timeout_s=limits.unavailable_timeout_s,
             metadata_max_age_s=limits.metadata_max_age_s,
         )
         self._acknowledgements = acknowledgements
+        self._dead_letters = dead_letters_of(
+            self._options,
+            limits,
+            dead_letter_topic=dead_letter_topic,
+            acknowledgements=acknowledgements,
+        )
         self._driver: SubscriptionDriver | None = None
         self._source: SubscriptionDriver | AcknowledgingDriver | None = None
         self._turn: deque[Message] = deque()  # messages of the partition that `__anext__` reads now
@@ -119,10 +150,24 @@ class Subscription:
                 )
                 ack_options = AckOptions(
                     unacknowledged_records_max=self._limits.unacknowledged_records_max,
-                    redelivery_delay_s=self._limits.redelivery_delay_s,
+                    redelivery=self._limits.redelivery,
                     patient=self._limits.unavailable_timeout_s == math.inf,
                 )
-                source = AcknowledgingDriver(driver, store, self._options.group, ack_options)
+                dead_letters = None
+                if self._dead_letters is not None:
+                    sender = await stack.enter_async_context(
+                        sending_dead_letters(
+                            self._connector,
+                            self,
+                            self._dead_letters,
+                            client_id=self._options.client_id,
+                            failed=driver.changes.fail,
+                        )
+                    )
+                    dead_letters = sender.send
+                source = AcknowledgingDriver(
+                    driver, store, self._options.group, ack_options, dead_letters
+                )
                 stack.push_async_callback(source.close)
             await driver.start()
             if isinstance(source, AcknowledgingDriver):
@@ -213,20 +258,26 @@ class Subscription:
         driver, source = self._open_driver(), self._open_source()
         remaining = dict(end_offsets)
         began = asyncio.get_running_loop().time()
-        while remaining:
-            yielded = False
-            for data, end_offset in list(remaining.items()):
-                queue = source.queue(data)
-                for _ in range(TURN_RECORDS):
-                    if not queue or queue[0].offset >= end_offset:
-                        break
-                    yielded = True
-                    yield queue.popleft()
-                position = source.position(data)
-                if position is not None and position >= end_offset:
-                    del remaining[data]
-            if remaining and not yielded:
-                await driver.changed(self._patience_s(driver, remaining, began))
+        driver.joined.intake.focus(end_offsets.keys())
+        try:
+            while remaining:
+                yielded = False
+                for data, end_offset in list(remaining.items()):
+                    queue = source.queue(data)
+                    for _ in range(TURN_RECORDS):
+                        if not queue or queue[0].offset >= end_offset:
+                            break
+                        yielded = True
+                        yield queue.popleft()
+                    position = source.position(data)
+                    if position is not None and position >= end_offset:
+                        del remaining[data]
+                if remaining and not yielded:
+                    await driver.changed(
+                        _patience_s(driver, self._limits, self._options.group, remaining, began)
+                    )
+        finally:
+            driver.joined.intake.focus(None)
 
     async def commit(self) -> None:
         """Commits the positions of the records returned so far, not of buffered records.
@@ -261,9 +312,19 @@ class Subscription:
         """
         self.acknowledging.acknowledge_cumulative(message)
 
-    def negative_acknowledge(self, message: Message) -> None:
-        """Asks for the message again after `redelivery_delay_s`; raises as `acknowledge`."""
-        self.acknowledging.negative_acknowledge(message)
+    def negative_acknowledge(
+        self, message: Message, error: str | BaseException = "negatively acknowledged"
+    ) -> None:
+        """Says that a message could not be processed; raises as `acknowledge`.
+
+        The message comes again after a back-off, with `message.deliveries` one higher; after
+        `deliveries_max` deliveries the message moves to its dead-letter topic.
+
+        Args:
+            message: a message that was delivered to this member.
+            error: the reason, for the headers of a dead letter; the first 1024 bytes are kept.
+        """
+        self.acknowledging.negative_acknowledge(message, error_text(error))
 
     @property
     def acknowledging(self) -> AcknowledgingDriver:
@@ -279,6 +340,48 @@ class Subscription:
                 hint="make the subscription with `acknowledgements=True`",
             )
         return source
+
+    async def seek(self, data: TopicPartition, offset: int) -> None:
+        """Goes on reading a partition at an offset, for this member and, once committed, its group.
+
+        Without acknowledgements: `commit` commits the new position, as after reading.
+
+        With acknowledgements: the group's cursor becomes the offset, within a second. Messages
+        below are given up, also those that are with the application or wait for redelivery.
+        Acknowledged messages stay acknowledged, so an offset below the cursor is refused. Messages
+        from the offset on are delivered again unless they are acknowledged; those in an open
+        transaction come again only if it aborts. A message that was delivered before cannot be
+        acknowledged until it is delivered again, and counts from 1.
+
+        Args:
+            data: a partition that is assigned to this member: `position` of it is not None.
+            offset: an offset from the log start to the log end, both included.
+
+        Raises:
+            NotAssignedError: the partition is not assigned to this member.
+            OffsetOutOfRangeError: the offset is not in the log; nothing was changed.
+            AlreadyAcknowledgedError: the offset is below the group's cursor; nothing was changed.
+            UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
+        """
+        await self._open_source().seek(data, Offset(offset))
+
+    async def seek_to_time(
+        self, timestamp_ms: int, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Offset]:
+        """Goes on at the first record with a timestamp at or after a time; returns the offsets.
+
+        A partition without such a record goes on at its log end. Else as `seek`, for one partition
+        after the other; an error leaves the partitions before it where they were moved to.
+
+        Args:
+            timestamp_ms: milliseconds since 1970.
+            partitions: partitions that are assigned to this member; None: all of them.
+        """
+        chosen = sorted(self.statistics() if partitions is None else partitions)
+        offsets = await self._open_driver().joined.seeking.offsets_since(chosen, timestamp_ms)
+        for data, offset in offsets.items():
+            await self._open_source().seek(data, offset)
+        return offsets
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Every record below this offset was returned, or never will be; None: not assigned."""
@@ -299,7 +402,11 @@ class Subscription:
 
         `delivered` and `position` count the records that iterating has returned.
         """
-        return self._open_driver().statistics()
+        found = self._open_driver().statistics()
+        source = self._open_source()
+        if not isinstance(source, AcknowledgingDriver):
+            return found
+        return {data: source.counted(data, one) for data, one in found.items()}
 
     @property
     def blocked(self) -> list[Blocked]:
@@ -314,31 +421,33 @@ class Subscription:
         assert self._source is not None, "use the subscription inside of `async with`"
         return self._source
 
-    def _patience_s(
-        self,
-        driver: SubscriptionDriver,
-        remaining: Mapping[TopicPartition, EndOffset],
-        began: float,
-    ) -> float | None:
-        """Seconds until the next time-out of a remaining partition; raises at a time-out.
 
-        Time before this call of `read_to` does not count, so each call has the whole time-out.
-        """
-        now = asyncio.get_running_loop().time()
-        left_s: list[float] = []
-        blocked = driver.blocked()
-        for data, end_offset in remaining.items():
-            if driver.position(data) is None:
-                waited_s = now - max(began, driver.rebalanced_at)
-                left_s.append(self._limits.assignment_timeout_s - waited_s)
-                if left_s[-1] <= 0:
-                    raise _not_assigned(data, self._options.group, waited_s)
-            elif data in blocked and blocked[data].offset < end_offset:
-                waited_s = min(now - began, blocked[data].waited_s)
-                left_s.append(self._limits.undecided_timeout_s - waited_s)
-                if left_s[-1] <= 0:
-                    raise _undecided(blocked[data])
-        return min(left_s, default=None)
+def _patience_s(
+    driver: SubscriptionDriver,
+    limits: SubscriptionLimits,
+    group: str,
+    remaining: Mapping[TopicPartition, EndOffset],
+    began: float,
+) -> float | None:
+    """Seconds until the next time-out of a remaining partition; raises at a time-out.
+
+    Time before this call of `read_to` does not count, so each call has the whole time-out.
+    """
+    now = asyncio.get_running_loop().time()
+    left_s: list[float] = []
+    blocked = driver.blocked()
+    for data, end_offset in remaining.items():
+        if driver.position(data) is None:
+            waited_s = now - max(began, driver.rebalanced_at)
+            left_s.append(limits.assignment_timeout_s - waited_s)
+            if left_s[-1] <= 0:
+                raise _not_assigned(data, group, waited_s)
+        elif data in blocked and blocked[data].offset < end_offset:
+            waited_s = min(now - began, blocked[data].waited_s)
+            left_s.append(limits.undecided_timeout_s - waited_s)
+            if left_s[-1] <= 0:
+                raise _undecided(blocked[data])
+    return min(left_s, default=None)
 
 
 def _undecided(blocked: Blocked) -> UndecidedError:

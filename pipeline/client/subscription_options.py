@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from typing import TypedDict, Unpack
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
-from stilltide.pipeline.client.bounds import require_positive
+from stilltide.pipeline.client.bounds import require_at_least, require_positive
+from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 
 
 class SubscriptionKeywords(TypedDict, total=False):
@@ -19,6 +20,9 @@ class SubscriptionKeywords(TypedDict, total=False):
     assignment_timeout_s: float
     unacknowledged_records_max: int
     redelivery_delay_s: float
+    redelivery_factor: float
+    redelivery_delay_s_max: float
+    deliveries_max: float
     metadata_max_age_s: float
 
 
@@ -39,12 +43,17 @@ class SubscriptionLimits:
         assignment_timeout_s: how long `read_to` waits for the group to assign a partition.
         unacknowledged_records_max: messages of all partitions that are returned and not
             acknowledged, at which delivery waits, >= 1.
-        redelivery_delay_s: time from a negative acknowledgement to the next delivery.
+        redelivery_delay_s: time from the first failure of a message to its next delivery: from a
+            negative acknowledgement, or from the end of an aborted transaction (G2).
+        redelivery_factor: factor from one such time to the next, >= 1.
+        redelivery_delay_s_max: longest such time; at least `redelivery_delay_s` in any case.
+        deliveries_max: deliveries of a message to one member after which the message moves to its
+            dead-letter topic, >= 1; without a limit by default.
         metadata_max_age_s: longest time until added partitions are read, and until a topic that was
             deleted and created again is noticed. Kafka's own default.
 
     Raises:
-        ConfigError: a value is not above 0.
+        ConfigError: a value is out of its bounds.
     """
 
     buffer_records_max: int = 10_000
@@ -54,10 +63,25 @@ class SubscriptionLimits:
     assignment_timeout_s: float = 30.0
     unacknowledged_records_max: int = 10_000
     redelivery_delay_s: float = 1.0
+    redelivery_factor: float = 2.0
+    redelivery_delay_s_max: float = 60.0
+    deliveries_max: float = math.inf
     metadata_max_age_s: float = METADATA_MAX_AGE_S
 
     def __post_init__(self) -> None:
         require_positive(**{it.name: getattr(self, it.name) for it in fields(self)})
+        require_at_least(1, redelivery_factor=self.redelivery_factor)
+        require_at_least(1, deliveries_max=self.deliveries_max)
+
+    @property
+    def redelivery(self) -> RedeliveryPolicy:
+        """When messages that fail are delivered again, and how often."""
+        return RedeliveryPolicy(
+            first_ms=self.redelivery_delay_s * 1000,
+            factor=self.redelivery_factor,
+            max_ms=max(self.redelivery_delay_s, self.redelivery_delay_s_max) * 1000,
+            deliveries_max=self.deliveries_max,
+        )
 
 
 def limits_of(**options: Unpack[SubscriptionKeywords]) -> SubscriptionLimits:

@@ -4,28 +4,34 @@
 """
 
 import time
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.cluster import ClientCluster
 from stilltide.pipeline.client.outcomes import committed_after_all, outcome_unknown
-from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.client.topics import TransactionTopics
-from stilltide.pipeline.client.transaction_acks import TransactionAcks
+from stilltide.pipeline.client.transaction_acks import Acknowledges, TransactionAcks
 from stilltide.pipeline.client.transaction_records import HeldRecord, TransactionRecords
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
 )
 from stilltide.pipeline.core.topic_table import TopicRecreated
-from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError, TransactionStateError
+from stilltide.pipeline.errors import (
+    OutcomeUnknownError,
+    RefusedError,
+    TransactionStateError,
+    error_text,
+)
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Done, End, Written
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.headers import TXN
+from stilltide.schemas.headers import TXN, Headers
 from stilltide.schemas.values import TopicPartition, TxnId
 
 log = get_logger(__name__)
+
+_ABORTED = "the transaction that acknowledged the message was aborted"
 
 HELD_RECORDS_MAX = 10_000
 """Records that one transaction holds while it registers partitions; at the limit `send` waits."""
@@ -78,7 +84,8 @@ class Transaction:
             if self._state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
         finally:
-            self._acks.ended(committed=False)  # no effect if `commit` reported the end
+            # Without effect if `commit` reported the end.
+            self._acks.ended(_ABORTED if error is None else error_text(error))
             self._records.ended()
             self._cluster.leave(self)
 
@@ -88,7 +95,7 @@ class Transaction:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Headers = (),
         partition: int | None = None,
     ) -> TopicPartition:
         """Writes one record as part of the transaction; returns the partition it goes to.
@@ -119,7 +126,7 @@ class Transaction:
             await self._cluster.writer.room()
         return data
 
-    async def acknowledge(self, subscription: Subscription, message: Message) -> None:
+    async def acknowledge(self, subscription: Acknowledges, message: Record) -> None:
         """Acknowledges a message when the transaction commits, and not when it aborts.
 
         Returns before the acknowledgement is stored; `commit` waits for that. A message of a
@@ -133,7 +140,7 @@ class Transaction:
         """
         await self._acknowledge(subscription, message, cumulative=False)
 
-    async def acknowledge_cumulative(self, subscription: Subscription, message: Message) -> None:
+    async def acknowledge_cumulative(self, subscription: Acknowledges, message: Record) -> None:
         """Acknowledges a message and all before it in its partition; else as `acknowledge`."""
         await self._acknowledge(subscription, message, cumulative=True)
 
@@ -191,7 +198,7 @@ class Transaction:
             except StilltideError as error:
                 raise outcome_unknown(txn, str(error)) from error
         self._state = "committed"
-        self._acks.ended(committed=True)
+        self._acks.ended(None)
 
     def topic_recreated(self, change: TopicRecreated) -> None:
         """A topic was created again; called by the client for each of its open transactions."""
@@ -273,7 +280,7 @@ class Transaction:
             await self._registration.finished()
 
     async def _acknowledge(
-        self, subscription: Subscription, message: Message, *, cumulative: bool
+        self, subscription: Acknowledges, message: Record, *, cumulative: bool
     ) -> None:
         self._must_be_open()
         self._topics.check()

@@ -10,6 +10,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver
@@ -17,6 +18,15 @@ from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPa
 from stilltide.pipeline.errors import OtherClusterError, client_failed
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, SubscriptionId, TxnId
+
+
+class Acknowledges(Protocol):
+    """A subscription whose messages are acknowledged one by one."""
+
+    @property
+    def acknowledging(self) -> AcknowledgingDriver:
+        """Takes acknowledgements of transactions."""
+        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -127,22 +137,22 @@ class TransactionAcks:
         if self._failure is not None:
             raise self._failure
 
-    def ended(self, *, committed: bool) -> None:
-        """The transaction has committed; or has aborted, or may have. Later calls do nothing."""
+    def ended(self, failure: str | None) -> None:
+        """The transaction has committed (None), or it has failed. Later calls do nothing."""
         if self._over:
             return
         self._over = True
         self._unregistered.clear()
         self._unsent.clear()
         if not self._sending:
-            self._tell(committed=committed)
+            self._tell(failure)
             return
         waiting = asyncio.gather(*self._sending, return_exceptions=True)
-        waiting.add_done_callback(lambda _: self._tell(committed=committed))
+        waiting.add_done_callback(lambda _: self._tell(failure))
 
-    def _tell(self, *, committed: bool) -> None:
+    def _tell(self, failure: str | None) -> None:
         for partition, part in self._parts.items():
-            part.driver.ended(partition, self, committed=committed)
+            part.driver.ended(partition, self, failure)
 
     def _send(self) -> None:
         if self._txn is None or self._over:

@@ -5,14 +5,13 @@ its partition is registered with its transaction.
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.pipeline.client.cluster import ClientCluster
 from stilltide.pipeline.client.partition_writes import PartitionWrites
 from stilltide.schemas.coordinator.transactions import Registered, Written
-from stilltide.schemas.headers import TXN
+from stilltide.schemas.headers import TXN, Headers
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 
@@ -21,7 +20,7 @@ class HeldRecord(NamedTuple):
 
     value: bytes | None
     key: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    headers: Headers
 
 
 class TransactionRecords:
@@ -36,7 +35,7 @@ class TransactionRecords:
     def __init__(self, cluster: ClientCluster) -> None:
         self._cluster = cluster
         self._writer = cluster.writer
-        self._header: list[tuple[str, bytes]] = []
+        self._header: list[tuple[str, bytes | None]] = []
         self.writes: dict[TopicPartition, PartitionWrites] = {}
         self.held: dict[TopicPartition, list[HeldRecord]] = {}
         self.held_count = 0
@@ -79,7 +78,7 @@ class TransactionRecords:
         writes: PartitionWrites,
         value: bytes | None,
         key: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
+        headers: Headers,
     ) -> bool:
         """Hands a record to the producer; False while its queue is full."""
         with_txn = [*self._header, *headers] if headers else self._header

@@ -41,6 +41,21 @@ async def test_a_new_group_can_start_at_the_end(rig: Rig, log: TopicPartition):
     await member.leave()
 
 
+@pytest.mark.parametrize(("since_ms", "first"), [(0, 0), (2**42, 2)])
+async def test_a_new_group_can_start_at_a_time(
+    rig: Rig, log: TopicPartition, since_ms: int, first: int
+):
+    """At the first record that is not older, or at the end if there is none."""
+    await write(rig, log, b"a", b"b")
+    member = Membership(rig.connector.group_reader("m", log.topic, since_ms=since_ms))
+    await member.join(log.topic)
+    await member.until(lambda: bool(member.held))
+    assert member.held[log] == first
+    await write(rig, log, b"c")
+    await member.until(lambda: len(member.records) == 3 - first)
+    await member.leave()
+
+
 async def test_a_group_resumes_where_it_committed(rig: Rig, log: TopicPartition):
     """A later member starts at the committed offset, whatever `from_start` says."""
     other = TopicPartition(log.topic, 1)

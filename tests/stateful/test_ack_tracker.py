@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.core.pending_ack.questions import Ask
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import AcknowledgementError
 from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks, Ranges
@@ -75,7 +76,9 @@ class TrackerRules(RuleBasedStateMachine):
         self.unsettled: list[Txn] = []
         self.questions: list[Ask] = []
         cursor = Cursor(Offset(self.offset), ranges_of(committed), ("g=1",))
-        self.tracker = Tracker[int](DATA, cursor, self.acks(), redelivery_delay_ms=DELAY_MS)
+        self.tracker = Tracker[int](
+            DATA, cursor, self.acks(), redelivery=RedeliveryPolicy(DELAY_MS)
+        )
 
     def acks(self) -> Acks:
         """What the store says now."""
@@ -146,7 +149,7 @@ class TrackerRules(RuleBasedStateMachine):
     def negative_acknowledge(self, pick: int) -> None:
         """A message is to come again."""
         offset = some(self.with_application, pick, 1)[0]
-        self.tracker.negative_acknowledge(offset, self.now_ms)
+        self.tracker.negative_acknowledge(offset, self.now_ms, "why")
         self.with_application.remove(offset)
         self.nacked[offset] = self.now_ms + DELAY_MS
 
@@ -208,7 +211,7 @@ class TrackerRules(RuleBasedStateMachine):
             self.acknowledged |= txn.claimed
             self.store_acknowledged |= self.pending.pop(id(txn))
         else:
-            self.tracker.unsettled(id(txn))
+            self.tracker.unsettled(id(txn), "aborted")
             self.unsettled.append(txn)
 
     @precondition(lambda self: self.open)
@@ -217,7 +220,7 @@ class TrackerRules(RuleBasedStateMachine):
         """A transaction aborts, whether the store has heard of it or not."""
         txn = self.open[pick % len(self.open)]
         self.open.remove(txn)
-        self.tracker.unsettled(id(txn))
+        self.tracker.unsettled(id(txn), "aborted")
         self.unsettled.append(txn)
 
     @rule(pick=PICKS, commit=st.booleans())
@@ -235,7 +238,8 @@ class TrackerRules(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         """What is due comes again, and questions are asked."""
         self.now_ms += ms
-        for offset in self.tracker.redelivered(self.now_ms):
+        for again in self.tracker.redelivered(self.now_ms):
+            offset = again.payload
             if offset in self.nacked:
                 assert self.nacked.pop(offset) <= self.now_ms
             for txn in self.unsettled:

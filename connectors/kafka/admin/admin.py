@@ -378,10 +378,16 @@ _NONE_SINCE = -1
 """The broker's answer to a question about a time after the last record."""
 
 
+LOG_START: OffsetSpec = EarliestSpec()
+LOG_END: OffsetSpec = LatestSpec()
+
+
 def log_bounds(
-    config: KafkaConfig, partitions: Sequence[TopicPartition], *, start: bool
+    config: KafkaConfig, partitions: Sequence[TopicPartition], spec: OffsetSpec
 ) -> dict[TopicPartition, Offset]:
-    """Log starts, or last stable offsets; blocks the calling thread.
+    """Log starts, last stable offsets, or offsets of a time; blocks the calling thread.
+
+    A partition without a record since that time has its last stable offset in the answer.
 
     Raises:
         KafkaException: the client's error; also when a partition does not exist.
@@ -389,16 +395,21 @@ def log_bounds(
     """
     if not partitions:
         return {}
-    spec = EarliestSpec() if start else LatestSpec()
+    timeout_s, address = config.request_timeout_s, config.bootstrap_servers
+    level, is_time = IsolationLevel.READ_COMMITTED, isinstance(spec, TimestampSpec)
     with make_client(config, lambda _: None) as client:
-        answers = _ask_offsets(
-            client, config.request_timeout_s, partitions, spec, IsolationLevel.READ_COMMITTED
-        )
-        address = config.bootstrap_servers
-        return {
-            data: Offset(_known_offset(data, answer.result(), address))
+        # For a time, ends are asked first: a record that arrives in between is not passed over.
+        ends = _ask_offsets(client, timeout_s, partitions, LOG_END, level) if is_time else {}
+        known = {data: _known_offset(data, it.result(), address) for data, it in ends.items()}
+        answers = _ask_offsets(client, timeout_s, partitions, spec, level)
+        found = {
+            data: _known_offset(data, answer.result(), address, is_time=is_time)
             for data, answer in answers.items()
         }
+    return {
+        data: Offset(known[data] if offset == _NONE_SINCE else offset)
+        for data, offset in found.items()
+    }
 
 
 def _ask_offsets(

@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from stilltide.connectors.errors import ConnectorError, FencedError, RetriableError
-from stilltide.connectors.kafka.admin.admin import log_bounds
+from stilltide.connectors.kafka.admin.admin import LOG_END, LOG_START, log_bounds
 from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot, client_names
@@ -53,6 +54,7 @@ class GroupMember:
         group: name of the group.
         from_start: whether a partition without a committed offset is read from the log start, or
             from the log end.
+        since_ms: time from which such a partition is read, instead of `from_start`.
         slot: slot of the reader.
         calls: calls of the reader.
 
@@ -68,12 +70,14 @@ class GroupMember:
         group: str,
         *,
         from_start: bool,
+        since_ms: int | None,
         slot: ReaderSlot,
         calls: MemberCalls,
     ) -> None:
         self._config = config
         self._group = group
         self._from_start = from_start
+        self._since_ms = since_ms
         self._slot = slot
         self._calls = calls
         self.thread = ConsumerThread(
@@ -162,9 +166,11 @@ class GroupMember:
             found = _committed(consumer, partitions, timeout_s)
             fresh = {it for it in partitions if it not in found}
             positions = {data: it.offset for data, it in found.items()}
-            at_end = fresh - self._added(consumer, fresh) if not self._from_start else set()
-            positions |= log_bounds(self._config, sorted(fresh - at_end), start=True)
-            positions |= log_bounds(self._config, sorted(at_end), start=False)
+            at_start = self._from_start and self._since_ms is None
+            elsewhere = set() if at_start else fresh - self._added(consumer, fresh)
+            positions |= log_bounds(self._config, sorted(fresh - elsewhere), LOG_START)
+            spec = LOG_END if self._since_ms is None else OffsetSpec.for_timestamp(self._since_ms)
+            positions |= log_bounds(self._config, sorted(elsewhere), spec)
         except KafkaException as error:
             action = f"cannot resolve the positions of group {self._group}"
             asked = on_group(Operation.READ, self._group)

@@ -36,7 +36,13 @@ class KafkaGroupReader:
     _revoked: Revoked
 
     def __init__(
-        self, config: KafkaConfig, options: Options, group: str, *, from_start: bool
+        self,
+        config: KafkaConfig,
+        options: Options,
+        group: str,
+        *,
+        from_start: bool,
+        since_ms: int | None,
     ) -> None:
         self._group = group
         self._request_timeout_s = config.request_timeout_s
@@ -46,6 +52,7 @@ class KafkaGroupReader:
             options,
             group,
             from_start=from_start,
+            since_ms=since_ms,
             slot=self._slot,
             calls=MemberCalls(self._note_assigned, self._note_revoked, self._answer_commit),
         )

@@ -18,7 +18,7 @@ from stilltide.connectors.errors import ConnectorError, FatalError, RetriableErr
 from stilltide.connectors.kafka.authorization import Caller, on_topic
 from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS
 from stilltide.connectors.kafka.errors import error_of, translate
-from stilltide.connectors.ports.writers import Delivered
+from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 
@@ -31,7 +31,7 @@ class UnsentRecord(NamedTuple):
 
     value: bytes | None
     key: bytes | None
-    headers: list[tuple[str, bytes]] | None
+    headers: NewHeaders | None
     delivered: Delivered
 
 

@@ -31,7 +31,7 @@ from stilltide.connectors.kafka.producer.new_partitions import (
     is_unknown_partition,
 )
 from stilltide.connectors.kafka.producer.polling import ProducerPolling
-from stilltide.connectors.ports.writers import Delivered
+from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 
@@ -79,7 +79,7 @@ class KafkaWriter:
         delivered: Delivered,
         *,
         key: bytes | None = None,
-        headers: list[tuple[str, bytes]] | None = None,
+        headers: NewHeaders | None = None,
     ) -> None:
         """Queues one record and returns at once; see `LogWriter.append`."""
         if self._under_way >= self._records_max:

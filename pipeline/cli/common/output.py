@@ -104,6 +104,11 @@ def say(text: str) -> None:
     click.echo(printable_lines(text), err=True)
 
 
+def confirmed(question: str) -> bool:
+    """Whether a person at the terminal says yes; without a terminal, no."""
+    return sys.stdin.isatty() and click.confirm(question, err=True)
+
+
 def print_error(error: StilltideError) -> None:
     """Prints an error to stderr: the primary message, then detail and hint if it has them."""
     place = f"{error.place}: " if error.place else ""

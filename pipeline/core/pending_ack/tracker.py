@@ -1,6 +1,6 @@
 """Messages of one partition that a member has not acknowledged: a pure machine.
 
-*Source*: docs/protocols G.
+*Source*: docs/protocols G, G2 (rules in `redeliveries`).
 
 *Invariants*:
 - The cursor is the lowest offset that was taken and is not acknowledged, else the position. So the
@@ -26,7 +26,11 @@ from stilltide.pipeline.core.pending_ack.ahead import Ahead, acknowledged_in, pe
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
 from stilltide.pipeline.core.pending_ack.questions import Ask, Questions
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
-from stilltide.pipeline.core.pending_ack.redeliveries import Redeliveries
+from stilltide.pipeline.core.pending_ack.redeliveries import (
+    Again,
+    Redeliveries,
+    RedeliveryPolicy,
+)
 from stilltide.pipeline.core.pending_ack.refusals import (
     already_acknowledged,
     not_delivered,
@@ -45,11 +49,11 @@ class Tracker(Generic[P]):
         data: data partition, for errors.
         cursor: cursor that the group has committed.
         acks: store's answer to this member's attachment.
-        redelivery_delay_ms: time from a negative acknowledgement to the next delivery.
+        redelivery: when a message that failed is delivered again, and how often.
     """
 
     def __init__(
-        self, data: TopicPartition, cursor: Cursor, acks: Acks, *, redelivery_delay_ms: float
+        self, data: TopicPartition, cursor: Cursor, acks: Acks, *, redelivery: RedeliveryPolicy
     ) -> None:
         self._data = data
         self._fields = cursor.fields
@@ -58,10 +62,9 @@ class Tracker(Generic[P]):
         self._delivered: dict[int, P] = {}
         self._claimed: dict[int, tuple[Hashable, P]] = {}
         self._claims: defaultdict[Hashable, list[int]] = defaultdict(list)
-        self._unsettled: dict[int, tuple[int, P]] = {}
+        self._unsettled: dict[int, tuple[int, P, str]] = {}
         self._held: dict[int, P] = {}
-        self._redeliveries = Redeliveries[P](redelivery_delay_ms)
-        self._seen: set[int] = set()  # delivered before, and to be delivered again
+        self._redeliveries = Redeliveries[P](redelivery)
         self._open: tuple[Collection[int], ...] = (
             self._delivered,
             self._claimed,
@@ -103,11 +106,14 @@ class Tracker(Generic[P]):
         self._delivered[offset] = payload
         return True
 
-    def redelivered(self, now_ms: float) -> list[P]:
-        """Removes and returns the messages to hand over again, which count as handed over now."""
+    def redelivered(self, now_ms: float) -> list[Again[P]]:
+        """Removes and returns the messages that are due; all of them count as handed over now.
+
+        A dead letter is handed over to what sends dead letters, which claims the message.
+        """
         found = self._redeliveries.due(now_ms)
-        self._delivered.update(found)
-        return [payload for _, payload in found]
+        self._delivered.update((offset, again.payload) for offset, again in found)
+        return [again for _, again in found]
 
     # Calls of the application.
 
@@ -118,6 +124,7 @@ class Tracker(Generic[P]):
             AcknowledgementError: not delivered, acknowledged, or pending in a transaction.
         """
         self._pop(offset)
+        self._redeliveries.forget(offset)
 
     def acknowledge_cumulative(self, offset: int, ready: Iterable[int] = ()) -> None:
         """Acknowledges a message and all before it; raises as `acknowledge`. O(unacknowledged).
@@ -126,17 +133,16 @@ class Tracker(Generic[P]):
         if it would cover one of them that the application has never had.
         """
         for one in self._through(offset, None, ready):
-            self._pop(one)
+            self.acknowledge(one)
 
-    def negative_acknowledge(self, offset: int, now_ms: float) -> None:
-        """Has a message delivered again after the delay; a second call changes nothing.
+    def negative_acknowledge(self, offset: int, now_ms: float, error: str) -> None:
+        """Has a message delivered again after its back-off; a second call changes nothing.
 
         Raises:
             AcknowledgementError: not delivered, acknowledged, or pending in a transaction.
         """
         if offset not in self._redeliveries.waiting:
-            self._redeliveries.later(offset, self._pop(offset), now_ms)
-            self._seen.add(offset)
+            self._redeliveries.failed(offset, self._pop(offset), now_ms, error)
 
     # Transactions.
 
@@ -158,12 +164,12 @@ class Tracker(Generic[P]):
         """The transaction has committed: the messages that it claimed are acknowledged."""
         for offset in self._claims.pop(txn, ()):
             del self._claimed[offset]
+            self._redeliveries.forget(offset)
 
-    def unsettled(self, txn: Hashable) -> None:
+    def unsettled(self, txn: Hashable, error: str) -> None:
         """The transaction sends no more acknowledgements; it is aborted, or its outcome unknown."""
         for offset in self._claims.pop(txn, ()):
-            self._unsettled[offset] = self._questions.asked, self._claimed.pop(offset)[1]
-            self._seen.add(offset)
+            self._unsettled[offset] = self._questions.asked, self._claimed.pop(offset)[1], error
 
     # The store.
 
@@ -186,15 +192,16 @@ class Tracker(Generic[P]):
             return
         self._ahead.note(acks, self._position)
         acknowledged, still_pending = acknowledged_in(acks), pending_in(acks)
-        asked_in_time = [it for it, (asked, _) in self._unsettled.items() if asked < number]
-        unsettled = [it for it in asked_in_time if it not in still_pending]
-        held = [it for it in self._held if it not in still_pending]
-        settled = [(it, self._unsettled.pop(it)[1]) for it in unsettled]
-        settled += [(it, self._held.pop(it)) for it in held]
-        for offset, payload in settled:
+        asked_in_time = [it for it, (asked, *_) in self._unsettled.items() if asked < number]
+        for offset in [it for it in asked_in_time if it not in still_pending]:
+            _, payload, error = self._unsettled.pop(offset)
             if offset in acknowledged:
-                self._seen.discard(offset)
+                self._redeliveries.forget(offset)
             else:
+                self._redeliveries.failed(offset, payload, now_ms, error)
+        for offset in [it for it in self._held if it not in still_pending]:
+            payload = self._held.pop(offset)
+            if offset not in acknowledged:
                 self._redeliveries.at_once(offset, payload)
 
     def attached_again(self, acks: Acks) -> None:
@@ -204,7 +211,7 @@ class Tracker(Generic[P]):
         for records in (self._delivered, self._redeliveries.waiting):
             for offset in [it for it in records if it in acknowledged]:
                 del records[offset]
-                self._seen.discard(offset)
+                self._redeliveries.forget(offset)
 
     # The cursor.
 
@@ -239,7 +246,7 @@ class Tracker(Generic[P]):
         if conflict is not None:
             raise pending(self._data, conflict)
         waiting = self._redeliveries.waiting
-        unseen = (it for it in chain(waiting, ready) if it not in self._seen)
+        unseen = (it for it in chain(waiting, ready) if not self._redeliveries.has_failed(it))
         first_unseen = min((it for it in unseen if it <= offset), default=None)
         if first_unseen is not None:
             raise not_delivered(self._data, first_unseen)
@@ -249,7 +256,6 @@ class Tracker(Generic[P]):
         return covered
 
     def _pop(self, offset: int) -> P:
-        self._seen.discard(offset)
         if offset in self._delivered:
             return self._delivered.pop(offset)
         if offset in self._redeliveries.waiting:

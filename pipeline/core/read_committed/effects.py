@@ -85,6 +85,8 @@ class Statistics:
         position: position of the last `Deliver`.
         undecided: first undecided record; None when there is none.
         skipped: records that the group has read on another cluster (I11).
+        redelivered: records that were made ready to be delivered again (G2).
+        dead_lettered: records that were moved to the dead-letter topic (G2).
     """
 
     delivered: int
@@ -97,3 +99,5 @@ class Statistics:
     position: EndOffset
     undecided: Undecided | None
     skipped: int = 0
+    redelivered: int = 0
+    dead_lettered: int = 0

@@ -112,9 +112,7 @@ class SnapshotWriter:
         self._probe = Probe(nonce, 0)
         self._limits = limits
         self._star_to = self.position  # K* as it was written last
-        self._trimming = MarkerTrimming(
-            marker_log_start, self.position, limits.marker_retention_ms
-        )
+        self._trimming = MarkerTrimming(marker_log_start, self.position, limits.marker_retention_ms)
         self._to_trim = True  # there may be markers above K*
         self._floors = dict(recovered.star.floors)
         self.coordinators = _named(recovered)

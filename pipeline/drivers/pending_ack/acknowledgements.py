@@ -1,6 +1,6 @@
 """Delivers records that are acknowledged one by one, and commits the cursors.
 
-*Source*: docs/protocols G (rules in `core.pending_ack`); Pulsar's consumer.
+*Source*: docs/protocols G, G2 (rules in `core.pending_ack`); Pulsar's consumer.
 
 *Invariants*:
 - All state of an assignment ends with the assignment: a later assignment has another member id.
@@ -10,28 +10,35 @@
 import asyncio
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
+from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
+from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import (
     AckStore,
     AssignedPartition,
     Claimant,
     lost,
 )
+from stilltide.pipeline.drivers.pending_ack.attaching import Attaching
 from stilltide.pipeline.drivers.pending_ack.cursors import CursorCommits
 from stilltide.pipeline.drivers.pending_ack.delivery import AckDelivery
-from stilltide.pipeline.drivers.pending_ack.redelivery import Redelivery
+from stilltide.pipeline.drivers.pending_ack.redelivery import Redelivery, SendDeadLetter
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
+from stilltide.pipeline.errors import AlreadyAcknowledgedError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 CLOSE_S = 5.0
+
+_REDELIVERY = RedeliveryPolicy(first_ms=1000.0, factor=2.0, max_ms=60_000.0)
 
 _log = get_logger(__name__)
 
@@ -43,45 +50,67 @@ class AckOptions:
     Attributes:
         unacknowledged_records_max: most records delivered and not acknowledged, over all
             partitions.
-        redelivery_delay_s: time from a negative acknowledgement to the next delivery.
+        redelivery: when a message that failed is delivered again, and how often.
         commit_interval_s: time between two commits of cursors that move.
         patient: whether a store that does not answer is asked again without a limit; if not, its
             silence ends the subscription.
     """
 
     unacknowledged_records_max: int = 10_000
-    redelivery_delay_s: float = 1.0
+    redelivery: RedeliveryPolicy = _REDELIVERY
     commit_interval_s: float = 1.0
     patient: bool = False
 
 
 class AcknowledgingDriver:
-    """Adds acknowledgements to a `SubscriptionDriver`, with the same calls for taking records."""
+    """Adds acknowledgements to a `SubscriptionDriver`, with the same calls for taking records.
+
+    Args:
+        driver: the member of the group.
+        store: asks the pending-ack stores.
+        group: name of the group.
+        options: limits and delays.
+        dead_letters: takes messages that were delivered too often; needed with a limit.
+    """
 
     def __init__(
-        self, driver: SubscriptionDriver, store: AckStore, group: str, options: AckOptions
+        self,
+        driver: SubscriptionDriver,
+        store: AckStore,
+        group: str,
+        options: AckOptions,
+        dead_letters: SendDeadLetter | None = None,
     ) -> None:
         self._driver = driver
         self._store = store
         self._group = group
         self._options = options
         self._partitions: dict[TopicPartition, AssignedPartition] = {}
-        self._attaching: set[AssignedPartition] = set()
         self._started = False
         self._tasks = Tasks(driver.changes.fail)
+        self._attaching = Attaching(self._tasks, lambda data: self._delivery.attached(data))  # noqa: PLW0108 - it is made below
         self._redelivery = Redelivery(
-            self._partitions, self._tasks, driver.changes.wake, self._attach_soon
+            self._partitions, self._tasks, driver.changes.wake, self._attaching.soon, dead_letters
         )
         self._delivery = AckDelivery(
             driver, self._partitions, options.unacknowledged_records_max, self._redelivery.arm
         )
-        self._cursors = CursorCommits(driver, self._partitions, self._tasks, self._attach_soon)
+        self._cursors = CursorCommits(driver, self._partitions, self._tasks, self._attaching.soon)
         driver.listener = self
 
     def start(self) -> None:
         """Starts to commit cursors; the caller has started the `SubscriptionDriver`."""
         self._started = True
         self._tasks.start(self._cursors.run(self._options.commit_interval_s))
+
+    def counted(self, data: TopicPartition, read: Statistics) -> Statistics:
+        """The counts of a partition, with those of messages that failed (G2)."""
+        found = self._partitions.get(data)
+        if found is None:
+            return read
+        return replace(
+            read, redelivered=found.counts.redelivered, dead_lettered=found.counts.dead_lettered
+        )
 
     async def close(self) -> None:
         """Commits the cursors a last time, or logs the failure; does not close the driver.
@@ -120,6 +149,17 @@ class AcknowledgingDriver:
         """Commits every cursor that has moved; raises as `SubscriptionDriver.commit`."""
         await self._cursors.commit()
 
+    async def seek(self, data: TopicPartition, offset: Offset) -> None:
+        """Goes on at an offset as after a rebalance; raises as `SubscriptionDriver.seek`.
+
+        The group's cursor becomes the offset: messages below are given up. What is acknowledged
+        above stays so, and what is pending there is held back until its transaction has ended.
+
+        Raises:
+            AlreadyAcknowledgedError: the offset is below the cursor; nothing was changed.
+        """
+        await self._driver.seek(data, offset, lambda: self._move(data, offset))
+
     # Calls of the application about messages.
 
     def acknowledge(self, message: Record) -> None:
@@ -136,10 +176,10 @@ class AcknowledgingDriver:
         partition.unprepare(message.offset, cumulative=True)
         self._delivery.freed()
 
-    def negative_acknowledge(self, message: Record) -> None:
-        """Redelivers a message after the delay; raises `AcknowledgementError`."""
+    def negative_acknowledge(self, message: Record, error: str) -> None:
+        """Redelivers a message after its back-off; raises `AcknowledgementError`."""
         partition, tracker = self._delivered(message)
-        tracker.negative_acknowledge(message.offset, self._redelivery.now_ms())
+        tracker.negative_acknowledge(message.offset, self._redelivery.now_ms(), error)
         partition.unprepare(message.offset, cumulative=False)
         self._redelivery.arm()
 
@@ -177,27 +217,32 @@ class AcknowledgingDriver:
         try:
             await partition.acknowledge(txn, txn_client_id, offsets, cumulative_offset)
         finally:
-            self._attach_soon(partition)
+            self._attaching.soon(partition)
 
-    def ended(self, partition: AssignedPartition, txn: Hashable, *, committed: bool) -> None:
-        """A transaction that claimed messages has ended: committed, or aborted or unknown."""
+    def ended(self, partition: AssignedPartition, txn: Hashable, failure: str | None) -> None:
+        """A transaction that claimed messages has ended.
+
+        Args:
+            partition: the partition of the messages.
+            txn: the transaction.
+            failure: why the transaction was aborted or has no known outcome; None: it committed.
+        """
         tracker = partition.tracker
         if partition.revoked or tracker is None:
             return
-        if committed:
+        if failure is None:
             position = self._driver.position(partition.data)
             tracker.committed(txn)
             partition.stored(position or 0)
             self._delivery.freed()
         else:
-            tracker.unsettled(txn)
+            tracker.unsettled(txn, failure)
             self._redelivery.arm()
 
     # Assignment.
 
     def assigned(self, committed: Mapping[TopicPartition, Committed]) -> None:
         """See `AssignmentListener`."""
-        identity = self._driver.identity()
         for data, (offset, metadata) in committed.items():
             try:
                 cursor = decode(offset, metadata)
@@ -212,18 +257,7 @@ class AcknowledgingDriver:
                     partition=data.partition,
                     metadata=metadata[:64],
                 )
-            partition = AssignedPartition(
-                self._store,
-                SubscriptionId(data, self._group),
-                cursor,
-                metadata,
-                Claimant(identity.group_member, identity.client_name),
-                redelivery_delay_ms=self._options.redelivery_delay_s * 1000,
-                patient=self._options.patient,
-            )
-            self._partitions[data] = partition
-            self._delivery.open(data)
-            self._attach_soon(partition)
+            self._begin(data, cursor, metadata)
         self._delivery.withhold()
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -235,19 +269,38 @@ class AcknowledgingDriver:
                 self._delivery.drop(data)
         self._delivery.freed()
 
-    def _attach_soon(self, partition: AssignedPartition) -> None:
-        """Attaches to the store, if the member is not attached or was replaced."""
-        if not partition.attached and not partition.revoked and partition not in self._attaching:
-            self._attaching.add(partition)
-            self._tasks.start(self._attach(partition))
+    def _move(self, data: TopicPartition, offset: Offset) -> None:
+        old, position = self._partitions[data], self._driver.position(data)
+        assert position is not None
+        cursor = old.committed if old.tracker is None else old.tracker.cursor(position)
+        if offset < cursor.offset:
+            raise AlreadyAcknowledgedError(
+                f"every message below offset {cursor.offset} is acknowledged",
+                detail="a message that is acknowledged is not delivered to the group again",
+                hint="read the messages with another group, or without acknowledgements",
+                topic=data.topic,
+                partition=data.partition,
+                offset=offset,
+            )
+        acknowledged = RangeSet(cursor.acknowledged)
+        acknowledged.trim_below(offset)
+        self.revoked([data])
+        self._begin(data, Cursor(offset, acknowledged.ranges(), cursor.fields), None)
+        self._delivery.withhold()
 
-    async def _attach(self, partition: AssignedPartition) -> None:
-        try:
-            await partition.attach()
-        finally:
-            self._attaching.remove(partition)
-        if not partition.revoked:
-            self._delivery.attached(partition.data)
+    def _begin(self, data: TopicPartition, cursor: Cursor, metadata: str | None) -> None:
+        identity = self._driver.identity()
+        partition = self._partitions[data] = AssignedPartition(
+            self._store,
+            SubscriptionId(data, self._group),
+            cursor,
+            metadata,
+            Claimant(identity.group_member, identity.client_name),
+            redelivery=self._options.redelivery,
+            patient=self._options.patient,
+        )
+        self._delivery.open(data)
+        self._attaching.soon(partition)
 
     def _delivered(self, message: Record) -> tuple[AssignedPartition, Tracker[Record]]:
         partition = self._partitions.get(TopicPartition(message.topic, message.partition))

@@ -9,12 +9,14 @@ the store learns of a cursor only after the group's commit holds the cursor.
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
 from stilltide.pipeline.core.pending_ack.questions import Ask
+from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import (
     AlreadyAcknowledgedError,
@@ -73,16 +75,30 @@ class Claimant(NamedTuple):
     client_name: str
 
 
+@dataclass(slots=True)
+class FailureCounts:
+    """Messages of a partition that failed, since its assignment (G2).
+
+    Attributes:
+        redelivered: messages that were prepared to be returned again.
+        dead_lettered: messages that were moved to the dead-letter topic.
+    """
+
+    redelivered: int = 0
+    dead_lettered: int = 0
+
+
 class AssignedPartition:
     """One partition from its assignment to its revocation.
 
     Attributes:
         subscription: the data partition and the group.
         committed: the cursor that the group's commit holds.
-        metadata: the metadata of the group's commit, as text.
+        metadata: the metadata of the group's commit, as text; None: `committed` is not committed.
         tracker: tracks acknowledgements; None until the store has answered the first attachment.
         ready: records to be returned next, in offset order.
         attached: whether this is the store's member, as far as known.
+        counts: messages that failed.
         revoked: whether the assignment has ended.
     """
 
@@ -91,10 +107,10 @@ class AssignedPartition:
         store: AckStore,
         subscription: SubscriptionId,
         committed: Cursor,
-        metadata: str,
+        metadata: str | None,
         claimant: Claimant,
         *,
-        redelivery_delay_ms: float,
+        redelivery: RedeliveryPolicy,
         patient: bool = False,
     ) -> None:
         self.subscription = subscription
@@ -104,9 +120,10 @@ class AssignedPartition:
         self.ready: deque[Record] = deque()
         self.attached = False
         self.revoked = False
+        self.counts = FailureCounts()
         self._store = store
         self._claimant = claimant
-        self._redelivery_delay_ms = redelivery_delay_ms
+        self._redelivery = redelivery
         self._patient = patient
         self._member = b""
         self._stored_to = 0  # end of what the store still holds as acknowledged, if known
@@ -198,8 +215,9 @@ class AssignedPartition:
         """The store has acknowledged something below this offset."""
         self._stored_to = max(self._stored_to, end)
 
-    def prepare(self, records: Iterable[Record]) -> None:
+    def prepare(self, records: Sequence[Record]) -> None:
         """Adds records to be returned again."""
+        self.counts.redelivered += len(records)
         ready = sorted([*records, *self.ready], key=lambda it: it.offset)
         self.ready.clear()
         self.ready.extend(ready)
@@ -230,8 +248,7 @@ class AssignedPartition:
             return
         self._stored_to = max([acks.cursor, *(it.end for it in acks.acknowledged)])
         if self.tracker is None:
-            delay_ms = self._redelivery_delay_ms
-            self.tracker = Tracker(self.data, self.committed, acks, redelivery_delay_ms=delay_ms)
+            self.tracker = Tracker(self.data, self.committed, acks, redelivery=self._redelivery)
         else:
             self.tracker.attached_again(acks)
 

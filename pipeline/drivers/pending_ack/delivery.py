@@ -60,7 +60,7 @@ class AckDelivery:
 
     def withhold(self) -> None:
         """Stops fetching the partitions that cannot be delivered."""
-        self._driver.withhold(self._stuck)
+        self._driver.joined.intake.withhold(self._stuck)
 
     def attached(self, data: TopicPartition) -> None:
         """The store has answered for a partition: its records may be delivered."""

@@ -1,16 +1,21 @@
 """Redelivers records when they are due, and asks the store about records that are held back.
 
-*Source*: docs/protocols G (rules in `core.pending_ack.tracker`).
+*Source*: docs/protocols G, G2 (rules in `core.pending_ack.tracker`).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from stilltide.connectors.ports.records import Record, RedeliveredRecord
 from stilltide.pipeline.core.pending_ack.questions import Ask
+from stilltide.pipeline.core.pending_ack.redeliveries import Again, DeadLetter, Redeliver
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.schemas.values import TopicPartition
+
+SendDeadLetter = Callable[[AssignedPartition, DeadLetter[Record]], None]
+"""Takes a message that was delivered too often, and its partition; returns at once."""
 
 
 class Redelivery:
@@ -21,6 +26,7 @@ class Redelivery:
         tasks: runs the questions to the store.
         changed: called when there may be more records to deliver.
         described: called after each question; the store may have refused a member it replaced.
+        dead_letters: takes messages that were delivered too often; None: there is no limit.
     """
 
     def __init__(
@@ -29,6 +35,7 @@ class Redelivery:
         tasks: Tasks,
         changed: Callable[[], None],
         described: Callable[[AssignedPartition], None],
+        dead_letters: SendDeadLetter | None,
     ) -> None:
         self._partitions = partitions
         self._tasks = tasks
@@ -37,6 +44,7 @@ class Redelivery:
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._due)
         self._closed = False
+        self._dead_letters = dead_letters
 
     def now_ms(self) -> float:
         """The time by the trackers' clock."""
@@ -62,11 +70,24 @@ class Redelivery:
             if partition.tracker is None:
                 continue
             if again := partition.tracker.redelivered(now_ms):
-                partition.prepare(again)
-                self._changed()
+                self._carry_out(partition, again)
             for ask in partition.tracker.tick(now_ms):
                 self._tasks.start(self._describe(partition, ask))
         self.arm()
+
+    def _carry_out(self, partition: AssignedPartition, found: Sequence[Again[Record]]) -> None:
+        partition.prepare(
+            [
+                RedeliveredRecord.of(it.payload, it.deliveries)
+                for it in found
+                if isinstance(it, Redeliver)
+            ]
+        )
+        for letter in found:
+            if isinstance(letter, DeadLetter):
+                assert self._dead_letters is not None, "a limit of deliveries needs a sender"
+                self._dead_letters(partition, letter)
+        self._changed()
 
     async def _describe(self, partition: AssignedPartition, ask: Ask) -> None:
         await partition.describe(ask, self.now_ms)

@@ -2,9 +2,10 @@
 
 *Source*: docs/protocols C13, D2, D4, D5, E8.
 
-*Invariants*: after a data partition was added, its snapshot is read anew, and the markers from the
-first one on that the snapshot has not absorbed (E9); a record is given up as lost only after every marker that existed when the snapshot was read has been
-read, too. The end offset of a commit marker counts only for the topic id that the marker carries.
+*Invariants*: after a data partition was added, its snapshot is read anew, and its markers from the
+first one on that the snapshot has not absorbed (E9); a record is given up as lost only after every
+marker that existed when the snapshot was read has been read, too. The end offset of a commit marker
+counts only for the topic id that the marker carries.
 
 *Refuses*: to read on after a topic was created again.
 """
@@ -84,16 +85,6 @@ class OutcomeTail:
         self._given: set[str] = set()  # topics whose ids the caller has named
         self._watch = TopicWatch(deps.admin, deps.outages, deps.metadata_max_age_s)
         self._marker_ends: dict[TopicPartition, EndOffset] = {}
-        self._markers = MarkerTail(
-            deps.connector,
-            deps.admin,
-            deps.outages,
-            client_id=f"{deps.client_id}-markers",
-            partition_count=deps.marker_partitions,
-            absorbed_to=lambda partitions: self._snapshots.absorbed_to(partitions),
-            marker_read=self._marker_read,
-            batch_read=self._marker_batch_read,
-        )
         self._snapshots = SnapshotTail(
             deps.connector,
             deps.admin,
@@ -104,6 +95,16 @@ class OutcomeTail:
             last=self._last,
             snapshot_read=self._snapshot_read,
             batch_read=batch_read,
+        )
+        self._markers = MarkerTail(
+            deps.connector,
+            deps.admin,
+            deps.outages,
+            client_id=f"{deps.client_id}-markers",
+            partition_count=deps.marker_partitions,
+            absorbed_to=self._snapshots.absorbed_to,
+            marker_read=self._marker_read,
+            batch_read=self._marker_batch_read,
         )
 
     def add(

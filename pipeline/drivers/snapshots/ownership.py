@@ -258,23 +258,26 @@ class OwnedSnapshots:
         if machine is None:
             return  # this ownership is ending
         for effect in effects:
-            match effect:
-                case ReadPositions(counter):
-                    self._start(("positions", counter), self._read_positions, machine, effect)
-                case AskBarriers(probe, coordinators):
-                    for coordinator in coordinators:
-                        self._start((coordinator, probe), self._ask, coordinator, probe)
-                case ReadMarkerEnd(counter):
-                    self._start(("end", counter), self._read_end, machine, counter)
-                case WriteSnapshots(counter):
-                    self._start(("write", counter), self._write, machine, effect)
-                case FindYounger(since_ms):
-                    self._start("younger", self._find_younger, machine, since_ms)
-                case TrimMarkers(before):
-                    self._start(("trim", before), self._trim, before)
-                case SnapshotsTaken(requests):
-                    self._taken(requests)
+            self._carry_out_one(machine, effect)
         self._arm(machine)
+
+    def _carry_out_one(self, machine: SnapshotWriter, effect: WriterEffect) -> None:
+        match effect:
+            case ReadPositions(counter):
+                self._start(("positions", counter), self._read_positions, machine, effect)
+            case AskBarriers(probe, coordinators):
+                for coordinator in coordinators:
+                    self._start((coordinator, probe), self._ask, coordinator, probe)
+            case ReadMarkerEnd(counter):
+                self._start(("end", counter), self._read_end, machine, counter)
+            case WriteSnapshots(counter):
+                self._start(("write", counter), self._write, machine, effect)
+            case FindYounger(since_ms):
+                self._start("younger", self._find_younger, machine, since_ms)
+            case TrimMarkers(before):
+                self._start(("trim", before), self._trim, before)
+            case SnapshotsTaken(requests):
+                self._taken(requests)
 
     def _start(self, key: object, work: Callable[[*Ts], Awaitable[None]], *given: *Ts) -> None:
         """Starts a task for a step, unless one runs already: the machine repeats a slow step.

@@ -7,7 +7,7 @@ while the buffer is full.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -22,7 +22,7 @@ from stilltide.pipeline.drivers.subscription.changes import Changes
 from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
 from stilltide.pipeline.drivers.subscription.elsewhere import Opened
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 _AHEAD_RECORDS = 100
 """Visible records buffered while the application keeps up: few, so that they are still in the
@@ -34,7 +34,7 @@ _PATIENCE_S = 0.1
 
 
 class Intake:
-    """Reads in `run`; the caller adds assigned partitions to `decided`, and removes revoked ones.
+    """Reads in `run`; the caller adds assigned partitions, and drops revoked ones.
 
     Args:
         reader: the member of the group; `close` closes it.
@@ -70,7 +70,9 @@ class Intake:
         self._deliveries = deliveries
         self._changes = changes
         self._pauses = Pauses(reader)
+        self._read_to: dict[TopicPartition, Offset] = {}
         self._withheld: Collection[TopicPartition] = ()
+        self._focus: Collection[TopicPartition] | None = None
         self._full = False
         self._room = asyncio.Event()
         self._rests = False
@@ -130,18 +132,46 @@ class Intake:
         self._changes.check()
         if not self._room.is_set() and self._deliveries.buffer.count < _AHEAD_RECORDS:
             self._room.set()
-        if self._full and self._deliveries.buffer.count <= self._records_max // 2:
+        if self._full and self._buffered_count() <= self._records_max // 2:
             self._full = False
             self._apply_pauses()
+
+    def focus(self, partitions: Collection[TopicPartition] | None) -> None:
+        """Fetches only these partitions, or all again: the caller takes no others now.
+
+        Without this, records of the others would fill the buffer, and all fetching would pause.
+        """
+        self._focus = partitions
+        if self._full and self._buffered_count() < self._records_max:
+            self._full = False
+        self._apply_pauses()
 
     def withhold(self, partitions: Collection[TopicPartition]) -> None:
         """Stops fetching exactly these partitions; buffered records stay."""
         self._withheld = partitions
         self._apply_pauses()
 
+    def add(
+        self, positions: Mapping[TopicPartition, Offset], topic_ids: Mapping[str, bytes]
+    ) -> None:
+        """Decides these partitions, from these positions on; see `DecidedPartitions.add`."""
+        self.decided.add(positions, topic_ids)
+        self._read_to.update(positions)
+
+    async def move(self) -> None:
+        """Reads on from the positions of `add`, and from where other partitions have come to.
+
+        Records that were fetched ahead are fetched again. Raises as `GroupReader.assign`.
+        """
+        await self.reader.assign(dict(self._read_to))  # from the call on, no old record is read
+        self._pauses.forget_all()
+        self._apply_pauses()
+
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Forgets these partitions, which were revoked."""
+        """Forgets these partitions."""
         self.decided.remove(partitions)
+        for data in partitions:
+            self._read_to.pop(data, None)
         self._pauses.forget(partitions)
 
     async def learn(self, opened: Opened) -> None:
@@ -153,11 +183,22 @@ class Intake:
     def _items_read(self, items: Sequence[Run | EndReached]) -> None:
         decided = self.decided
         for item in items:
+            if item.data not in self._read_to:  # revoked
+                continue
             if isinstance(item, EndReached):
+                self._read_to[item.data] = Offset(item.end_offset)
                 decided.end_reached(item.data, item.end_offset)
             else:
+                self._read_to[item.data] = Offset(item.offsets[-1] + 1)
                 decided.records_read(item.data, item.offsets, item.headers, item.records)
         self._apply_pauses()
+
+    def _buffered_count(self) -> int:
+        """The number of records that wait for the caller, who takes no others now."""
+        buffer = self._deliveries.buffer
+        if self._focus is None:
+            return buffer.count
+        return sum(len(buffer.queue(data)) for data in self._focus)
 
     def _more_decided(self) -> None:
         self._apply_pauses()
@@ -167,7 +208,7 @@ class Intake:
         """Pauses the partitions that cannot deliver, and all of them while the buffer is full."""
         if self._closed:
             return
-        if self._deliveries.buffer.count >= self._records_max:
+        if self._buffered_count() >= self._records_max:
             self._full = True
         decided = self.decided
         if self._full:
@@ -176,4 +217,6 @@ class Intake:
             wanted = decided.full | self._deliveries.holding
             if self._withheld:
                 wanted |= decided.partitions & set(self._withheld)
+            if self._focus is not None:
+                wanted |= decided.partitions - set(self._focus)
         self._pauses.apply(wanted)

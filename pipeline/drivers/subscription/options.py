@@ -23,6 +23,7 @@ class SubscriptionOptions:
         client_id: prefix of the clients' names at the brokers.
         from_start: whether a group without a committed position begins at the log start; if not,
             the group begins at the log end.
+        since_ms: time at which such a group begins, instead of `from_start`.
         buffer_records_max: visible records not yet taken before all fetching pauses, >= 1.
         undecided_records_max: records of a partition held behind an undecided one before its
             fetching pauses, >= 1.
@@ -37,6 +38,7 @@ class SubscriptionOptions:
     group: str
     client_id: str = "stilltide-subscription"
     from_start: bool = True
+    since_ms: int | None = None
     buffer_records_max: int = 10_000
     undecided_records_max: int = 10_000
     unavailable_timeout_s: float = math.inf

@@ -10,7 +10,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError
@@ -30,6 +30,7 @@ from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
 from stilltide.pipeline.drivers.subscription.elsewhere import ElsewhereFilter
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import AssignmentListener, SubscriptionOptions
+from stilltide.pipeline.drivers.subscription.seeking import Seeking, require_assigned
 from stilltide.schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -58,6 +59,7 @@ class _Joined(NamedTuple):
 
     intake: Intake
     commits: GroupCommits
+    seeking: Seeking
 
 
 class SubscriptionDriver:
@@ -117,7 +119,7 @@ class SubscriptionDriver:
         commits = GroupCommits(
             intake.reader, self._outages, self._deliveries, lambda: self.rebalance_count
         )
-        self._joined = _Joined(intake, commits)
+        self._joined = _Joined(intake, commits, Seeking(self._admin, self._outages))
         self.rebalanced_at = asyncio.get_running_loop().time()
         await self._at_start.call(
             lambda: intake.reader.subscribe(
@@ -169,11 +171,11 @@ class SubscriptionDriver:
 
     def look(self) -> None:
         """Raises the failure, if there is one; resumes reading when there is room."""
-        self._here.intake.look()
+        self.joined.intake.look()
 
     def fetch(self) -> bool:
         """Reads in place of the resting reader; True: there may be more. Raises as `next_queue`."""
-        return self._here.intake.fetch()
+        return self.joined.intake.fetch()
 
     async def changed(self, timeout_s: float | None = None) -> None:
         """Returns once something may have changed since the last call, or after the time-out."""
@@ -188,7 +190,7 @@ class SubscriptionDriver:
             UnavailableError: the cluster stayed away.
         """
         self.look()
-        await self._here.commits.commit()
+        await self.joined.commits.commit()
 
     async def commit_cursors(
         self,
@@ -197,11 +199,47 @@ class SubscriptionDriver:
     ) -> None:
         """Commits these offsets, with metadata; raises as `commit`."""
         self.look()
-        await self._here.commits.commit_cursors(cursors, metadata)
+        await self.joined.commits.commit_cursors(cursors, metadata)
 
-    def withhold(self, partitions: Collection[TopicPartition]) -> None:
-        """Stops fetching exactly these partitions; buffered records stay."""
-        self._here.intake.withhold(partitions)
+    async def seek(
+        self,
+        data: TopicPartition,
+        offset: Offset,
+        about_to: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Goes on reading a partition at an offset; buffered records of the partition are dropped.
+
+        Args:
+            data: a partition that is assigned to this member.
+            offset: an offset from the log start to the log end, both included.
+            about_to: called when nothing can keep the partition from being moved any more, in the
+                same turn of the event loop; may refuse by an error.
+
+        Raises:
+            NotAssignedError: the partition is not assigned to this member.
+            OffsetOutOfRangeError: the offset is not in the log; nothing was changed.
+            UnavailableError: the cluster stayed away.
+        """
+        self.look()
+        intake, commits, seeking = self.joined
+        require_assigned(data, intake.decided.partitions)
+        await seeking.require_in_log(data, offset)
+        require_assigned(data, intake.decided.partitions)  # a rebalance may have come
+        about_to()
+        committed = intake.reader.committed(data)
+        self._deliveries.drop(data)
+        opened = self._deliveries.open({data: offset}, {data: committed})
+        commits.drop([data])
+        intake.drop([data])
+        intake.add({data: offset}, self._topic_ids)
+        self._tail_again(rebalanced=False)
+        if opened:
+            self._tasks.start(intake.learn(opened))
+        try:
+            await intake.move()
+        except Exception as error:
+            self.changes.fail(error)  # the reader is not where the buffers say
+            raise
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """The end offset of what was taken or is withheld for good; None: not assigned."""
@@ -209,30 +247,31 @@ class SubscriptionDriver:
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
         """Counts of each assigned partition since its assignment; see `Deliveries.statistics`."""
-        read = self._here.intake.decided.statistics()
+        read = self.joined.intake.decided.statistics()
         return {data: self._deliveries.statistics(data, one) for data, one in read.items()}
 
     def blocked(self) -> dict[TopicPartition, Blocked]:
         """The undecided record of each partition that has one."""
-        return self._here.intake.decided.blocked()
+        return self.joined.intake.decided.blocked()
 
     def identity(self) -> Identity:
         """Who reads, as of the last assignment; known after `start`."""
-        member = self._here.intake.reader.member_id
+        member = self.joined.intake.reader.member_id
         return Identity(self._cluster_id, member, self._options.client_id)
 
     @property
-    def _here(self) -> _Joined:
+    def joined(self) -> _Joined:
+        """The member of the group, for drivers that are built on this one."""
         assert self._joined is not None, "call it after `start`"
         return self._joined
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        intake, commits = self._here
+        intake, commits, _ = self.joined
         committed = {data: intake.reader.committed(data) for data in positions}
         opened = self._deliveries.open(positions, committed)
         commits.open(positions)
-        intake.decided.add(positions, self._topic_ids)
-        self._rebalanced()
+        intake.add(positions, self._topic_ids)
+        self._tail_again(rebalanced=True)
         if opened:
             self._tasks.start(intake.learn(opened))
         if self.listener is not None:
@@ -241,22 +280,26 @@ class SubscriptionDriver:
             )
 
     def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        intake, commits = self._here
+        intake, commits, _ = self.joined
         for data in intake.decided.partitions & set(partitions):
             self._deliveries.drop(data)
         commits.drop(partitions)
         intake.drop(partitions)
-        self._rebalanced()
+        self._tail_again(rebalanced=True)
         if self.listener is not None:
             self.listener.revoked(partitions)
 
-    def _rebalanced(self) -> None:
-        """Restarts the reading of markers and snapshots; does not wait for the old readers' end."""
-        self.rebalanced_at = asyncio.get_running_loop().time()
-        self.rebalance_count += 1
+    def _tail_again(self, *, rebalanced: bool) -> None:
+        """Reads markers and snapshots of the present partitions from their starts (D5).
+
+        Does not wait for the old readers' end.
+        """
+        if rebalanced:
+            self.rebalanced_at = asyncio.get_running_loop().time()
+            self.rebalance_count += 1
         if self._tailing is not None:
             self._tailing.cancel()
-        self._tailing = self._tasks.start(self._here.intake.decided.run())
+        self._tailing = self._tasks.start(self.joined.intake.decided.run())
         self.changes.wake()
 
 
@@ -275,6 +318,7 @@ def _reader(connector: Connector, options: SubscriptionOptions) -> GroupReader:
         options.client_id,
         options.group,
         from_start=options.from_start,
+        since_ms=options.since_ms,
         metadata_max_age_s=options.metadata_max_age_s,
     )
 

@@ -142,6 +142,7 @@ class Application:
             connector=self.connector,
             acknowledgements=True,
             redelivery_delay_s=REDELIVERY_S,
+            redelivery_delay_s_max=REDELIVERY_S,
         )
 
     @asynccontextmanager

@@ -191,7 +191,7 @@ async def test_an_end_names_no_subscription_whose_registration_was_not_answered(
     assert acks.ended_in == ()
     acks.registered(TxnId(0, 7), (SUBSCRIPTION,))
     assert acks.ended_in == (SUBSCRIPTION,)
-    acks.ended(committed=False)
+    acks.ended("aborted")
 
 
 async def test_an_abort_from_stock_brings_the_messages_again(

@@ -52,7 +52,7 @@ async def test_an_acknowledgement_that_was_not_sent_is_never_committed():
         with pytest.raises(ClientFailedError, match="LookupError: no such line") as caught:
             await acks.gathered()
         assert isinstance(caught.value.__cause__, LookupError)
-        acks.ended(committed=False)
+        acks.ended("aborted")
     finally:
         await acknowledging.close()
         await driver.close()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import decode
+from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
@@ -50,7 +52,7 @@ async def member(
 ) -> AsyncIterator[AcknowledgingDriver]:
     """A member of the group; it leaves without committing when the test has failed."""
     driver = SubscriptionDriver(connector, SubscriptionOptions(["orders"], "billing"))
-    given = AckOptions(**{"redelivery_delay_s": 0.02, "commit_interval_s": 0.02, **options})
+    given = AckOptions(**{"redelivery": RedeliveryPolicy(20), "commit_interval_s": 0.02, **options})
     acknowledging = AcknowledgingDriver(driver, store, "billing", given)
     await driver.start()
     acknowledging.start()
@@ -106,7 +108,7 @@ async def claimed_and_sent(
 
 def ended(driver: AcknowledgingDriver, txn: TxnId, *, committed: bool) -> None:
     """What a client's transaction says at its end."""
-    driver.ended(driver._partitions[DATA], txn, committed=committed)
+    driver.ended(driver._partitions[DATA], txn, None if committed else "aborted")
 
 
 async def test_what_is_acknowledged_is_not_delivered_again(
@@ -149,7 +151,7 @@ async def test_nothing_is_begun_after_leaving(
         (message,) = await take(driver, 1)
         partition = driver.claim(X, message, cumulative=False)
         await driver.close()
-        driver.ended(partition, X, committed=False)
+        driver.ended(partition, X, "aborted")
         before = driver._driver.rebalance_count
         other = connector.group_reader("other", "billing")
         await other.subscribe(["orders"], assigned=lambda _: None, revoked=lambda _: None)
@@ -196,7 +198,7 @@ async def test_a_negative_acknowledgement_brings_the_message_again(
     await topic.write(0, None, 3)
     async with member(connector, store) as driver:
         messages = await take(driver, 3)
-        driver.negative_acknowledge(messages[1])
+        driver.negative_acknowledge(messages[1], "why")
         driver.acknowledge(messages[0])
         driver.acknowledge(messages[2])
         assert await take(driver, 1) == [messages[1]]
@@ -215,7 +217,7 @@ async def test_what_is_acknowledged_meanwhile_does_not_come_again(
     async with member(connector, store) as driver:
         messages = await take(driver, 5)
         for message in messages[:3]:
-            driver.negative_acknowledge(message)
+            driver.negative_acknowledge(message, "why")
         ready = driver._partitions[DATA].ready
         await until(lambda: len(ready) == 3)
         driver.acknowledge(messages[2])
@@ -247,7 +249,7 @@ async def test_what_was_never_delivered_cannot_be_acknowledged(
         for call in (
             driver.acknowledge,
             driver.acknowledge_cumulative,
-            driver.negative_acknowledge,
+            partial(driver.negative_acknowledge, error="why"),
         ):
             with pytest.raises(NotDeliveredError, match="orders/0@1"):
                 call(message._replace(offset=Offset(1)))

@@ -1,0 +1,244 @@
+"""`stilltide dead-letter`: messages that failed too often, in their dead-letter topic.
+
+*Source*: docs/protocols G2. A worker must run for `--apply`; `list` and dry runs only read.
+
+*Invariants*: nothing is moved without `--apply`, and before it was shown what would be moved.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from stilltide.pipeline.cli.common.asking import cluster_connector, cluster_options
+from stilltide.pipeline.cli.common.output import Row, confirmed, output_option, print_rows, say
+from stilltide.pipeline.client.dead_letters.moving import (
+    Letter,
+    MovePlan,
+    Selection,
+    letters_of,
+    move,
+    plan,
+)
+
+EXIT_NOT_MOVED = 3
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done, or there is nothing to move
+  1  the command failed; the error names the next step
+  3  there are dead letters, and none was moved: give --apply
+"""
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class LettersAsked(NamedTuple):
+    """The dead letters that a command names, and the cluster."""
+
+    bootstrap_servers: str | None
+    timeout_s: float
+    topic: str
+    selection: Selection
+    output: str
+
+
+@click.group("dead-letter")
+def dead_letter() -> None:
+    """See, replay and drop messages that failed too often.
+
+    A subscription with `deliveries_max` moves such messages to a dead-letter topic. What was
+    replayed or dropped stays in that topic until its retention deletes it, and is not listed again.
+    """
+
+
+def _place_options(command: _Command) -> _Command:
+    for option in (
+        click.option("--offset", type=click.IntRange(0), help="Only the dead letter there."),
+        click.option("--partition", type=click.IntRange(0), help="Only this partition of TOPIC."),
+    ):
+        command = option(command)
+    return command
+
+
+@dead_letter.command(
+    "list",
+    epilog="""\b
+Examples:
+  stilltide dead-letter list orders-billing-DLQ
+  stilltide dead-letter list orders-billing-DLQ --partition 2 --limit 10 -o json
+""",
+)
+@click.argument("topic")
+@_place_options
+@click.option(
+    "--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many."
+)
+@cluster_options
+@output_option
+def list_command(
+    topic: str,
+    bootstrap_servers: str | None,
+    timeout_s: float,
+    output: str,
+    *,
+    partition: int | None,
+    offset: int | None,
+    limit: int,
+) -> None:
+    """List the dead letters of TOPIC that were neither replayed nor dropped.
+
+    Values are not shown: read TOPIC with any consumer, such as kafka-console-consumer.
+    """
+    selection = _selection(partition, offset, limit)
+    asked = LettersAsked(bootstrap_servers, timeout_s, topic, selection, output)
+    rows = asyncio.run(_listed(asked))
+    print_rows(rows, output)
+    if len(rows) == limit:
+        say(f"the list ends after {limit}; --limit lists more")
+
+
+async def _listed(asked: LettersAsked) -> list[Row]:
+    connector = cluster_connector(asked.bootstrap_servers)
+    reading = letters_of(connector, asked.topic, asked.selection, timeout_s=asked.timeout_s)
+    async with aclosing(reading) as letters:
+        return [_row(letter) async for letter in letters]
+
+
+def _row(letter: Letter) -> Row:
+    record, headers = letter.record, letter.headers
+    return {
+        "partition": record.partition,
+        "offset": record.offset,
+        "from_topic": headers.data.topic if headers else None,
+        "from_partition": headers.data.partition if headers else None,
+        "from_offset": headers.offset if headers else None,
+        "from_timestamp_ms": headers.timestamp_ms if headers else None,
+        "group": headers.group if headers else None,
+        "deliveries": headers.deliveries if headers else None,
+        "error": headers.error if headers else letter.damage,
+    }
+
+
+def _mover(name: str, *, replay: bool, example: str) -> Callable[[Callable[..., None]], None]:
+    """Makes a command that moves dead letters; the function gives its help."""
+
+    def made(described: Callable[..., None]) -> None:
+        @dead_letter.command(name, help=described.__doc__, epilog=f"{EXIT_CODES}\n{example}")
+        @click.argument("topic")
+        @click.option("--all", "everything", is_flag=True, help="All dead letters of TOPIC.")
+        @_place_options
+        @click.option("--limit", type=click.IntRange(1), help="At most so many.")
+        @click.option("--apply", "applied", is_flag=True, help=f"Really {name}.")
+        @click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal.")
+        @cluster_options
+        @output_option
+        @click.pass_context
+        def command(
+            ctx: click.Context,
+            topic: str,
+            bootstrap_servers: str | None,
+            timeout_s: float,
+            output: str,
+            *,
+            everything: bool,
+            partition: int | None,
+            offset: int | None,
+            limit: int | None,
+            applied: bool,
+            yes: bool,
+        ) -> None:
+            selection = _selection(partition, offset, limit)
+            if everything == (selection != Selection()):
+                raise click.UsageError("give either --all, or some of --partition and --limit")
+            asked = LettersAsked(bootstrap_servers, timeout_s, topic, selection, output)
+            ctx.exit(_moved(asked, name, replay=replay, applied=applied, yes=yes))
+
+    return made
+
+
+@_mover(
+    "replay",
+    replay=True,
+    example="""\b
+Examples:
+  stilltide dead-letter replay orders-billing-DLQ --all
+  stilltide dead-letter replay orders-billing-DLQ --partition 0 --offset 17 --apply
+  stilltide dead-letter replay orders-billing-DLQ --all --apply --yes -o json
+""",
+)
+def _replay() -> None:
+    """Send dead letters of TOPIC back to the partitions that they came from.
+
+    Without --apply the command shows what it would send. Each message is sent in the transaction
+    that acknowledges its dead letter, so none is sent twice, even if the command is killed and run
+    again. The message comes at the end of its partition, with its key, value and headers.
+    """
+
+
+@_mover(
+    "drop",
+    replay=False,
+    example="""\b
+Examples:
+  stilltide dead-letter drop orders-billing-DLQ --limit 10
+  stilltide dead-letter drop orders-billing-DLQ --partition 0 --offset 17 --apply
+""",
+)
+def _drop() -> None:
+    """Acknowledge dead letters of TOPIC without sending their messages again.
+
+    Without --apply the command shows what it would drop. The records stay in TOPIC until its
+    retention deletes them.
+    """
+
+
+def _moved(asked: LettersAsked, name: str, *, replay: bool, applied: bool, yes: bool) -> int:
+    """Shows what is to be moved, and moves it with `applied`; returns the exit code."""
+    connector = cluster_connector(asked.bootstrap_servers)
+    planned = asyncio.run(plan(connector, asked.topic, asked.selection, timeout_s=asked.timeout_s))
+    rows = _planned_rows(planned)
+    if asked.output == "table":
+        print_rows(rows, asked.output)
+    moved = 0
+    if planned.count and applied and (yes or confirmed(f"{name} {planned.count} dead letters?")):
+        moved = asyncio.run(
+            move(
+                connector,
+                planned,
+                replay=replay,
+                told=lambda count: say(f"{count} of {planned.count}"),
+            )
+        )
+    if asked.output == "json":
+        print(json.dumps({"planned": rows, "moved": moved}, indent=2))
+    if not planned.count:
+        say(f"there is no such dead letter in {asked.topic}")
+        return 0
+    say(f"{moved} of {planned.count} moved" if moved else "nothing was moved: --apply does it")
+    return 0 if applied and moved else EXIT_NOT_MOVED
+
+
+def _planned_rows(planned: MovePlan) -> list[Row]:
+    return [
+        {
+            "partition": partition,
+            "from_topic": origin,
+            "dead_letters": count,
+            "end_offset": max(
+                end for data, end in planned.ends.items() if data.partition == partition
+            ),
+        }
+        for (partition, origin), count in sorted(
+            planned.counts.items(), key=lambda it: (it[0][0], it[0][1] or "")
+        )
+    ]
+
+
+def _selection(partition: int | None, offset: int | None, limit: int | None) -> Selection:
+    if offset is not None and partition is None:
+        raise click.UsageError("--offset needs --partition")
+    return Selection(partition, offset, limit)

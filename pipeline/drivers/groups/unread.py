@@ -1,0 +1,212 @@
+"""The visible records that a consumer group has not read, counted or returned, as of now.
+
+*Source*: docs/protocols D, G (the cursor in the group's commit).
+
+*Invariants*: the group is not joined, and nothing is written; a record that the group's commit says
+is acknowledged is not returned.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import NamedTuple
+
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
+from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.drivers.groups.places import TOLD_EVERY_S, Told
+from stilltide.pipeline.drivers.read_committed.visible_scan import visible_scan
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+
+class GroupPosition(NamedTuple):
+    """Where a group stands in one partition.
+
+    Attributes:
+        committed: offset that the group has committed; None: it has committed nothing.
+        cursor: where the group goes on: its commit, or the log start if that is higher.
+    """
+
+    committed: Offset | None
+    cursor: Cursor
+
+
+class Unread(NamedTuple):
+    """The next visible records that the group has not read.
+
+    Attributes:
+        data: the partition.
+        records: these records, perhaps none.
+        position: every visible record below was returned or is acknowledged.
+        over: whether `position` is the decided end.
+    """
+
+    data: TopicPartition
+    records: list[Record]
+    position: EndOffset
+    over: bool
+
+
+class Lag(NamedTuple):
+    """How many visible records a group has not read in one partition.
+
+    Attributes:
+        data: the partition.
+        committed: offset that the group has committed; None: it has committed nothing.
+        decided_end: offset up to which readers come at present; None: counting ended earlier.
+        visible: visible records that are left, or that were counted.
+        at_least: whether counting ended before the decided end.
+    """
+
+    data: TopicPartition
+    committed: Offset | None
+    decided_end: EndOffset | None
+    visible: int
+    at_least: bool
+
+
+class CountingProgress:
+    """Reports a long count every `TOLD_EVERY_S`; a short one is not reported.
+
+    Args:
+        say: called with each line.
+    """
+
+    def __init__(self, say: Told) -> None:
+        self._say = say
+        self._next_s = time.monotonic() + TOLD_EVERY_S
+
+    def counted(self, data: TopicPartition, count: int) -> None:
+        """So many records were counted in a partition so far."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + TOLD_EVERY_S
+            self._say(f"counting {data}: {count} so far")
+
+
+async def positions_of(
+    connector: GroupConnector, admin: LogAdmin, topic: str, group: str
+) -> dict[TopicPartition, GroupPosition]:
+    """The position of a group in each partition of a topic.
+
+    Raises:
+        FatalError: the topic does not exist.
+        DecodeError: a commit of a `Subscription` is damaged, or of a later version.
+    """
+    found = await admin.describe_topics([topic])
+    if topic not in found:
+        raise FatalError("the topic does not exist", hint="correct its name", topic=topic)
+    partitions = [TopicPartition(topic, it) for it in range(found[topic].partition_count)]
+    starts = await admin.start_offsets(partitions)
+    groups = connector.group_admin()
+    try:
+        committed = (await groups.committed([group], partitions)).get(group, {})
+    finally:
+        await groups.close()
+    positions: dict[TopicPartition, GroupPosition] = {}
+    for data, start in starts.items():
+        one = committed.get(data)
+        if one is None:
+            positions[data] = GroupPosition(None, Cursor(start))
+            continue
+        try:
+            cursor = decode(one.offset, one.metadata) or Cursor(one.offset)
+        except DecodeError as error:
+            raise error.at(data.topic, data.partition, one.offset) from None
+        offset = Offset(max(start, cursor.offset))
+        positions[data] = GroupPosition(one.offset, cursor._replace(offset=offset))
+    return positions
+
+
+async def unread(
+    connector: GroupConnector,
+    admin: LogAdmin,
+    positions: dict[TopicPartition, GroupPosition],
+    *,
+    client_id: str,
+    timeout_s: float,
+    enough: Callable[[TopicPartition, EndOffset], bool] = lambda _data, _position: False,
+) -> AsyncGenerator[Unread, None]:
+    """The visible records that a group at these positions has not read.
+
+    Args:
+        connector: the cluster.
+        admin: admin client of the same cluster; the caller closes it.
+        positions: the group's positions, of `positions_of`.
+        client_id: prefix of the clients' names at the brokers.
+        timeout_s: longest time that the cluster may be away.
+        enough: asked with each position that is reached; True ends the partition, without `over`.
+
+    Raises:
+        OffsetOutOfRangeError: records left the log before they were read.
+        UnavailableError: the cluster stayed away.
+        FatalError: the system topics do not exist.
+    """
+    acknowledged = {data: RangeSet(it.cursor.acknowledged) for data, it in positions.items()}
+    begin = {data: it.cursor.offset for data, it in positions.items()}
+    async with (
+        visible_scan(connector, admin, client_id=client_id, timeout_s=timeout_s) as scan,
+        aclosing(scan.run(begin)) as found,
+    ):
+        async for one in found:
+            done = acknowledged[one.data]
+            records = [it for it in one.records if it.offset not in done] if done else one.records
+            yield Unread(one.data, records, one.position, one.over)
+            if not one.over and enough(one.data, one.position):
+                scan.leave(one.data)
+
+
+async def lag_of(
+    connector: GroupConnector,
+    topic: str,
+    group: str,
+    *,
+    records_max: int,
+    timeout_s: float,
+    told: Callable[[TopicPartition, int], None] = lambda _data, _count: None,
+) -> list[Lag]:
+    """How many visible records of a topic a group has not read, by partition.
+
+    Reads each partition from the group's position on, for at most `records_max` offsets.
+
+    Args:
+        connector: the cluster.
+        topic: name of the topic.
+        group: name of the group; the group need not exist.
+        records_max: offsets of a partition after which counting ends, >= 1.
+        timeout_s: longest time that the cluster may be away.
+        told: called with a partition, and the records counted there so far.
+
+    Raises:
+        Errors of `positions_of` and `unread`.
+    """
+    admin = connector.admin()
+    try:
+        positions = await positions_of(connector, admin, topic, group)
+        limits = {data: it.cursor.offset + records_max for data, it in positions.items()}
+        counts = dict.fromkeys(positions, 0)
+        ends: dict[TopicPartition, EndOffset] = {}
+        reading = unread(
+            connector,
+            admin,
+            positions,
+            client_id="stilltide-lag",
+            timeout_s=timeout_s,
+            enough=lambda data, position: position >= limits[data],
+        )
+        async with aclosing(reading) as found:
+            async for one in found:
+                counts[one.data] += sum(it.offset < limits[one.data] for it in one.records)
+                told(one.data, counts[one.data])
+                if one.over and one.position <= limits[one.data]:
+                    ends[one.data] = one.position
+    finally:
+        await admin.close()
+    return [
+        Lag(data, it.committed, ends.get(data), counts[data], at_least=data not in ends)
+        for data, it in sorted(positions.items())
+    ]

@@ -1,0 +1,38 @@
+"""Attaches the assigned partitions of a member to their pending-ack stores.
+
+*Source*: docs/protocols G.
+"""
+
+from collections.abc import Callable
+
+from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
+from stilltide.pipeline.drivers.shared.tasks import Tasks
+from stilltide.schemas.values import TopicPartition
+
+
+class Attaching:
+    """Attaches each partition by one task at a time.
+
+    Args:
+        tasks: runs the requests.
+        attached: called with each partition that is attached and was not revoked meanwhile.
+    """
+
+    def __init__(self, tasks: Tasks, attached: Callable[[TopicPartition], None]) -> None:
+        self._tasks = tasks
+        self._attached = attached
+        self._under_way: set[AssignedPartition] = set()
+
+    def soon(self, partition: AssignedPartition) -> None:
+        """Attaches to the store, if the member is not attached or was replaced."""
+        if not partition.attached and not partition.revoked and partition not in self._under_way:
+            self._under_way.add(partition)
+            self._tasks.start(self._attach(partition))
+
+    async def _attach(self, partition: AssignedPartition) -> None:
+        try:
+            await partition.attach()
+        finally:
+            self._under_way.remove(partition)
+        if not partition.revoked:
+            self._attached(partition.data)

@@ -28,7 +28,7 @@ from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.values import TopicPartition
 
-EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4}
+EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4, Verdict.EMPTY: 5}
 """Exit codes of verdicts; 1 is a failure and 2 wrong usage."""
 
 _DIGEST_DIGITS_SHOWN = 8
@@ -44,10 +44,11 @@ def audit() -> None:
 @audit.command(
     epilog=f"""\b
 Exit codes:
-  0  valid: every check is valid, as far as outcomes are still known
+  0  valid: what was looked at is as it should be; checks without anything to look at are empty
   1  the audit failed
   3  invalid: the findings name the faults
   4  unknown: a check has no answer yet, or cannot have one any more
+  5  empty: no check had anything to look at
 
 \b
 Written to the folder of --report:
@@ -60,6 +61,7 @@ Examples:
   stilltide audit run --topics orders,payments --update-index
   stilltide audit run --topics orders --from orders/0=1000 --to orders/0=2000
   stilltide audit run --topics orders --table s3-export/orders -o json
+  stilltide audit run --topics orders --accept-unchecked
 """
 )
 @click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port].")
@@ -91,6 +93,12 @@ Examples:
 @click.option(
     "--update-index", is_flag=True, help="Bring aborted-index up to date first (`stilltide index`)."
 )
+@click.option(
+    "--accept-unchecked",
+    is_flag=True,
+    help="Name the offsets whose transactions' record counts are no longer known, and accept them: "
+    "without this flag the check of counts is unknown.",
+)
 @click.option("--digest", is_flag=True, help="Print each partition's content digest; needs a scan.")
 @click.option(
     "--report",
@@ -119,6 +127,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     until: tuple[str, ...],
     tables: tuple[str, ...],
     update_index: bool,  # noqa: FBT001 - by name too
+    accept_unchecked: bool,  # noqa: FBT001 - by name too
     digest: bool,  # noqa: FBT001 - by name too
     report: Path,
     evidence_max: int,
@@ -128,10 +137,10 @@ def run(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Run every check on topics with transactions of either kind, or none.
 
-    Each check is valid, invalid or unknown, with evidence. The checks compare Kafka's filter of
-    aborted native records with aborted-index; count offsets without a record; and look for native
-    transactions that hang, for coordinated transactions with orphans, late records, wrong counts or
-    two outcomes, and for records in a table that no reader may see.
+    Each check is valid, invalid, unknown or empty, with evidence. The checks compare Kafka's
+    filter of aborted native records with aborted-index; count offsets without a record; and look
+    for native transactions that hang, for coordinated transactions with orphans, late records,
+    wrong counts or two outcomes, and for records in a table that no reader may see.
     """
     settings = load_settings(bootstrap_servers=bootstrap_servers)
     plan = AuditPlan(
@@ -140,6 +149,7 @@ def run(  # noqa: PLR0917 - click passes options by name
         until=_bounds("--to", until),
         tables=tables,
         digest=digest,
+        accept_unchecked=accept_unchecked,
         index_partitions=settings.partitions if update_index else None,
         index_replicas=settings.replicas,
         evidence_max=evidence_max,

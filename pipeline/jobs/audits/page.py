@@ -21,6 +21,7 @@ th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #d9e2e
 td { unicode-bidi: isolate; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .valid { color: #1b7f4b; } .invalid { color: #c23b22; } .unknown { color: #b06f00; }
+.empty { color: #616e7c; }
 .verdict { font-weight: 600; }
 svg { max-width: 100%; height: auto; }
 """

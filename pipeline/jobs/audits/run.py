@@ -181,7 +181,9 @@ class _Run:
     def _hanging(self, known: _Known) -> tuple[list[CheckResult], tuple[OpenNative, ...]]:
         if known.open is None:
             return [], ()
-        check, shown = check_hanging(known.open, known.asked_ms, self._plan.evidence_max)
+        marks = known.scope.high_watermarks
+        held = sum(marks.get(log.data, log.end) > log.start for log in known.scope.logs)
+        check, shown = check_hanging(known.open, held, known.asked_ms, self._plan.evidence_max)
         return [check], shown
 
     async def _check_unmoved(self, scope: Scope) -> None:

@@ -93,7 +93,7 @@ class SparkChecks:
             found = judge(transactions, decisions.outcomes, evidence, plan.evidence_max, compacted)
             first = first_undecided(transactions)
             checks = coordinated_checks(
-                found, plan.evidence_max, promises_required=plan.promises_required
+                found, plan.evidence_max, accept_unchecked=plan.accept_unchecked
             )
             if ledgers is not None:
                 places = (TopicPartition(it.topic, it.partition) for it in found.partitions)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape as html_escape
 
+from stilltide.pipeline.jobs.audits.follow.history import HistoryRow, render_history
 from stilltide.pipeline.jobs.audits.plots import ROWS_MAX, plots
 from stilltide.pipeline.jobs.audits.report import AuditReport, CheckResult
 from stilltide.schemas.printable import printable
@@ -35,8 +36,8 @@ _PARTITION_COLUMNS = (
 )  # fmt: skip
 
 
-def render_page(report: AuditReport) -> str:
-    """The page, as UTF-8 text."""
+def render_page(report: AuditReport, history: Sequence[HistoryRow] = ()) -> str:
+    """The page, as UTF-8 text; with a table of `history`, for audits that go on."""
     began = datetime.fromtimestamp(report.began_ms / 1000, UTC)
     told = report.to_dict()
     topics = ", ".join(report.topics)
@@ -57,6 +58,7 @@ def render_page(report: AuditReport) -> str:
             _PARTITION_COLUMNS,
             ([_cell(row[name]) for name in _PARTITION_COLUMNS] for row in told["partitions"]),
         ),
+        *render_history(history),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"

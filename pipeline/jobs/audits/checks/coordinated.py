@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility, digest_of_sums
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
+from stilltide.pipeline.jobs.audits.carried import NOTHING, Carried
 from stilltide.pipeline.jobs.audits.checks.findings import (
     Unmarked,
     collect_findings,
@@ -24,6 +25,7 @@ from stilltide.pipeline.jobs.audits.checks.findings import (
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind, PartitionAudit
 from stilltide.pipeline.jobs.outcomes import mixed_transactions, of_current_topic
+from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import OffsetRange, TopicPartition, TxnId
 
 
@@ -57,6 +59,8 @@ def judge(
     evidence: TopicOutcomes,
     evidence_max: int,
     compacted: Collection[str] = (),
+    *,
+    carried: Carried = NOTHING,
 ) -> Judgement:
     """Judges the groups of `by_transaction`; runs several Spark jobs, so persist `groups` first.
 
@@ -66,13 +70,15 @@ def judge(
         evidence: the evidence that the decisions were made from.
         evidence_max: number of findings of each kind to list.
         compacted: compacted topics, whose cleaner may have removed records.
+        carried: what is known of earlier windows.
     """
-    counts, findings = collect_findings(groups, outcomes, evidence_max, compacted)
+    counted, due = carried.with_counts(groups), carried.due(outcomes)
+    counts, findings = collect_findings(counted, outcomes, due, evidence_max, compacted)
     unmarked = find_unmarked(groups, outcomes, evidence_max)
     mixed = mixed_transactions(evidence)
     if mixed or unmarked.mixed_count:
         counts[FindingKind.MIXED] = len(mixed) + unmarked.mixed_count
-    committed, aborted = _committed(evidence), _aborted_count(evidence)
+    committed, aborted = _committed(evidence, carried), _aborted_count(evidence)
     return Judgement(
         partitions=_partition_audits(groups, evidence),
         committed=committed + unmarked.uncounted,
@@ -153,16 +159,26 @@ def _mixed(txn: TxnId) -> Finding:
     return Finding(FindingKind.MIXED, None, None, None, txn, None, None)
 
 
-def _committed(evidence: TopicOutcomes) -> int:
-    """The number of transactions with a commit marker for records of the audited range."""
+def _committed(evidence: TopicOutcomes, carried: Carried) -> int:
+    """The number of transactions with a commit marker for records of the audited range.
+
+    Of windows, one transaction belongs to the window of its lowest partition. Those that are
+    counted again are left out, since most of them are known from an earlier window.
+    """
     ranges = {read.data: read for read in evidence.data}
-    found: set[TxnId] = set()
+    lowest: dict[TxnId, Marker] = {}
     for marker in evidence.markers:
         if marker.committed and of_current_topic(marker, evidence):
             read, end = ranges[marker.data], marker.end_offset
-            if end is not None and end > read.start and marker.start_offset < read.end:
-                found.add(marker.txn)
-    return len(found)
+            start = carried.origins.get(marker.data, read.start)
+            within = end is not None and end > start and marker.start_offset < read.end
+            known = lowest.get(marker.txn)
+            if within and (known is None or marker.data < known.data):
+                lowest[marker.txn] = marker
+    return sum(
+        carried.is_due(one, ranges[one.data]) and (one.data, txn) not in carried.again
+        for txn, one in lowest.items()
+    )
 
 
 def _aborted_count(evidence: TopicOutcomes) -> int:

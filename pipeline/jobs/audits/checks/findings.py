@@ -49,13 +49,18 @@ ALL_MARKED = Unmarked(0, 0, 0, (), {}, 0)
 
 
 def collect_findings(
-    groups: DataFrame, outcomes: DataFrame, evidence_max: int, compacted: Collection[str] = ()
+    groups: DataFrame,
+    outcomes: DataFrame,
+    due: DataFrame,
+    evidence_max: int,
+    compacted: Collection[str] = (),
 ) -> tuple[Counter[FindingKind], list[Finding]]:
     """The number of findings of each kind, and the first `evidence_max` of each kind.
 
-    On `compacted` topics the cleaner may have removed a missing record.
+    `due` are the outcomes whose records are counted. On `compacted` topics the cleaner may have
+    removed a missing record.
     """
-    counted = count_findings(groups, outcomes, compacted)
+    counted = count_findings(groups, due, compacted)
     found = withheld_findings(groups, outcomes).unionByName(counted)
     counts = Counter(
         {FindingKind(row["kind"]): row["count"] for row in found.groupBy("kind").count().collect()}

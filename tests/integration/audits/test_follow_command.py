@@ -40,7 +40,6 @@ def page(url: str) -> str:
 
 
 @pytest.mark.timeout(600)  # three starts of Spark
-@pytest.mark.asyncio
 async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
     bootstrap: str, topic_name: str, tmp_path: Path
 ):

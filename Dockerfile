@@ -60,6 +60,7 @@ FROM java AS spark
 COPY --link --from=jars /*.jar /opt/cache/jars/
 COPY --link --from=application /opt/application /opt/application
 ENV STILLTIDE_CACHE_DIR=/opt/cache
+RUN install --directory --owner 10001 --group 10001 /reports # a volume there belongs to the user
 USER 10001
 
 FROM worker

@@ -38,7 +38,7 @@ NOUNS = MappingProxyType(
             "See the rights in Kafka that Stilltide's processes need.",
         ),
         "audit": Noun(
-            "stilltide.pipeline.cli.audit:audit", "Check the records of topics with Spark."
+            "stilltide.pipeline.cli.audit.command:audit", "Check the records of topics with Spark."
         ),
         "config": Noun("stilltide.pipeline.cli.config:config", "See the settings in force."),
         "coordinator": Noun(

@@ -38,7 +38,7 @@ from stilltide.schemas.values import EndOffset, OffsetRange, TopicPartition
 
 SNAPSHOT_TIMEOUT_S = 30.0
 
-_Read = Callable[[Sequence[OffsetRange]], DataFrame]
+ReadRanges = Callable[[Sequence[OffsetRange]], DataFrame]
 """Reads the records of ranges that native transactions left visible."""
 
 
@@ -77,17 +77,19 @@ def read_committed(
     if take_snapshot:
         run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s))
     evidence = run_blocking(gather_evidence(connector, topics))
-    read: _Read = partial(read_ranges, spark, bootstrap_servers)
+    read: ReadRanges = partial(read_ranges, spark, bootstrap_servers)
     if by_index:
         native = run_blocking(gather_native(connector, topics, evidence.data))
         native.check()
         read = partial(native_committed, spark, bootstrap_servers, native)
     with spark_errors(bootstrap_servers):
         decisions = decisions_of(spark, evidence, audited=False)
-        return committed(read(_decided(read, evidence, decisions)), decisions)
+        return committed(read(decided_ranges(read, evidence, decisions)), decisions)
 
 
-def _decided(read: _Read, evidence: TopicOutcomes, decisions: Decisions) -> list[OffsetRange]:
+def decided_ranges(
+    read: ReadRanges, evidence: TopicOutcomes, decisions: Decisions
+) -> list[OffsetRange]:
     """Each partition up to its first undecided record; nothing below M is undecided (D4)."""
     tails = [tail for tail in map(evidence.undecided_tail, evidence.data) if tail.start < tail.end]
     first: dict[TopicPartition, EndOffset] = {}

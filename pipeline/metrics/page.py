@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stilltide.pipeline.metrics import (
+    audits,
     clusters,
     groups,
     links,
@@ -27,6 +28,7 @@ SECTIONS: tuple[Section, ...] = (
     native.SECTION,
     groups.SECTION,
     links.SECTION,
+    audits.SECTION,
 )
 
 _HEAD = """\
@@ -36,8 +38,8 @@ This page is for operators of a running system: every metric family of Stilltide
 writes the page from the tables in `pipeline/metrics`.
 [operating.md](operating.md#probes-and-metrics) describes where `/metrics` is served.
 
-A worker shows the families of all sections. The label `cluster` is the name of the worker's
-cluster. Counters begin at 0 when the process starts. The gauges of a coordinator, store or
+A worker shows the families of all sections but the last. The label `cluster` is the name of the
+worker's cluster. Counters begin at 0 when the process starts. The gauges of a coordinator, store or
 partition are shown only by the worker that serves it at the time of the scrape. A worker also shows
 `process_*` and `python_*` of the Prometheus client library.
 """

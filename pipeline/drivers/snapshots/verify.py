@@ -21,6 +21,9 @@ from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartit
 
 PROGRESS_RECORDS = 500_000
 
+KEPT_MARKERS_MAX = 2_000_000
+"""Most absorbed markers that are compared with the snapshots that absorbed them (E9)."""
+
 
 class CheckedSnapshot(NamedTuple):
     """The figures of the verification of one snapshot.
@@ -62,7 +65,9 @@ async def verify_topic(
         RetriableError: the broker is away.
     """
     try:
-        evidence = await gather_evidence(connector, [topic], progress)
+        evidence = await gather_evidence(
+            connector, [topic], progress, kept_markers_max=KEPT_MARKERS_MAX
+        )
     except SnapshotError as error:
         place = TopicPartition(error.topic or topic, error.partition or 0)
         detail = f"{error.primary}; {error.detail}"

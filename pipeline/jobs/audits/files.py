@@ -5,11 +5,13 @@ metadata; each file is written completely or not at all.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stilltide.pipeline.jobs.audits.follow.history import HistoryRow
 from stilltide.pipeline.jobs.audits.pages.page import render_page
 from stilltide.pipeline.jobs.audits.report import SCHEMA_VERSION, AuditReport
 from stilltide.pipeline.jobs.audits.verdicts import VERDICTS
@@ -36,8 +38,13 @@ FINDINGS_SCHEMA = pa.schema(
 """The schema of findings.parquet: a row for each listed finding."""
 
 
-def write_report(report: AuditReport, folder: Path) -> None:
+def write_report(report: AuditReport, folder: Path, history: Sequence[HistoryRow] = ()) -> None:
     """Writes the three files; replaces the files of an earlier run.
+
+    Args:
+        report: what is written.
+        folder: made if it is missing.
+        history: runs that the page shows, for audits that go on.
 
     Raises:
         OSError: the folder cannot be made or written to.
@@ -45,7 +52,7 @@ def write_report(report: AuditReport, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(findings_table(report), folder / f".{FINDINGS}")
     (folder / f".{SUMMARY}").write_text(json.dumps(report.to_dict(), indent=2) + "\n")
-    (folder / f".{PAGE}").write_text(render_page(report), encoding="utf-8")
+    (folder / f".{PAGE}").write_text(render_page(report, history), encoding="utf-8")
     for name in (FINDINGS, SUMMARY, PAGE):
         (folder / f".{name}").replace(folder / name)
 

@@ -51,9 +51,9 @@ class AuditPlan:
         until: offsets to end at, exclusive, instead of the last stable offsets.
         tables: paths of Parquet tables that were made from the topics.
         digest: whether to compute each partition's content digest, which costs as much as a scan.
-        promises_required: whether `Check.COUNTS` is unknown when snapshots have absorbed the
-            markers of all committed transactions (C6). False for a caller that knows the number
-            and content of the records from elsewhere.
+        accept_unchecked: whether `Check.COUNTS` names the offsets below which record counts of
+            committed transactions are gone without being unknown (C6). For a caller that knows the
+            records from elsewhere, or has audited the offsets while their markers were kept.
         index_partitions: partition count of aborted-index if the topic is missing; the run first
             brings the topic up to date. None: the run leaves the topic as it is.
         index_replicas: replica count of aborted-index if the run creates the topic.
@@ -67,7 +67,7 @@ class AuditPlan:
     until: Bounds = field(default_factory=dict)
     tables: Sequence[str] = ()
     digest: bool = False
-    promises_required: bool = True
+    accept_unchecked: bool = False
     index_partitions: int | None = None
     index_replicas: WantedReplicas = AUTOMATIC
     evidence_max: int = EVIDENCE_MAX

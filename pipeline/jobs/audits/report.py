@@ -2,8 +2,9 @@
 
 *Source*: docs/protocols C6, D, F4.
 
-*Invariants*: the kinds of the findings alone give the verdict; a check that could not run is
-unknown, never valid. All findings are counted, and a bounded number of each kind is listed.
+*Invariants*: a check that could not run is unknown, never valid; a check without findings that has
+looked at nothing is empty, never valid. All findings are counted, and a bounded number of each kind
+is listed.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ from stilltide.pipeline.jobs.audits.verdicts import (
     worst,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of findings.parquet and summary.json; raised when a column changes its meaning."""
 
 
@@ -66,7 +67,8 @@ KINDS: Mapping[Check, frozenset[FindingKind]] = MappingProxyType(
                 FindingKind.SURPLUS,
                 FindingKind.TRIMMED,
                 FindingKind.BEYOND_END,
-                FindingKind.UNPROMISED,
+                FindingKind.UNCOUNTED,
+                FindingKind.ACCEPTED,
             }
         ),
         Check.ATOMICITY: frozenset({FindingKind.MIXED}),
@@ -74,6 +76,21 @@ KINDS: Mapping[Check, frozenset[FindingKind]] = MappingProxyType(
     }
 )
 """The kinds of findings that belong to each check."""
+
+LOOKED_AT: Mapping[Check, str] = MappingProxyType(
+    {
+        Check.EQUIVALENCE: "offsets of partitions that aborted-index covers",
+        Check.GAPS: "offsets of topics that are not compacted",
+        Check.HANGING: "partitions that hold anything",
+        Check.HEADERS: "records",
+        Check.ORPHANS: "records of coordinated transactions",
+        Check.LATE: "records of committed transactions whose end is known",
+        Check.COUNTS: "committed transactions whose record count is known",
+        Check.ATOMICITY: "ended transactions",
+        Check.LEAKS: "rows of tables",
+    }
+)
+"""What each check looks at; a check that has looked at none is empty."""
 
 
 class Findings:
@@ -104,27 +121,32 @@ class CheckResult:
 
     Attributes:
         check: the check.
+        looked_at: how many things of `LOOKED_AT` the check has looked at, >= 0.
         figures: the check's counts, by name.
         finding_counts: number of findings of each kind; kinds without findings are absent.
         findings: listed findings, a bounded number of each kind.
     """
 
     check: Check
+    looked_at: int
     figures: Mapping[str, int]
     finding_counts: Mapping[FindingKind, int]
     findings: tuple[Finding, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the findings; valid without findings."""
-        return worst(VERDICTS[kind] for kind in self.finding_counts)
+        """The worst verdict of the findings; without findings valid, or empty."""
+        clean = Verdict.VALID if self.looked_at else Verdict.EMPTY
+        faults = [it for it in map(VERDICTS.get, self.finding_counts) if it is not Verdict.VALID]
+        return worst([clean, *filter(None, faults)])
 
     @classmethod
-    def of(cls, check: Check, found: Findings, **figures: int) -> "CheckResult":
+    def of(cls, check: Check, found: Findings, looked_at: int, **figures: int) -> "CheckResult":
         """The result of `check`, from those findings whose kinds belong to the check."""
         kinds = KINDS[check]
         return cls(
             check,
+            looked_at,
             figures,
             {kind: count for kind, count in found.counts.items() if kind in kinds},
             tuple(one for one in found.evidence if one.kind in kinds),
@@ -240,8 +262,7 @@ class AuditReport:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of the checks."""
-        verdicts = [one.verdict for one in self.checks]
-        return worst(one for one in verdicts if one is not Verdict.VALID)
+        return worst(one.verdict for one in self.checks)
 
     @property
     def findings(self) -> list[Finding]:
@@ -269,6 +290,7 @@ class AuditReport:
                 {
                     "check": one.check.value,
                     "verdict": one.verdict.value,
+                    "looked_at": one.looked_at,
                     "figures": dict(one.figures),
                     "finding_counts": {kind.value: n for kind, n in one.finding_counts.items()},
                     "findings": [finding.to_dict() for finding in one.findings],

@@ -26,6 +26,7 @@ from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
 from stilltide.pipeline.drivers.native.batch_walk import walk
 from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.jobs.audits.carried import NOTHING, Carried
 from stilltide.pipeline.jobs.audits.checks.hanging import ask_open, check_hanging
 from stilltide.pipeline.jobs.audits.plan import AuditPlan, AuditProgress, Silent
 from stilltide.pipeline.jobs.audits.report import (
@@ -35,6 +36,7 @@ from stilltide.pipeline.jobs.audits.report import (
     CheckResult,
     OpenNative,
     PartitionFigures,
+    UndecidedRecord,
 )
 from stilltide.pipeline.jobs.audits.scope import Scope, check_unmoved, resolve
 from stilltide.pipeline.jobs.audits.spark_checks import SparkChecks, SparkFound
@@ -43,7 +45,7 @@ from stilltide.pipeline.jobs.blocking import run_blocking
 from stilltide.schemas.values import OffsetRange, TopicPartition
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """What is known before data is read; a field is None if no check needs it."""
 
     scope: Scope
@@ -79,38 +81,74 @@ def run_audit(
         JavaMissingError, JarsError: Spark cannot be started.
     """
     assert plan.topics, "nothing to audit"
-    return _Run(bootstrap_servers, plan, progress or Silent()).run(spark_options)
+    return AuditRun(bootstrap_servers, plan, progress or Silent()).run(spark_options)
 
 
-class _Run:
+class Found(NamedTuple):
+    """The results of an audit of ranges, without hanging transactions."""
+
+    spark: SparkFound
+    checks: tuple[CheckResult, ...]
+    partitions: tuple[PartitionFigures, ...]
+
+
+class AuditRun:
+    """The parts of a run.
+
+    Args:
+        cluster: the cluster.
+        plan: topics, checks and bounds.
+        progress: receives each step.
+    """
+
     def __init__(self, cluster: Cluster, plan: AuditPlan, progress: AuditProgress) -> None:
-        self._config = config_of(cluster)
+        self.config = config_of(cluster)
         self._plan = plan
         self._progress = progress
-        self._connector = KafkaConnector(self._config)
+        self.connector = KafkaConnector(self.config)
 
     def run(self, options: SparkOptions | None) -> AuditReport:
+        """Runs the whole plan; blocks."""
         began_s, began_ms = time.monotonic(), SystemClock().now_ms()
-        self._progress.step(f"resolving offsets on {self._config.bootstrap_servers}")
-        known = run_blocking(self._gather())
-        ledgers = self._ledgers(known.scope.evidence.data)
-        found = self._spark_found(known, ledgers, options)
-        run_blocking(self._check_unmoved(known.scope))
-        undecided = run_blocking(aged(self._connector, found.first_undecided, known.asked_ms))
-        hanging, open_transactions = self._hanging(known)
-        wanted = [one for one in (*found.checks, *hanging) if one.check in self._plan.checks]
+        known = self.gather()
+        found = self.audit(known, options)
+        undecided = self.undecided(known, found)
+        hanging, open_transactions = self.hanging(known)
+        wanted = [*found.checks, *hanging]
         return AuditReport(
             topics=tuple(sorted(set(self._plan.topics))),
             began_ms=began_ms,
             elapsed_s=time.monotonic() - began_s,
             checks=tuple(sorted(wanted, key=lambda one: list(Check).index(one.check))),
-            partitions=_partitions(known.scope, found, ledgers),
+            partitions=found.partitions,
             open_transactions=open_transactions,
             undecided=undecided,
         )
 
-    async def _gather(self) -> _Known:
-        plan, connector = self._plan, self._connector
+    def gather(self) -> Known:
+        """What is known before data is read; resolves all bounds."""
+        self._progress.step(f"resolving offsets on {self.config.bootstrap_servers}")
+        return run_blocking(self._gather())
+
+    def audit(
+        self, known: Known, options: SparkOptions | None, carried: Carried = NOTHING
+    ) -> Found:
+        """The checks of `known.scope.evidence.data`, except for hanging transactions."""
+        ledgers = self._ledgers(known.scope.evidence.data)
+        found = self._spark_found(known, ledgers, options, carried)
+        run_blocking(self._check_unmoved(known.scope))
+        return Found(
+            found,
+            tuple(one for one in found.checks if one.check in self._plan.checks),
+            _partitions(known.scope, found, ledgers),
+        )
+
+    def undecided(self, known: Known, found: Found) -> tuple[UndecidedRecord, ...]:
+        """The records at which readers wait, oldest first."""
+        return run_blocking(aged(self.connector, found.spark.first_undecided, known.asked_ms))
+
+    async def _gather(self) -> Known:
+        plan, connector = self._plan, self.connector
         scope = await resolve(connector, plan.topics, plan.first, plan.until)
         data = scope.evidence.data
         native = found = None
@@ -120,12 +158,12 @@ class _Run:
             native = await gather_native(connector, plan.topics, data)
         if Check.HANGING in plan.checks:
             found = await self._ask_open([read.data for read in data])
-        return _Known(scope, native, found, SystemClock().now_ms())
+        return Known(scope, native, found, SystemClock().now_ms())
 
     async def _ask_open(
         self, data: Sequence[TopicPartition]
     ) -> list[OpenNativeTransaction] | FatalError:
-        brokers = self._connector.native_transactions("audit")
+        brokers = self.connector.native_transactions("audit")
         try:
             return await ask_open(brokers, data)
         finally:
@@ -133,8 +171,8 @@ class _Run:
 
     async def _update_index(self, partitions: int) -> None:
         indexing = AbortedIndexing(
-            self._connector,
-            self._connector.batch_reader("audit"),
+            self.connector,
+            self.connector.batch_reader("audit"),
             SystemClock(),
             sorted(set(self._plan.topics)),
             partition_count=partitions,
@@ -160,31 +198,40 @@ class _Run:
             done += offsets
             self._progress.share(done / total)
 
-        batches = self._connector.batch_reader("audit")
+        batches = self.connector.batch_reader("audit")
         try:
             return await walk(batches, data, advanced)
         finally:
             await batches.close()
 
     def _spark_found(
-        self, known: _Known, ledgers: Sequence[OffsetLedger] | None, options: SparkOptions | None
+        self,
+        known: Known,
+        ledgers: Sequence[OffsetLedger] | None,
+        options: SparkOptions | None,
+        carried: Carried,
     ) -> SparkFound:
         self._progress.step("starting Spark")
         with (
             spark_session(options or SparkOptions(jars=spark_jars())) as spark,
-            spark_errors(self._config),
+            spark_errors(self.config),
         ):
-            checks = SparkChecks(spark, self._config, self._plan, self._progress, known.scope)
+            checks = SparkChecks(
+                spark, self.config, self._plan, self._progress, known.scope, carried=carried
+            )
             return checks.run(known.native, ledgers)
 
-    def _hanging(self, known: _Known) -> tuple[list[CheckResult], tuple[OpenNative, ...]]:
+    def hanging(self, known: Known) -> tuple[list[CheckResult], tuple[OpenNative, ...]]:
+        """The check of hanging transactions, if it is wanted, and all open transactions."""
         if known.open is None:
             return [], ()
-        check, shown = check_hanging(known.open, known.asked_ms, self._plan.evidence_max)
+        marks = known.scope.high_watermarks
+        held = sum(marks.get(log.data, log.end) > log.start for log in known.scope.logs)
+        check, shown = check_hanging(known.open, held, known.asked_ms, self._plan.evidence_max)
         return [check], shown
 
     async def _check_unmoved(self, scope: Scope) -> None:
-        admin = self._connector.admin()
+        admin = self.connector.admin()
         try:
             await check_unmoved(admin, scope)
         finally:

@@ -25,6 +25,10 @@ Bounds = Mapping[TopicPartition | None, int]
 
 _COMPACT = "compact"
 
+KEPT_MARKERS_MAX = 2_000_000
+"""Most absorbed markers that an audit reads for their record counts: a gigabyte of memory. Counts
+of older transactions are named as no longer known (C6, E9)."""
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -63,7 +67,9 @@ async def resolve(
         OffsetOutOfRangeError: a bound is outside the log.
         FatalError, SnapshotError, DecodeError, RetriableError: as `gather_evidence` raises.
     """
-    evidence = await gather_evidence(connector, topics, outcomes_required=False)
+    evidence = await gather_evidence(
+        connector, topics, outcomes_required=False, kept_markers_max=KEPT_MARKERS_MAX
+    )
     logs = evidence.data
     _check_named(first, logs, "begin")
     _check_named(until, logs, "end")

@@ -14,6 +14,7 @@ from stilltide.connectors.spark.read_committed import Decisions, classify, with_
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger, Window
 from stilltide.pipeline.drivers.native.evidence import NativeEvidence
+from stilltide.pipeline.jobs.audits.carried import NOTHING, Carried, CarriedCount, crossing
 from stilltide.pipeline.jobs.audits.checks.coordinated import Judgement, coordinated_checks, judge
 from stilltide.pipeline.jobs.audits.checks.equivalence import Comparison, check_equivalence
 from stilltide.pipeline.jobs.audits.checks.gaps import check_gaps
@@ -42,12 +43,14 @@ class SparkFound(NamedTuple):
         coordinated: the judgement of coordinated transactions.
         first_undecided: the record at which readers of each partition wait.
         windows: visible and hidden records along the offsets of the partitions that are plotted.
+        crossing: the counts of transactions that end past the window; empty if nothing goes on.
         checks: the results of all checks that ran, in any order.
     """
 
     coordinated: Judgement
     first_undecided: FirstUndecided
     windows: Mapping[TopicPartition, Sequence[Window]]
+    crossing: tuple[CarriedCount, ...]
     checks: list[CheckResult]
 
 
@@ -60,6 +63,7 @@ class SparkChecks:
         plan: the checks to run.
         progress: receives each step of the run.
         scope: the ranges to read, and the evidence.
+        carried: what is known of earlier windows.
     """
 
     def __init__(
@@ -69,7 +73,10 @@ class SparkChecks:
         plan: AuditPlan,
         progress: AuditProgress,
         scope: Scope,
+        *,
+        carried: Carried = NOTHING,
     ) -> None:
+        self._carried = carried
         self._spark = spark
         self._config = config
         self._plan = plan
@@ -98,11 +105,17 @@ class SparkChecks:
             groups.count()
             self._progress.step("judging coordinated transactions")
             transactions = _held(held, by_transaction(groups))
-            found = judge(transactions, decisions.outcomes, evidence, plan.evidence_max, compacted)
+            carried, outcomes = self._carried, decisions.outcomes
+            found = judge(
+                transactions, outcomes, evidence, plan.evidence_max, compacted, carried=carried
+            )
+            later = ()
+            if carried.goes_on:
+                later = crossing(carried.with_counts(transactions), outcomes)
             first = first_undecided(transactions)
             windows = coordinated_windows(groups, evidence.data, ROWS_MAX)
             checks = coordinated_checks(
-                found, plan.evidence_max, promises_required=plan.promises_required
+                found, plan.evidence_max, accept_unchecked=plan.accept_unchecked
             )
             if ledgers is not None:
                 places = (TopicPartition(it.topic, it.partition) for it in found.partitions)
@@ -115,7 +128,7 @@ class SparkChecks:
             self._progress.step("looking for leaks" if leaks else "finishing")
             if leaks:
                 checks.append(self._leaks(decisions))
-        return SparkFound(found, first, windows, checks)
+        return SparkFound(found, first, windows, later, checks)
 
     def _equivalence(self, native: NativeEvidence, theirs: DataFrame) -> CheckResult:
         data = self._scope.evidence.data

@@ -4,8 +4,8 @@
 
 *Invariants*:
 - `written` is the sum of `visible`, `hidden`, `late`, `undecided` and `malformed`,
-- the kinds of the findings alone give the verdict: invalid with any invalid kind, else unknown with
-  any unknown kind. Unknown is never reported as valid.
+- invalid with a finding of any invalid kind, else unknown with a finding of any unknown kind.
+  Unknown is never reported as valid, and neither is a check that has looked at nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,6 +23,8 @@ class Verdict(StrEnum):
     VALID = "valid"
     INVALID = "invalid"
     UNKNOWN = "unknown"
+    EMPTY = "empty"
+    """There was nothing to look at, so nothing is proved."""
 
 
 class FindingKind(StrEnum):
@@ -54,11 +56,14 @@ class FindingKind(StrEnum):
     """
     BEYOND_END = "beyond-end"
     """Records of a committed transaction are missing and may be past the audited end."""
-    UNPROMISED = "unpromised"
-    """No marker with a record count is left for any committed transaction in the range (C6).
+    UNCOUNTED = "uncounted"
+    """Offsets of a partition below which record counts of committed transactions are gone (C6).
 
-    Snapshots have absorbed the markers, and a snapshot holds no counts, so none can be checked.
+    Snapshots have absorbed the markers, a snapshot holds no counts, and the markers themselves are
+    no longer kept. All committed transactions from those offsets on were counted.
     """
+    ACCEPTED = "accepted"
+    """As `UNCOUNTED`, of an audit that accepts that counts are gone."""
     DIFFERENT = "different"
     """Kafka's read_committed and the filter by aborted-index show different records (F)."""
     RECOUNTED = "recounted"
@@ -94,7 +99,8 @@ VERDICTS: Mapping[FindingKind, Verdict] = MappingProxyType(
         FindingKind.ORPHAN: Verdict.UNKNOWN,
         FindingKind.TRIMMED: Verdict.UNKNOWN,
         FindingKind.BEYOND_END: Verdict.UNKNOWN,
-        FindingKind.UNPROMISED: Verdict.UNKNOWN,
+        FindingKind.UNCOUNTED: Verdict.UNKNOWN,
+        FindingKind.ACCEPTED: Verdict.VALID,
         FindingKind.DIFFERENT: Verdict.INVALID,
         FindingKind.RECOUNTED: Verdict.UNKNOWN,
         FindingKind.UNCOVERED: Verdict.UNKNOWN,
@@ -182,8 +188,8 @@ class Finding:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of the verdicts: invalid before unknown before valid."""
-    found = set(verdicts)
-    if Verdict.INVALID in found:
-        return Verdict.INVALID
-    return Verdict.UNKNOWN if found else Verdict.VALID
+    """The worst of the verdicts: invalid, then unknown, then valid; empty if all are empty."""
+    return max(verdicts, key=_ORDER.index, default=Verdict.EMPTY)
+
+
+_ORDER = (Verdict.EMPTY, Verdict.VALID, Verdict.UNKNOWN, Verdict.INVALID)

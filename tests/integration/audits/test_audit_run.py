@@ -243,7 +243,7 @@ def test_the_command_says_valid_then_unknown_then_invalid(
     printed = capsys.readouterr()
     told = json.loads(printed.out)
     assert told == json.loads((tmp_path / "a" / SUMMARY).read_text())
-    assert (told["verdict"], told["schema_version"]) == ("valid", 1)
+    assert (told["verdict"], told["schema_version"]) == ("valid", 2)
     assert int(told["partitions"][0]["digest"]) > 0
     assert "walking the batches" in printed.err
     page = (tmp_path / "a" / PAGE).read_text()
@@ -340,6 +340,17 @@ def test_wrong_words_are_said(words: list[str], capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr()
     assert not printed.out
     assert words[0] in printed.err
+
+
+def test_a_topic_without_records_is_empty(
+    bootstrap: str, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Exit code 5: no check had anything to look at, so nothing is proved."""
+    create_topics(bootstrap, {topic_name: 2})
+    assert run(audit_command(bootstrap, tmp_path, "--topics", topic_name, "--update-index")) == 5
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "empty"
+    assert {one["verdict"] for one in told["checks"]} == {"empty"}
 
 
 def test_a_missing_topic_is_a_typed_error(bootstrap: str, topic_name: str):

@@ -221,7 +221,7 @@ def test_a_whole_audit_works_with_its_rights(guarded: GuardedCluster):
     asyncio.run(application(guarded))
     secured = guarded.connector(Component.AUDIT)._config
     with local_spark():
-        plan = AuditPlan([ORDERS], checks=COORDINATED, promises_required=False)
+        plan = AuditPlan([ORDERS], checks=COORDINATED, accept_unchecked=True)
         report = run_audit(secured, plan)
     assert report.verdict is Verdict.VALID
 

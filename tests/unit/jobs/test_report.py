@@ -17,6 +17,7 @@ from stilltide.pipeline.jobs.audits.files import (
 )
 from stilltide.pipeline.jobs.audits.report import (
     KINDS,
+    LOOKED_AT,
     SCHEMA_VERSION,
     AuditReport,
     BatchFigures,
@@ -54,7 +55,11 @@ def figures(number: int) -> PartitionFigures:
 
 
 def report_of(
-    *kinds: FindingKind, partitions: int = 2, open_count: int = 1, evidence_max: int = 5
+    *kinds: FindingKind,
+    partitions: int = 2,
+    open_count: int = 1,
+    evidence_max: int = 5,
+    looked_at: int = 9,
 ) -> AuditReport:
     """A report with a finding of each kind."""
     found = Findings(evidence_max)
@@ -64,7 +69,7 @@ def report_of(
         topics=("orders",),
         began_ms=1_700_000_000_000,
         elapsed_s=1.23456,
-        checks=tuple(CheckResult.of(check, found, records=7) for check in Check),
+        checks=tuple(CheckResult.of(check, found, looked_at, records=7) for check in Check),
         partitions=tuple(figures(number) for number in range(partitions)),
         open_transactions=tuple(
             OpenNative("orders", 0, number, 7, 1000 * number, None) for number in range(open_count)
@@ -97,6 +102,8 @@ def test_a_finding_makes_its_check_and_the_report_what_it_is(kind: FindingKind):
     ("kinds", "verdict"),
     [
         ([], Verdict.VALID),
+        ([FindingKind.ACCEPTED], Verdict.VALID),
+        ([FindingKind.UNCOUNTED, FindingKind.ACCEPTED], Verdict.UNKNOWN),
         ([FindingKind.UNCOVERED], Verdict.UNKNOWN),
         ([FindingKind.UNCOVERED, FindingKind.LEAKED], Verdict.INVALID),
         ([FindingKind.UNDECIDED], Verdict.UNKNOWN),
@@ -109,10 +116,30 @@ def test_invalid_outranks_unknown_and_unknown_valid(kinds: list[FindingKind], ve
     assert report_of(*kinds).verdict is verdict
 
 
-def test_every_kind_of_finding_has_a_verdict_and_none_is_valid():
+def test_only_what_the_caller_accepts_is_valid():
     """A new kind cannot be forgotten: it would be reported as valid."""
     assert set(VERDICTS) == set(FindingKind)
-    assert Verdict.VALID not in VERDICTS.values()
+    valid = {kind for kind, verdict in VERDICTS.items() if verdict is Verdict.VALID}
+    assert valid == {FindingKind.ACCEPTED}
+
+
+@pytest.mark.parametrize("kinds", [[], [FindingKind.ACCEPTED]])
+def test_a_check_that_has_looked_at_nothing_is_empty(kinds: list[FindingKind]):
+    """Never valid; and what it could not look at still makes it unknown or invalid."""
+    empty = report_of(*kinds, looked_at=0)
+    assert {one.verdict for one in empty.checks} == {Verdict.EMPTY}
+    assert empty.verdict is Verdict.EMPTY
+    assert report_of(FindingKind.UNASKED, looked_at=0).verdict is Verdict.UNKNOWN
+    assert report_of(FindingKind.MISSING, looked_at=0).verdict is Verdict.INVALID
+
+
+def test_an_audit_is_empty_only_if_every_check_is():
+    """One check that has looked makes the report valid; each check says how much it looked at."""
+    valid, empty = report_of(), report_of(looked_at=0)
+    mixed = replace(empty, checks=(*empty.checks[:-1], valid.checks[-1]))
+    assert mixed.verdict is Verdict.VALID
+    assert [one["looked_at"] for one in mixed.to_dict()["checks"]] == [0] * 8 + [9]
+    assert set(LOOKED_AT) == set(Check)
 
 
 def test_the_dictionary_survives_json_without_losing_a_digit():

@@ -82,35 +82,71 @@ def test_counts_of_which_none_could_be_checked_are_unknown(
         rows = rows.unionAll(records(spark, OTHER, ABSORBED, 160))
     check = counts(judged(spark, rows, *found))
     assert (check.verdict, check.figures["unchecked"]) == (Verdict.UNKNOWN, 1)
-    assert check.finding_counts == {FindingKind.UNPROMISED: 1}
-    assert "all 1 committed transactions" in check.findings[0].detail
+    assert check.finding_counts == {FindingKind.UNCOUNTED: 1}
+    (named,) = check.findings
+    assert (named.topic, named.partition, named.offset) == (*DATA, 110)
+    assert named.detail == "offsets below 112: counts no longer known"
 
 
-def test_counts_of_which_some_could_be_checked_are_valid(spark: SparkSession):
-    """What is promised holds; how many could not be checked is a figure, as ever."""
-    rows = records(spark, DATA, ABSORBED, 110).unionAll(records(spark, DATA, MARKED, 160))
+def test_counts_of_which_only_some_could_be_checked_are_unknown(spark: SparkSession):
+    """C6: the range without counts is named, up to the last record that could not be counted."""
+    rows = (
+        records(spark, DATA, ABSORBED, 110)
+        .unionAll(records(spark, DATA, TxnId(0, 3), 140))
+        .unionAll(records(spark, DATA, MARKED, 160))
+    )
+    check = counts(judged(spark, rows, marker(160, 162)))
+    assert (check.verdict, check.finding_counts) == (
+        Verdict.UNKNOWN,
+        {FindingKind.UNCOUNTED: 1},
+    )
+    assert check.findings[0].detail == "offsets below 142: counts no longer known"
+    assert (check.figures, check.looked_at) == ({"committed": 3, "unchecked": 2}, 1)
+
+
+def test_counts_are_valid_if_every_committed_transaction_was_counted(spark: SparkSession):
+    """C6: an aborted transaction below M needs no count."""
+    rows = records(spark, DATA, MARKED, 160)
     check = counts(judged(spark, rows, marker(160, 162)))
     assert (check.verdict, check.finding_counts) == (Verdict.VALID, {})
-    assert check.figures == {"committed": 2, "unchecked": 1}
+    assert (check.figures, check.looked_at) == ({"committed": 1, "unchecked": 0}, 1)
 
 
 @pytest.mark.parametrize("found", [[], [marker(200, 202)], [marker(160, 162, committed=False)]])
 def test_without_committed_transactions_there_is_nothing_to_check(
     spark: SparkSession, found: list[Marker]
 ):
-    """No count is wrong, and none is unknown: a topic of plain records is valid."""
+    """No count is wrong, and none is unknown: the check is empty."""
     check = counts(judged(spark, records(spark, DATA, None, 110), *found))
-    assert (check.verdict, check.figures["unchecked"]) == (Verdict.VALID, 0)
+    assert (check.verdict, check.figures["unchecked"]) == (Verdict.EMPTY, 0)
 
 
 def test_what_is_wrong_outranks_what_could_not_be_checked(spark: SparkSession):
     """A promised record is missing: the transaction was looked at, and the check is invalid."""
     check = counts(judged(spark, records(spark, DATA, ABSORBED, 110), marker(160, 162)))
-    assert (check.verdict, check.finding_counts) == (Verdict.INVALID, {FindingKind.MISSING: 1})
+    assert (check.verdict, check.finding_counts) == (
+        Verdict.INVALID,
+        {FindingKind.MISSING: 1, FindingKind.UNCOUNTED: 1},
+    )
 
 
-def test_counts_known_from_elsewhere_need_no_promise(spark: SparkSession):
-    """C6: a caller that knows the records by itself gets a verdict on all the rest."""
-    found = judged(spark, records(spark, DATA, ABSORBED, 110))
-    checks = coordinated_checks(found, 5, promises_required=False)
-    assert [(one.verdict, one.finding_counts) for one in checks] == [(Verdict.VALID, {})] * 5
+def test_a_caller_may_accept_that_counts_are_gone(spark: SparkSession):
+    """C6: the range is still named; a check that has counted nothing at all is empty."""
+    rows = records(spark, DATA, ABSORBED, 110)
+    found = judged(spark, rows)
+    verdicts = {it.check: it.verdict for it in coordinated_checks(found, 5, accept_unchecked=True)}
+    assert verdicts == {
+        Check.HEADERS: Verdict.VALID,
+        Check.ORPHANS: Verdict.VALID,
+        Check.LATE: Verdict.EMPTY,
+        Check.COUNTS: Verdict.EMPTY,
+        Check.ATOMICITY: Verdict.VALID,
+    }
+    found = judged(spark, rows.unionAll(records(spark, DATA, MARKED, 160)), marker(160, 162))
+    checks = {it.check: it for it in coordinated_checks(found, 5, accept_unchecked=True)}
+    assert {it.verdict for it in checks.values()} == {Verdict.VALID}
+    (named,) = checks[Check.COUNTS].findings
+    assert (named.kind, named.detail) == (
+        FindingKind.ACCEPTED,
+        "offsets below 112: counts no longer known",
+    )

@@ -3,7 +3,8 @@
 *Source*: docs/protocols C6, D1-D4, D6, E8.
 
 *Invariants*: a record that cannot be judged makes the verdict unknown, never valid. A transaction
-whose marker a snapshot has absorbed has no known record count, and is counted as unchecked.
+whose marker is gone has no known record count: it is counted as unchecked, and a finding of its
+partition says below which offsets such transactions are.
 """
 
 from collections import Counter, defaultdict
@@ -15,10 +16,16 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility, digest_of_sums
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
-from stilltide.pipeline.jobs.audits.checks.findings import Unmarked, collect_findings, find_unmarked
+from stilltide.pipeline.jobs.audits.carried import NOTHING, Carried
+from stilltide.pipeline.jobs.audits.checks.findings import (
+    Unmarked,
+    collect_findings,
+    find_unmarked,
+)
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind, PartitionAudit
 from stilltide.pipeline.jobs.outcomes import mixed_transactions, of_current_topic
+from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import OffsetRange, TopicPartition, TxnId
 
 
@@ -28,20 +35,20 @@ class Judgement:
 
     Attributes:
         partitions: counts of each partition, in the order of the evidence.
-        committed: number of distinct transactions with a commit marker or a visible record.
+        committed: number of distinct transactions of the range with a commit marker or a visible
+            record.
+        counted: number of them whose records were counted against a marker on some partition.
         aborted: number of distinct transactions with an abort marker, or listed in a snapshot.
-        unchecked: number of committed transactions whose marker, with its record count, is gone
-            (C6).
-        none_checked: whether the range has committed transactions, and all are unchecked.
+        unmarked: the committed transactions whose marker, with its record count, is gone (C6).
         finding_counts: number of findings of each kind; kinds without findings are absent.
         findings: listed findings, a bounded number of each kind.
     """
 
     partitions: tuple[PartitionAudit, ...]
     committed: int
+    counted: int
     aborted: int
-    unchecked: int
-    none_checked: bool
+    unmarked: Unmarked
     finding_counts: Counter[FindingKind]
     findings: tuple[Finding, ...]
 
@@ -52,6 +59,8 @@ def judge(
     evidence: TopicOutcomes,
     evidence_max: int,
     compacted: Collection[str] = (),
+    *,
+    carried: Carried = NOTHING,
 ) -> Judgement:
     """Judges the groups of `by_transaction`; runs several Spark jobs, so persist `groups` first.
 
@@ -61,59 +70,57 @@ def judge(
         evidence: the evidence that the decisions were made from.
         evidence_max: number of findings of each kind to list.
         compacted: compacted topics, whose cleaner may have removed records.
+        carried: what is known of earlier windows.
     """
-    counts, findings = collect_findings(groups, outcomes, evidence_max, compacted)
-    unmarked = Unmarked(0, 0, 0, (), others=True)
-    if evidence.snapshots:
-        unmarked = find_unmarked(groups, outcomes, evidence_max)
+    counted, due = carried.with_counts(groups), carried.due(outcomes)
+    counts, findings = collect_findings(counted, outcomes, due, evidence_max, compacted)
+    unmarked = find_unmarked(groups, outcomes, evidence_max)
     mixed = mixed_transactions(evidence)
     if mixed or unmarked.mixed_count:
         counts[FindingKind.MIXED] = len(mixed) + unmarked.mixed_count
-    committed, aborted = _distinct_transactions(evidence)
+    committed, aborted = _committed(evidence, carried), _aborted_count(evidence)
     return Judgement(
         partitions=_partition_audits(groups, evidence),
         committed=committed + unmarked.uncounted,
+        counted=committed,
         aborted=aborted,
-        unchecked=unmarked.total,
-        none_checked=bool(unmarked.total) and not unmarked.others,
+        unmarked=unmarked,
         finding_counts=counts,
         findings=(*findings, *map(_mixed, [*mixed, *unmarked.mixed][:evidence_max])),
     )
 
 
 def coordinated_checks(
-    found: Judgement, evidence_max: int, *, promises_required: bool = True
+    found: Judgement, evidence_max: int, *, accept_unchecked: bool = False
 ) -> list[CheckResult]:
     """The checks of coordinated transactions.
 
     Args:
         found: the judgement.
         evidence_max: number of findings of each kind to list.
-        promises_required: whether `Check.COUNTS` is unknown when the record count of no committed
-            transaction could be checked (C6).
+        accept_unchecked: whether `Check.COUNTS` is not unknown because record counts of committed
+            transactions are gone (C6).
     """
-    findings = Findings(evidence_max)
+    findings, unmarked = Findings(evidence_max), found.unmarked
     findings.add_all(found.finding_counts, found.findings)
-    if found.none_checked and promises_required:
-        findings.add(_unpromised(found.unchecked))
-    visible = sum(one.visible for one in found.partitions)
-    figures = {
-        Check.HEADERS: {"records": sum(one.written for one in found.partitions)},
-        Check.ORPHANS: {"visible": visible, "hidden": sum(it.hidden for it in found.partitions)},
-        Check.LATE: {"visible": visible},
-        Check.COUNTS: {"committed": found.committed, "unchecked": found.unchecked},
-        Check.ATOMICITY: {"committed": found.committed, "aborted": found.aborted},
-    }
-    return [CheckResult.of(check, findings, **each) for check, each in figures.items()]
-
-
-def _unpromised(unchecked: int) -> Finding:
-    """The finding that the record count of no transaction could be checked."""
-    detail = (
-        f"snapshots have absorbed the markers of all {unchecked} committed transactions in the"
-        " range, and nothing else promises how many records they have"
-    )
-    return Finding(FindingKind.UNPROMISED, None, None, None, None, None, None, detail)
+    for data, (first, end) in sorted(unmarked.spans.items()):
+        kind = FindingKind.ACCEPTED if accept_unchecked else FindingKind.UNCOUNTED
+        detail = f"offsets below {end}: counts no longer known"
+        findings.add(Finding(kind, *data, first, None, None, None, detail))
+    names = ("written", "visible", "hidden", "late", "plain", "malformed")
+    total = {name: sum(getattr(one, name) for one in found.partitions) for name in names}
+    visible, late = {"visible": total["visible"]}, total["late"]
+    of_txns = total["written"] - total["plain"] - total["malformed"]
+    marked = total["visible"] - total["plain"] - unmarked.rows + late
+    ended = {"committed": found.committed, "aborted": found.aborted}
+    counts = {"committed": found.committed, "unchecked": unmarked.total}
+    return [
+        CheckResult.of(Check.HEADERS, findings, total["written"], records=total["written"]),
+        CheckResult.of(Check.ORPHANS, findings, of_txns, **visible, hidden=total["hidden"]),
+        CheckResult.of(Check.LATE, findings, marked, **visible),
+        CheckResult.of(Check.COUNTS, findings, found.counted, **counts),
+        CheckResult.of(Check.ATOMICITY, findings, sum(ended.values()), **ended),
+    ]
 
 
 def _partition_audits(groups: DataFrame, evidence: TopicOutcomes) -> tuple[PartitionAudit, ...]:
@@ -152,15 +159,35 @@ def _mixed(txn: TxnId) -> Finding:
     return Finding(FindingKind.MIXED, None, None, None, txn, None, None)
 
 
-def _distinct_transactions(evidence: TopicOutcomes) -> tuple[int, int]:
-    """Numbers of transactions with a commit marker, and with an abort in a marker or snapshot."""
-    current = [marker for marker in evidence.markers if of_current_topic(marker, evidence)]
-    committed = {marker.txn for marker in current if marker.committed}
+def _committed(evidence: TopicOutcomes, carried: Carried) -> int:
+    """The number of transactions with a commit marker for records of the audited range.
+
+    Of windows, one transaction belongs to the window of its lowest partition. Those that are
+    counted again are left out, since most of them are known from an earlier window.
+    """
+    ranges = {read.data: read for read in evidence.data}
+    lowest: dict[TxnId, Marker] = {}
+    for marker in evidence.markers:
+        if marker.committed and of_current_topic(marker, evidence):
+            read, end = ranges[marker.data], marker.end_offset
+            start = carried.origins.get(marker.data, read.start)
+            within = end is not None and end > start and marker.start_offset < read.end
+            known = lowest.get(marker.txn)
+            if within and (known is None or marker.data < known.data):
+                lowest[marker.txn] = marker
+    return sum(
+        carried.is_due(one, ranges[one.data]) and (one.data, txn) not in carried.again
+        for txn, one in lowest.items()
+    )
+
+
+def _aborted_count(evidence: TopicOutcomes) -> int:
+    """The number of transactions with an abort in a marker or snapshot."""
     aborted: defaultdict[int, set[int]] = defaultdict(set)
-    for marker in current:
-        if not marker.committed:
+    for marker in evidence.markers:
+        if not marker.committed and of_current_topic(marker, evidence):
             aborted[marker.txn.coordinator].add(marker.txn.sequence)
     for found in evidence.snapshots.values():
         for coordinator, held in found.aborted.by_coordinator().items():
             aborted[coordinator] |= held
-    return len(committed), sum(map(len, aborted.values()))
+    return sum(map(len, aborted.values()))

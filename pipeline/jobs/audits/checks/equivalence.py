@@ -73,7 +73,7 @@ def check_equivalence(
                 findings.add(one)
     offsets = sum(read.end - read.start for read in compared)
     return CheckResult.of(
-        Check.EQUIVALENCE, findings, partitions=len(compared), offsets_compared=offsets
+        Check.EQUIVALENCE, findings, offsets, partitions=len(compared), offsets_compared=offsets
     )
 
 

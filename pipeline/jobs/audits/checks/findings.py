@@ -10,7 +10,7 @@ Refuses nothing; a property that cannot be proved is a finding of its own kind.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
-from stilltide.schemas.values import TxnId
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 _COMPLETE = "complete"
 _KEYS = ["topic", "partition", "txn"]
@@ -33,24 +33,34 @@ class Unmarked(NamedTuple):
         uncounted: number of them without a commit marker on any partition.
         mixed_count: number of the uncounted ones that have aborted on another partition.
         mixed: the first transactions counted in `mixed_count`, sorted.
-        others: whether a marker promises the record count of another transaction in the range.
+        spans: by partition, where their records begin and end.
+        rows: number of their records.
     """
 
     total: int
     uncounted: int
     mixed_count: int
     mixed: tuple[TxnId, ...]
-    others: bool
+    spans: Mapping[TopicPartition, tuple[Offset, EndOffset]]
+    rows: int
+
+
+ALL_MARKED = Unmarked(0, 0, 0, (), {}, 0)
 
 
 def collect_findings(
-    groups: DataFrame, outcomes: DataFrame, evidence_max: int, compacted: Collection[str] = ()
+    groups: DataFrame,
+    outcomes: DataFrame,
+    due: DataFrame,
+    evidence_max: int,
+    compacted: Collection[str] = (),
 ) -> tuple[Counter[FindingKind], list[Finding]]:
     """The number of findings of each kind, and the first `evidence_max` of each kind.
 
-    On `compacted` topics the cleaner may have removed a missing record.
+    `due` are the outcomes whose records are counted. On `compacted` topics the cleaner may have
+    removed a missing record.
     """
-    counted = count_findings(groups, outcomes, compacted)
+    counted = count_findings(groups, due, compacted)
     found = withheld_findings(groups, outcomes).unionByName(counted)
     counts = Counter(
         {FindingKind(row["kind"]): row["count"] for row in found.groupBy("kind").count().collect()}
@@ -107,19 +117,24 @@ def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> 
     )
     promised = outcomes.filter(F.col("record_count").isNotNull()).select(*_KEYS)
     uncounted = ~F.coalesce("committed", F.lit(False))
+    here = groups.filter(F.col("txn").isNotNull() & (F.col(VISIBILITY) == Visibility.VISIBLE)).join(
+        F.broadcast(promised), on=_KEYS, how="left_anti"
+    )
+    places = (
+        here.groupBy("topic", "partition")
+        .agg(F.min("offset").alias("first"), F.max("last").alias("last"), F.sum("rows").alias("n"))
+        .collect()
+    )
+    if not places:
+        return ALL_MARKED
     unmarked = (
-        groups.filter(F.col("txn").isNotNull() & (F.col(VISIBILITY) == Visibility.VISIBLE))
-        .join(F.broadcast(promised), on=_KEYS, how="left_anti")
-        .join(F.broadcast(of_txn), on="txn", how="left")
+        here.join(F.broadcast(of_txn), on="txn", how="left")
         .groupBy("txn")
         .agg(
             F.first(uncounted).alias("uncounted"),
             F.first(uncounted & F.coalesce("aborted", F.lit(False))).alias("mixed"),
         )
     )
-    others = outcomes.filter(
-        F.col("committed") & F.col("record_count").isNotNull() & ~_outside()
-    ).join(unmarked.select("txn"), on="txn", how="left_anti")
     row = unmarked.agg(
         F.count("*"), F.count_if(F.col("uncounted")), F.count_if(F.col("mixed"))
     ).first()
@@ -128,7 +143,15 @@ def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> 
     mixed = unmarked.filter("mixed").select("txn").orderBy("txn").limit(evidence_max)
     rows = mixed.collect() if mixed_count else []
     ids = tuple(TxnId.from_bytes(bytes(it["txn"])) for it in rows)
-    return Unmarked(total, uncounted_count, mixed_count, ids, bool(total and others.take(1)))
+    spans = {
+        TopicPartition(it["topic"], it["partition"]): (
+            Offset(it["first"]),
+            EndOffset(it["last"] + 1),
+        )
+        for it in places
+    }
+    rows_total = sum(it["n"] for it in places)
+    return Unmarked(total, uncounted_count, mixed_count, ids, spans, rows_total)
 
 
 def _completeness(compacted: Collection[str]) -> Column:

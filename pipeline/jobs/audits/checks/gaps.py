@@ -57,6 +57,7 @@ def check_gaps(
     return CheckResult.of(
         Check.GAPS,
         findings,
+        sum(it.read.end - it.read.start for it in ledgers if it.read.data.topic not in compacted),
         visible=sum(one.visible for one in ledgers),
         aborted=sum(one.aborted for one in ledgers),
         markers=sum(one.markers for one in ledgers),

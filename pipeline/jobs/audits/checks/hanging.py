@@ -32,12 +32,16 @@ async def ask_open(
 
 
 def check_hanging(
-    found: Sequence[OpenNativeTransaction] | FatalError, now_ms: int, evidence_max: int
+    found: Sequence[OpenNativeTransaction] | FatalError,
+    partitions: int,
+    now_ms: int,
+    evidence_max: int,
 ) -> tuple[CheckResult, tuple[OpenNative, ...]]:
     """Judges the open transactions; returns them oldest first.
 
     Args:
         found: the result of `ask_open`.
+        partitions: number of partitions asked about that hold anything.
         now_ms: time of the question, milliseconds since 1970.
         evidence_max: number of findings of each kind to list.
     """
@@ -64,7 +68,10 @@ def check_hanging(
             continue
         findings.add(Finding(kind, *one.data, one.open_from, None, None, None, detail))
     shown.sort(key=lambda one: -one.age_ms)
-    return CheckResult.of(Check.HANGING, findings, open=len(shown)), tuple(shown)
+    result = CheckResult.of(
+        Check.HANGING, findings, partitions, partitions=partitions, open=len(shown)
+    )
+    return result, tuple(shown)
 
 
 def _age_ms(one: OpenNativeTransaction, now_ms: int) -> int:

@@ -79,7 +79,7 @@ def check_leaks(
         rows += named.count()
         placed = named.join(ranges, on=["topic", "partition"], how="left")
         _look_up(placed, audited, path, findings)
-    return CheckResult.of(Check.LEAKS, findings, tables=len(paths), rows=rows)
+    return CheckResult.of(Check.LEAKS, findings, rows, tables=len(paths), rows=rows)
 
 
 def _look_up(placed: DataFrame, audited: Audited, path: str, findings: Findings) -> None:

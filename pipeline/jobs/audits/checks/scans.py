@@ -54,7 +54,9 @@ def by_transaction(groups: DataFrame) -> DataFrame:
     """The groups summed over windows, as `pipeline.jobs.audits.checks.findings` needs them."""
     sums = [name for name in ("rows", "digest_high", "digest_low") if name in groups.columns]
     return groups.groupBy(*_PLACE, "txn", VISIBILITY).agg(
-        F.min("offset").alias("offset"), *(F.sum(name).alias(name) for name in sums)
+        F.min("offset").alias("offset"),
+        F.max("last").alias("last"),
+        *(F.sum(name).alias(name) for name in sums),
     )
 
 

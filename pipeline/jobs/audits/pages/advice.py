@@ -91,11 +91,17 @@ ADVICE: Mapping[FindingKind, Advice] = MappingProxyType(
             "Audit again without --to, or with a higher one.",
             _SAME_AUDIT,
         ),
-        FindingKind.UNPROMISED: Advice(
-            "Snapshots have replaced every marker in the range, and with the markers the counts "
-            "that transactions promised.",
-            "Nothing is known to be wrong. Audit a range whose markers are still kept: sooner "
-            "after the writes.",
+        FindingKind.UNCOUNTED: Advice(
+            "Below these offsets there are committed transactions whose markers are no longer "
+            "kept, and with the markers the counts that the transactions promised are gone.",
+            "Nothing is known to be wrong. Audit while the markers are kept "
+            "(`marker_retention_ms`), or accept the offsets if an earlier audit counted them.",
+            "stilltide audit run --topics TOPIC --accept-unchecked",
+        ),
+        FindingKind.ACCEPTED: Advice(
+            "Below these offsets the counts that committed transactions promised are gone, and "
+            "`--accept-unchecked` accepts that.",
+            "Nothing, if an earlier audit counted the records below these offsets.",
             _SAME_AUDIT,
         ),
         FindingKind.DIFFERENT: Advice(

@@ -8,6 +8,7 @@ direction.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from stilltide.pipeline.jobs.audits.follow.history import HistoryRow, render_history
 from stilltide.pipeline.jobs.audits.pages.advice import ADVICE, command
 from stilltide.pipeline.jobs.audits.pages.plots import ROWS_MAX, plots
 from stilltide.pipeline.jobs.audits.pages.proved import proved
@@ -30,8 +31,8 @@ _PARTITION_COLUMNS = (
 )  # fmt: skip
 
 
-def render_page(report: AuditReport) -> str:
-    """The page, as UTF-8 text."""
+def render_page(report: AuditReport, history: Sequence[HistoryRow] = ()) -> str:
+    """The page, as UTF-8 text; with a table of `history`, for audits that go on."""
     topics = ", ".join(report.topics)
     parts = [
         "<!DOCTYPE html>",
@@ -58,6 +59,7 @@ def render_page(report: AuditReport) -> str:
             ),
             style="wide",
         ),
+        *render_history(history),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"

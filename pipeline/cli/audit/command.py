@@ -18,17 +18,27 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stilltide.connectors.local.jars import spark_jars
 from stilltide.connectors.spark.session import SparkOptions
+from stilltide.pipeline.cli.common.asking import bootstrap_option, web_port_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.errors import ConfigError, ReportError
 from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, SUMMARY, write_report
-from stilltide.pipeline.jobs.audits.plan import EVIDENCE_MAX, STEPS, AuditPlan, AuditProgress
-from stilltide.pipeline.jobs.audits.report import AuditReport, CheckResult, PartitionFigures
+from stilltide.pipeline.jobs.audits.follow.history import HISTORY
+from stilltide.pipeline.jobs.audits.follow.state import PROGRESS
+from stilltide.pipeline.jobs.audits.follow.step import RECORDS_MAX, Follower
+from stilltide.pipeline.jobs.audits.plan import (
+    EVIDENCE_MAX,
+    STEPS,
+    AuditPlan,
+    AuditProgress,
+    Silent,
+)
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check, CheckResult, PartitionFigures
 from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.values import TopicPartition
 
-EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4}
+EXIT_CODES = {Verdict.VALID: 0, Verdict.INVALID: 3, Verdict.UNKNOWN: 4, Verdict.EMPTY: 5}
 """Exit codes of verdicts; 1 is a failure and 2 wrong usage."""
 
 _DIGEST_DIGITS_SHOWN = 8
@@ -44,10 +54,11 @@ def audit() -> None:
 @audit.command(
     epilog=f"""\b
 Exit codes:
-  0  valid: every check is valid, as far as outcomes are still known
+  0  valid: what was looked at is as it should be; checks without anything to look at are empty
   1  the audit failed
   3  invalid: the findings name the faults
   4  unknown: a check has no answer yet, or cannot have one any more
+  5  empty: no check had anything to look at
 
 \b
 Written to the folder of --report:
@@ -60,6 +71,7 @@ Examples:
   stilltide audit run --topics orders,payments --update-index
   stilltide audit run --topics orders --from orders/0=1000 --to orders/0=2000
   stilltide audit run --topics orders --table s3-export/orders -o json
+  stilltide audit run --topics orders --accept-unchecked
 """
 )
 @click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port].")
@@ -91,6 +103,12 @@ Examples:
 @click.option(
     "--update-index", is_flag=True, help="Bring aborted-index up to date first (`stilltide index`)."
 )
+@click.option(
+    "--accept-unchecked",
+    is_flag=True,
+    help="Name the offsets whose transactions' record counts are no longer known, and accept them: "
+    "without this flag the check of counts is unknown.",
+)
 @click.option("--digest", is_flag=True, help="Print each partition's content digest; needs a scan.")
 @click.option(
     "--report",
@@ -119,6 +137,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     until: tuple[str, ...],
     tables: tuple[str, ...],
     update_index: bool,  # noqa: FBT001 - by name too
+    accept_unchecked: bool,  # noqa: FBT001 - by name too
     digest: bool,  # noqa: FBT001 - by name too
     report: Path,
     evidence_max: int,
@@ -128,10 +147,10 @@ def run(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Run every check on topics with transactions of either kind, or none.
 
-    Each check is valid, invalid or unknown, with evidence. The checks compare Kafka's filter of
-    aborted native records with aborted-index; count offsets without a record; and look for native
-    transactions that hang, for coordinated transactions with orphans, late records, wrong counts or
-    two outcomes, and for records in a table that no reader may see.
+    Each check is valid, invalid, unknown or empty, with evidence. The checks compare Kafka's
+    filter of aborted native records with aborted-index; count offsets without a record; and look
+    for native transactions that hang, for coordinated transactions with orphans, late records,
+    wrong counts or two outcomes, and for records in a table that no reader may see.
     """
     settings = load_settings(bootstrap_servers=bootstrap_servers)
     plan = AuditPlan(
@@ -140,6 +159,7 @@ def run(  # noqa: PLR0917 - click passes options by name
         until=_bounds("--to", until),
         tables=tables,
         digest=digest,
+        accept_unchecked=accept_unchecked,
         index_partitions=settings.partitions if update_index else None,
         index_replicas=settings.replicas,
         evidence_max=evidence_max,
@@ -157,6 +177,102 @@ def run(  # noqa: PLR0917 - click passes options by name
         _print_tables(result)
     say(f"the report is {report / PAGE}")
     ctx.exit(EXIT_CODES[result.verdict])
+
+
+@audit.command(
+    epilog=f"""\b
+Exit codes:
+  0  stopped by SIGINT or SIGTERM, after the present run; with --once also: valid
+  1  the audit failed; the error names the next step
+  3, 4, 5  with --once: invalid, unknown, empty, as of `stilltide audit run`
+
+\b
+Written to the folder of --report, besides the files of `stilltide audit run`:
+  {HISTORY}  a row for each run
+  {PROGRESS}    what is checked; a killed process goes on from here
+
+\b
+Examples:
+  stilltide audit follow --topics orders,payments --update-index --every 60 --web-port 6066
+  stilltide audit follow --topics orders --once --report /var/lib/audits/orders
+"""
+)
+@bootstrap_option
+@click.option(
+    "--topics", multiple=True, required=True, help="Topics, separated by commas; may be repeated."
+)
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(1, 86_400),
+    default=60,
+    show_default=True,
+    help="Seconds from the end of a run to the next one.",
+)
+@click.option("--once", "is_once", is_flag=True, help="End when everything is checked, for cron.")
+@click.option(
+    "--records-max",
+    type=click.IntRange(1_000),
+    default=RECORDS_MAX,
+    show_default=True,
+    help="Most offsets that a run reads; a run with more to do is followed by the next at once.",
+)
+@click.option(
+    "--update-index",
+    is_flag=True,
+    help="Bring aborted-index up to date in each run, and compare with it.",
+)
+@click.option(
+    "--accept-unchecked",
+    is_flag=True,
+    help="Name the offsets whose transactions' record counts are no longer known, and accept them.",
+)
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("stilltide-audit"),
+    show_default=True,
+    help="Folder for the report and the progress; of these topics only.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
+@click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's driver.")
+@web_port_option
+@click.pass_context
+def follow(  # noqa: PLR0917 - click passes options by name
+    ctx: click.Context,
+    bootstrap_servers: str | None,
+    topics: tuple[str, ...],
+    every_s: float,
+    is_once: bool,  # noqa: FBT001 - by name too
+    records_max: int,
+    update_index: bool,  # noqa: FBT001 - by name too
+    accept_unchecked: bool,  # noqa: FBT001 - by name too
+    report: Path,
+    master: str,
+    driver_memory: str,
+    web_port: int | None,
+) -> None:
+    """Check what came to topics since the last run, again and again.
+
+    Each run reads a bounded number of records, and the report is on everything up to this run, as
+    one audit of everything would give. Prints a JSON line at the beginning and after each run.
+    """
+    from stilltide.pipeline.cli.audit.follow import Follow, follow_until_stopped  # noqa: PLC0415 - no other command serves
+
+    settings = load_settings(bootstrap_servers=bootstrap_servers)
+    checks = set(Check) - {Check.LEAKS} - (set() if update_index else {Check.EQUIVALENCE})
+    plan = AuditPlan(
+        topics=_names(topics),
+        checks=checks,
+        accept_unchecked=accept_unchecked,
+        index_partitions=settings.partitions if update_index else None,
+        index_replicas=settings.replicas,
+    )
+    options = SparkOptions(jars=spark_jars(), master=master, driver_memory=driver_memory)
+    follower = Follower(settings.kafka, plan, records_max, options, Silent())
+    what = Follow(follower, report, every_s, is_once, web_port)
+    verdict = follow_until_stopped(what, settings, options)
+    ctx.exit(EXIT_CODES[verdict] if is_once else 0)
 
 
 def _names(topics: Sequence[str]) -> list[str]:

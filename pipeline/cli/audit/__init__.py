@@ -1,0 +1,1 @@
+"""`stilltide audit`: one audit, and audits that go on."""

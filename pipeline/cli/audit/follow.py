@@ -1,0 +1,148 @@
+"""`stilltide audit follow` as a service: its runs, its web site, its end.
+
+*Invariants*: a run that has begun ends before the process does, except by SIGKILL, after which the
+next start repeats the run. A cluster that is away ends no process that has run once.
+
+A separate module, so that `stilltide audit run` need not import a web server's library.
+"""
+
+import asyncio
+import json
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.pipeline.agents.probes import ProbeResult
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.cli.common.site import serving_site
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.errors import ReportError
+from stilltide.pipeline.jobs.audits.follow.directory import run_once
+from stilltide.pipeline.jobs.audits.follow.history import row_of
+from stilltide.pipeline.jobs.audits.follow.state import locked
+from stilltide.pipeline.jobs.audits.follow.step import Follower, Stepped
+from stilltide.pipeline.jobs.audits.report import KINDS
+from stilltide.pipeline.jobs.audits.verdicts import Verdict
+from stilltide.pipeline.metrics.audits import ALL, AuditFigures, AuditMetrics, CheckFigures
+
+
+@dataclass(frozen=True)
+class Follow:
+    """What to follow, and how.
+
+    Attributes:
+        follower: makes the runs.
+        directory: of the report.
+        every_s: seconds from the end of a run to the begin of the next one.
+        is_once: whether to end when everything is checked.
+        web_port: port of the site; None for no site.
+    """
+
+    follower: Follower
+    directory: Path
+    every_s: float
+    is_once: bool
+    web_port: int | None
+
+
+class Following:
+    """Runs until it is stopped.
+
+    Args:
+        what: what to follow.
+        settings: of the process.
+    """
+
+    def __init__(self, what: Follow, settings: Settings) -> None:
+        self._what = what
+        self._settings = settings
+        self._stopped = asyncio.Event()
+        self._last: Stepped | None = None
+        self._ended_s = 0.0
+        self._problem = "the first run has not ended"
+
+    async def run(self) -> Verdict:
+        """Runs; returns the verdict of the last run, `Verdict.EMPTY` without any."""
+        what, settings = self._what, self._settings
+        registry = CollectorRegistry()
+        registry.register(AuditMetrics(self._figures))
+        own = settings.cluster, settings.bootstrap_servers, KafkaConnector(settings.kafka)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopped.set)
+        async with serving_site(
+            settings, what.web_port, registry, {"broker": own}, {"audit": self._ready}
+        ) as web:
+            _print({"event": "following", "web": web})
+            while not self._stopped.is_set():
+                goes_on = await self._run()
+                if what.is_once and not goes_on:
+                    break
+                if not goes_on:
+                    await self._wait()
+        return Verdict.EMPTY if self._last is None else self._last.report.verdict
+
+    async def _run(self) -> bool:
+        """Runs once; returns whether the next run has work at once."""
+        what, before = self._what, self._last
+        try:
+            found = await asyncio.to_thread(run_once, what.follower, what.directory)
+        except RetriableError as error:
+            if what.is_once or before is None:
+                raise
+            self._problem = str(error)
+            say(f"the run failed, and is repeated: {error}")
+            return False
+        except OSError as error:
+            raise ReportError(
+                f"cannot write the report to {what.directory}", detail=str(error)
+            ) from error
+        self._last, self._ended_s, self._problem = found, time.time(), ""
+        row = row_of(found.state.run, found.report)
+        _print({"event": "run", **row._asdict()})
+        moved = before is None or found.state.positions != before.state.positions
+        return moved and not found.is_all
+
+    async def _wait(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._what.every_s):
+                await self._stopped.wait()
+
+    async def _ready(self) -> ProbeResult:
+        if self._problem:
+            return ProbeResult(passed=False, text=self._problem)
+        assert self._last is not None, "a run without a problem has ended"
+        text = f"{self._last.report.verdict.value} after {self._last.state.run} runs"
+        return ProbeResult(passed=True, text=text)
+
+    def _figures(self) -> AuditFigures | None:
+        if self._last is None:
+            return None
+        report, state = self._last.report, self._last.state
+        checks = {
+            one.check.value: CheckFigures(
+                one.verdict.value,
+                {kind.value: one.finding_counts.get(kind, 0) for kind in sorted(KINDS[one.check])},
+            )
+            for one in report.checks
+        }
+        total = sum(report.finding_counts.values())
+        checks[ALL] = CheckFigures(report.verdict.value, {ALL: total})
+        return AuditFigures(checks, state.positions, state.run, self._ended_s)
+
+
+def follow_until_stopped(what: Follow, settings: Settings, options: SparkOptions) -> Verdict:
+    """Follows until SIGTERM or SIGINT, or once; raises as `run_once`, and if a port is taken."""
+    with locked(what.directory), spark_session(options):
+        return asyncio.run(Following(what, settings).run())
+
+
+def _print(event: dict[str, object]) -> None:
+    print(json.dumps(event), flush=True)

@@ -1,0 +1,1 @@
+"""Audits that go on: each run checks what came since the last one, and the totals stay true."""

@@ -1,0 +1,171 @@
+"""Adds the results of windows up to what one audit over all of them would find; pure.
+
+*Invariants*: findings of one fault on both sides of a border between windows are one finding:
+records of one transaction or header are added, adjacent empty offsets are joined, and the offsets
+below which counts are gone are named once for each partition. A transaction with two outcomes is
+found in each window, and counts once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
+from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.schemas.values import TxnId
+
+KEPT_MAX = 10_000
+"""Findings of a kind that the state keeps; further ones are only counted, once for each window."""
+
+PASSING = frozenset({Check.HANGING})
+"""Checks of the present moment: their result is that of the last run."""
+
+_ADDED = {FindingKind.LATE, FindingKind.MALFORMED, FindingKind.UNREAD}
+_NAMED = {FindingKind.UNCOUNTED}
+_LAST = {(Check.ATOMICITY, "aborted"), (Check.EQUIVALENCE, "partitions")}
+"""Figures that a window gives for everything, and not for itself."""
+
+_Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class CheckTotal:
+    """The result of a check over all windows so far.
+
+    Attributes:
+        looked_at: how much was looked at.
+        figures: the check's counts.
+        findings: the findings that are kept, by what makes them one finding.
+        beyond: number of further findings of each kind.
+    """
+
+    looked_at: int = 0
+    figures: Mapping[str, int] = field(default_factory=dict)
+    findings: Mapping[_Key, Finding] = field(default_factory=dict)
+    beyond: Mapping[FindingKind, int] = field(default_factory=dict)
+
+    def added(self, result: CheckResult) -> "CheckTotal":
+        """The total with the result of the next window."""
+        figures = dict(self.figures)
+        for name, count in result.figures.items():
+            before = 0 if (result.check, name) in _LAST else figures.get(name, 0)
+            figures[name] = before + count
+        findings, beyond = dict(self.findings), dict(self.beyond)
+        listed: dict[FindingKind, int] = {}
+        for one in result.findings:
+            listed[one.kind] = listed.get(one.kind, 0) + 1
+            _put(findings, one, beyond)
+        for kind, count in result.finding_counts.items():
+            if more := count - listed.get(kind, 0):
+                beyond[kind] = beyond.get(kind, 0) + more
+        looked_at = self.looked_at + result.looked_at
+        if result.check is Check.ATOMICITY:
+            looked_at = sum(figures.values())
+        return CheckTotal(looked_at, figures, findings, beyond)
+
+    def result(self, check: Check, evidence_max: int, *, accept_unchecked: bool) -> CheckResult:
+        """The total as the result of one audit."""
+        found = Findings(evidence_max)
+        for one in sorted(self.findings.values(), key=_order):
+            accepted = accept_unchecked and one.kind is FindingKind.UNCOUNTED
+            found.add(replace(one, kind=FindingKind.ACCEPTED) if accepted else one)
+        found.counts.update(self.beyond)
+        return CheckResult.of(check, found, self.looked_at, **self.figures)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The total as JSON types."""
+        return {
+            "looked_at": self.looked_at,
+            "figures": dict(self.figures),
+            "findings": [one.to_dict() for one in self.findings.values()],
+            "beyond": {kind.value: count for kind, count in self.beyond.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> "CheckTotal":
+        """The total that `to_dict` gave.
+
+        Raises:
+            KeyError, ValueError, TypeError: it is not one.
+        """
+        findings: dict[_Key, Finding] = {}
+        for one in body["findings"]:
+            txn = None if one["txn"] is None else TxnId(*map(int, one["txn"].split(":")))
+            finding = Finding(**{**one, "kind": FindingKind(one["kind"]), "txn": txn})
+            findings[_key(finding)] = finding
+        beyond = {FindingKind(kind): int(count) for kind, count in body["beyond"].items()}
+        return cls(int(body["looked_at"]), dict(body["figures"]), findings, beyond)
+
+
+Totals = Mapping[Check, CheckTotal]
+
+
+def add_results(totals: Totals, results: Iterable[CheckResult]) -> Totals:
+    """The totals with the results of the next window."""
+    new = dict(totals)
+    for one in results:
+        new[one.check] = new.get(one.check, CheckTotal()).added(one)
+    return new
+
+
+def results_of(
+    totals: Totals, evidence_max: int, *, accept_unchecked: bool
+) -> Sequence[CheckResult]:
+    """The results of all checks that ran."""
+    return [
+        one.result(check, evidence_max, accept_unchecked=accept_unchecked)
+        for check, one in totals.items()
+    ]
+
+
+def _put(findings: dict[_Key, Finding], one: Finding, beyond: dict[FindingKind, int]) -> None:
+    key = _key(one)
+    if one.kind is FindingKind.UNEXPLAINED:
+        before = _adjacent(findings, one)
+        if before is not None:
+            del findings[_key(before)]
+            one = _joined(before, one)
+            key = _key(one)
+    elif (known := findings.get(key)) is not None:
+        one = _merged(known, one)
+    elif sum(it.kind is one.kind for it in findings.values()) >= KEPT_MAX:
+        beyond[one.kind] = beyond.get(one.kind, 0) + 1
+        return
+    findings[key] = one
+
+
+def _key(one: Finding) -> _Key:
+    """What makes findings of two windows the same finding."""
+    named = one.kind in _NAMED | _ADDED or one.txn is not None
+    offset = None if named else one.offset
+    return one.kind, one.topic, one.partition, one.txn, offset
+
+
+def _merged(known: Finding, one: Finding) -> Finding:
+    offset = known.offset if one.offset is None else min(known.offset or 0, one.offset)
+    if one.kind in _ADDED:
+        expected = None if one.expected is None else (known.expected or 0) + one.expected
+        found = (known.found or 0) + (one.found or 0)
+        return replace(one, offset=offset, expected=expected, found=found)
+    return replace(one, offset=offset) if one.kind in _NAMED else one
+
+
+def _adjacent(findings: Mapping[_Key, Finding], one: Finding) -> Finding | None:
+    for known in findings.values():
+        if (known.kind, known.topic, known.partition) == (one.kind, one.topic, one.partition):
+            assert known.offset is not None, "a gap has a place"
+            if known.offset + (known.expected or 0) == one.offset:
+                return known
+    return None
+
+
+def _joined(before: Finding, after: Finding) -> Finding:
+    expected = (before.expected or 0) + (after.expected or 0)
+    found = (before.found or 0) + (after.found or 0)
+    first = before.offset or 0
+    detail = f"offsets {first} to {first + expected - 1}: {expected - found} hold nothing"
+    return replace(before, expected=expected, found=found, detail=detail)
+
+
+def _order(one: Finding) -> tuple[object, ...]:
+    return one.kind, one.topic or "", one.partition or 0, one.offset or 0, one.txn or (0, 0)

@@ -90,7 +90,7 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.topics.command:topics",
             "Check and mend the topics of a cluster.",
         ),
-        "txn": Noun("stilltide.pipeline.cli.txn:txn", "See and abort transactions."),
+        "txn": Noun("stilltide.pipeline.cli.txn.command:txn", "See and abort transactions."),
         "txn-log": Noun(
             "stilltide.pipeline.cli.logs.txn_log:txn_log",
             "Switch and check the log of transactions.",

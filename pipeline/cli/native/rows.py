@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from stilltide.pipeline.cli.common.output import Row
+from stilltide.pipeline.cli.common.times import utc
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.native.open_transactions import StablePosition
 from stilltide.schemas.native.transactions import (
@@ -93,11 +93,6 @@ def position_row(one: StablePosition, now_ms: int) -> Row:
         "state": held and held["state"],
         "idle_s": held and held["idle_s"],
     }
-
-
-def utc(at_ms: int) -> str:
-    """A time in UTC, to the millisecond."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _idle_s(one: ActiveProducer, now_ms: int) -> float | None:

@@ -13,7 +13,7 @@ from stilltide.pipeline.cli.logs.batching import BatchingState, shown_json
 from stilltide.pipeline.cli.logs.coordinator import internal_rows, stats_rows
 from stilltide.pipeline.cli.logs.downgrade import scan_row
 from stilltide.pipeline.cli.main import NOUNS
-from stilltide.pipeline.cli.txn import description_row, transaction_rows
+from stilltide.pipeline.cli.txn.command import description_row, transaction_rows
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
 from stilltide.schemas.coordinator.transactions import Description, LiveEntry, LogLiveness
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition

@@ -1,4 +1,4 @@
-"""`stilltide txn`: lists and aborts transactions that have not ended.
+"""`stilltide txn`: lists and aborts transactions; tells how ended ones ended.
 
 *Source*: docs/protocols C. Operators need to know which transaction holds readers back, and to end
 it.
@@ -6,7 +6,6 @@ it.
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -21,6 +20,8 @@ from stilltide.pipeline.cli.common.asking import (
     target,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
+from stilltide.pipeline.cli.common.times import utc
+from stilltide.pipeline.cli.txn.history import history_command
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.transactions import (
@@ -133,7 +134,11 @@ Examples:
 @cluster_options
 @output_option
 def describe(txn_id: TxnId, output: str, **cluster: Any) -> None:
-    """Show one transaction; the state ENDED does not tell whether it committed or aborted."""
+    """Show one transaction.
+
+    Of a transaction that has ended, `outcome` says how; `forgotten`: it ended too long ago
+    (`outcome_history`).
+    """
     description = ask(target(**cluster), lambda asked: _describe(asked, txn_id))
     now_ms = SystemClock().now_ms()
     print_columns([description_row(txn_id.coordinator, description, now_ms)], output)
@@ -219,7 +224,7 @@ def transaction_rows(
         {
             "txn": str(TxnId(coordinator, one.sequence)),
             "state": one.state,
-            "opened_at": _utc(one.opened_at_ms),
+            "opened_at": utc(one.opened_at_ms),
             "age_s": _age_s(one, now_ms),
             "timeout_s": one.timeout_ms / 1000,
             "partitions": len(one.partitions),
@@ -243,7 +248,7 @@ def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
         "txn": str(TxnId(coordinator, one.sequence)),
         "state": one.state,
         "outcome": None if known else _OUTCOMES[one.committed],
-        "opened_at": _utc(one.opened_at_ms) if known else None,
+        "opened_at": utc(one.opened_at_ms) if known else None,
         "age_s": _age_s(one, now_ms) if known else None,
         "timeout_s": one.timeout_ms / 1000 if known else None,
         "partitions": [f"{it.data} from {it.start_offset}" for it in one.partitions],
@@ -256,5 +261,4 @@ def _age_s(one: Description, now_ms: int) -> float:
     return max(0, now_ms - one.opened_at_ms) / 1000
 
 
-def _utc(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+txn.add_command(history_command)

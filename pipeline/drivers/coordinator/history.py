@@ -1,0 +1,141 @@
+"""Reads the latest ended transactions from the end of txn-markers backwards.
+
+*Source*: docs/protocols E9. Needs no worker: the markers that are kept tell.
+*Invariants*: a partition is read back until its markers are older than those of every transaction
+that is told, or to its log start.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stilltide.connectors.errors import OffsetOutOfRangeError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import TimedRecord
+from stilltide.pipeline.core.coordinator.history import EndedTransaction, MarkerHistory
+from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.topics import TXN_MARKERS
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+FIRST_MARKERS = 1000
+"""Markers of a partition that are read first; each further step reads twice as many."""
+
+MARKERS_MAX = 5_000_000
+"""Most markers read: some 50 s."""
+
+
+class History(NamedTuple):
+    """The answer.
+
+    Attributes:
+        transactions: newest first.
+        cut: why there may be older ones that are not told; None: there are enough, or no more.
+    """
+
+    transactions: list[EndedTransaction]
+    cut: str | None
+
+
+async def ended_transactions(
+    connector: Connector,
+    count_max: int,
+    outcome: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> History:
+    """The latest transactions that have ended, as far as their markers are kept.
+
+    Args:
+        connector: the cluster.
+        count_max: most transactions, >= 1.
+        outcome: `committed`, `aborted` or `mixed`; None: any.
+        progress: called with a line at each step.
+
+    Raises:
+        FatalError: txn-markers does not exist.
+        DecodeError: a marker is damaged; names its place.
+        RetriableError: the broker is away.
+    """
+    admin = connector.admin()
+    reader = connector.reader(
+        "history", committed=False, timestamps=True, fetching=Fetching.SCANNING
+    )
+    try:
+        found = await admin.describe_topics([TXN_MARKERS])
+        require_topics([TXN_MARKERS], found)
+        count = found[TXN_MARKERS].partition_count
+        places = [TopicPartition(TXN_MARKERS, number) for number in range(count)]
+        walk = _Walk(connector, reader, MarkerHistory(count_max, outcome))
+        return await walk.run(admin, places, progress)
+    finally:
+        await reader.close()
+        await admin.close()
+
+
+class _Walk:
+    def __init__(self, connector: Connector, reader: LogReader, history: MarkerHistory) -> None:
+        self._connector = connector
+        self._reader = reader
+        self._history = history
+        self._oldest_ms: dict[TopicPartition, int] = {}
+        self._read = 0
+
+    async def run(
+        self, admin: LogAdmin, places: list[TopicPartition], progress: Callable[[str], None]
+    ) -> History:
+        starts = await admin.start_offsets(places)
+        left = dict(await admin.end_offsets(places))
+        needed_ms: int | None = None
+        step = FIRST_MARKERS
+        while ranges := self._ranges(starts, left, needed_ms, step):
+            if self._read >= MARKERS_MAX:
+                return History(self._history.latest(), f"{self._read} markers were read")
+            try:
+                await self._take(ranges)
+            except OffsetOutOfRangeError:  # trimmed meanwhile: the log begins later
+                starts = await admin.start_offsets(places)
+                continue
+            left |= {read.data: EndOffset(read.start) for read in ranges}
+            needed_ms = self._history.needed_from_ms()
+            step *= 2
+            progress(f"{self._read} markers read")
+        enough = needed_ms is not None
+        trimmed = any(start > 0 for start in starts.values())
+        cut = None if enough or not trimmed else "older markers were deleted (marker_retention_ms)"
+        return History(self._history.latest(), cut)
+
+    def _ranges(
+        self,
+        starts: dict[TopicPartition, Offset],
+        left: dict[TopicPartition, EndOffset],
+        needed_ms: int | None,
+        step: int,
+    ) -> list[OffsetRange]:
+        """What is read next: the markers before those that were read."""
+        return [
+            OffsetRange(place, Offset(max(starts[place], end - step)), end)
+            for place, end in left.items()
+            if end > starts[place]
+            and (needed_ms is None or self._oldest_ms.get(place, needed_ms) >= needed_ms)
+        ]
+
+    async def _take(self, ranges: list[OffsetRange]) -> None:
+        async for records in scan(self._reader, ranges):
+            self._read += len(records)
+            for record in records:
+                assert isinstance(record, TimedRecord)
+                oldest_ms = self._oldest_ms.get(record.data, record.timestamp_ms)
+                self._oldest_ms[record.data] = min(oldest_ms, record.timestamp_ms)
+                try:
+                    marker = markers.decode(record.key, record.value)
+                except DecodeError as error:
+                    await pass_over(self._connector, record, error)
+                    continue
+                if isinstance(marker, Marker):
+                    self._history.marker_read(marker, record.timestamp_ms)

@@ -57,7 +57,7 @@ _COMPACTED_OFTEN = MappingProxyType(
 key. The cleaner leaves a tombstone for `delete.retention.ms` at least, longer than any start."""
 
 _TIMED_BY_BROKER = MappingProxyType({"message.timestamp.type": "LogAppendTime"})
-"""E9: how old a marker is must not depend on the clock of whoever wrote it."""
+"""E9: the age of a marker must not depend on its writer's clock."""
 
 _NO_BYTES_MAX = MappingProxyType({"retention.bytes": _FOREVER})
 """A cluster's `log.retention.bytes` would delete entries that recovery needs."""

@@ -24,6 +24,7 @@ from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
 from stilltide.pipeline.client.subscription_options import (
     SubscriptionKeywords,
     SubscriptionLimits,
+    check_begin,
     limits_of,
 )
 from stilltide.pipeline.core.read_committed.effects import Statistics
@@ -102,11 +103,7 @@ class Subscription:
         for name in filter(is_system_topic, topics):
             raise system_topic(name, hint="read it with a plain Kafka consumer")
         limits = self._limits = limits_of(**options)
-        if since_ms is not None and (since_ms < 0 or not from_start):
-            raise ConfigError(
-                f"`since_ms` is {since_ms}, with `from_start={from_start}`",
-                hint="give a time at or after 1970, and leave `from_start` out",
-            )
+        check_begin(since_ms, from_start=from_start)
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
         self._connector = connector or KafkaConnector(

@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.pipeline.client.bounds import require_at_least, require_positive
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
+from stilltide.pipeline.errors import ConfigError
 
 
 class SubscriptionKeywords(TypedDict, total=False):
@@ -96,3 +97,12 @@ def limits_of(**options: Unpack[SubscriptionKeywords]) -> SubscriptionLimits:
         if name not in known:
             raise TypeError(f"Subscription() got an unexpected keyword argument {name!r}")
     return SubscriptionLimits(**options)
+
+
+def check_begin(since_ms: int | None, *, from_start: bool) -> None:
+    """Raises `ConfigError` unless a new group has one place to begin at."""
+    if since_ms is not None and (since_ms < 0 or not from_start):
+        raise ConfigError(
+            f"`since_ms` is {since_ms}, with `from_start={from_start}`",
+            hint="give a time at or after 1970, and leave `from_start` out",
+        )

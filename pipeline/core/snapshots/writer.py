@@ -9,7 +9,7 @@ absorbs them, and only when they are older than the retention.
 Refuses: markers that were deleted before a snapshot absorbed them; a part that is missing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBuffer
@@ -73,6 +73,7 @@ class SnapshotWriter:
 
     Attributes:
         coordinators: there are at least so many coordinators, by all that was read (C14).
+        trimming: takes the results of `FindYounger`.
 
     Raises:
         MarkersTrimmedError: no snapshot has absorbed the markers below the log start.
@@ -112,7 +113,7 @@ class SnapshotWriter:
         self._probe = Probe(nonce, 0)
         self._limits = limits
         self._star_to = self.position  # K* as it was written last
-        self._trimming = MarkerTrimming(marker_log_start, self.position, limits.marker_retention_ms)
+        self.trimming = MarkerTrimming(marker_log_start, self.position, limits.marker_retention_ms)
         self._to_trim = True  # there may be markers above K*
         self._floors = dict(recovered.star.floors)
         self.coordinators = _named(recovered)
@@ -215,12 +216,8 @@ class SnapshotWriter:
         cycle = self._current(counter)
         if cycle is None or cycle.covered_to is None:
             return []
-        self._trimming.covered(cycle.covered_to)
+        self.trimming.covered(cycle.covered_to)
         return self._finish(cycle, now_ms)
-
-    def younger_found(self, offset: Offset) -> Sequence[WriterEffect]:
-        """The result of `FindYounger`: no marker below `offset` is younger than the retention."""
-        return self._trimming.younger_found(offset)
 
     def tick(self, now_ms: int) -> list[WriterEffect]:
         """Begins a probe that is due; repeats a step that was not answered."""
@@ -382,7 +379,7 @@ class SnapshotWriter:
             buffer = self.buffers.get(data)
             if buffer is not None and not buffer.at_rest:
                 self._due.setdefault(data, now_ms)
-        effects: list[WriterEffect] = [*self._trimming.due(now_ms)]
+        effects: list[WriterEffect] = [*self.trimming.due(now_ms)]
         if cycle.requests:
             effects.append(SnapshotsTaken(tuple(cycle.requests)))
         return effects + self._begin(now_ms)

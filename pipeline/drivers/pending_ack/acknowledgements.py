@@ -164,21 +164,21 @@ class AcknowledgingDriver:
 
     def acknowledge(self, message: Record) -> None:
         """Acknowledges a message; raises `AcknowledgementError`."""
-        partition, tracker = self._delivered(message)
+        partition, tracker = _delivered(self._partitions, message)
         tracker.acknowledge(message.offset)
         partition.unprepare(message.offset, cumulative=False)
         self._delivery.freed()
 
     def acknowledge_cumulative(self, message: Record) -> None:
         """Acknowledges a message and all before it in its partition."""
-        partition, tracker = self._delivered(message)
+        partition, tracker = _delivered(self._partitions, message)
         tracker.acknowledge_cumulative(message.offset, partition.unreturned(message.offset))
         partition.unprepare(message.offset, cumulative=True)
         self._delivery.freed()
 
     def negative_acknowledge(self, message: Record, error: str) -> None:
         """Redelivers a message after its back-off; raises `AcknowledgementError`."""
-        partition, tracker = self._delivered(message)
+        partition, tracker = _delivered(self._partitions, message)
         tracker.negative_acknowledge(message.offset, self._redelivery.now_ms(), error)
         partition.unprepare(message.offset, cumulative=False)
         self._redelivery.arm()
@@ -190,7 +190,7 @@ class AcknowledgingDriver:
 
     def claim(self, txn: Hashable, message: Record, *, cumulative: bool) -> AssignedPartition:
         """Reserves a message for a transaction's acknowledgement; raises `AcknowledgementError`."""
-        partition, tracker = self._delivered(message)
+        partition, tracker = _delivered(self._partitions, message)
         if cumulative:
             tracker.claim_cumulative(txn, message.offset, partition.unreturned(message.offset))
         else:
@@ -302,8 +302,11 @@ class AcknowledgingDriver:
         self._delivery.open(data)
         self._attaching.soon(partition)
 
-    def _delivered(self, message: Record) -> tuple[AssignedPartition, Tracker[Record]]:
-        partition = self._partitions.get(TopicPartition(message.topic, message.partition))
-        if partition is None or partition.tracker is None:
-            raise lost(TopicPartition(message.topic, message.partition), message.offset)
-        return partition, partition.tracker
+
+def _delivered(
+    partitions: Mapping[TopicPartition, AssignedPartition], message: Record
+) -> tuple[AssignedPartition, Tracker[Record]]:
+    partition = partitions.get(TopicPartition(message.topic, message.partition))
+    if partition is None or partition.tracker is None:
+        raise lost(TopicPartition(message.topic, message.partition), message.offset)
+    return partition, partition.tracker

@@ -2,7 +2,7 @@
 
 *Source*: docs/protocols C13, D2, D4, D5, E8.
 
-*Invariants*: after a data partition was added, its snapshot is read anew, and its markers from the
+*Invariants*: after a data partition was added, its snapshot is read again, and its markers from the
 first one on that the snapshot has not absorbed (E9); a record is given up as lost only after every
 marker that existed when the snapshot was read has been read, too. The end offset of a commit marker
 counts only for the topic id that the marker carries.

@@ -69,7 +69,7 @@ class MarkerTail:
         self._caught_up_at: dict[TopicPartition, float] = {}
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Adds data partitions, whose markers are read anew."""
+        """Adds data partitions, whose markers `run` begins to read."""
         for data in partitions:
             source = self._served_by[data] = self.source(data)
             self._positions.pop(source, None)

@@ -304,10 +304,10 @@ class OwnedSnapshots:
             found = await data_positions(admin, asked.partitions)
             log_ends = await coordinator_log_ends(admin)
         except RetriableError as error:
-            self._left("reading positions", error)
+            _left(self._partition, "reading positions", error)
             return
         if len(log_ends) < machine.coordinators:
-            self._log_stale(machine.coordinators, len(log_ends))
+            _log_stale(self._partition, machine.coordinators, len(log_ends))
         self._deps.coordinators.grow(len(log_ends))
         self.found = found
         now_ms = self._deps.clock.now_ms()
@@ -318,7 +318,7 @@ class OwnedSnapshots:
         try:
             answer = await self._deps.coordinators.ask(coordinator, body)
         except RequestTimeoutError as error:
-            self._left(f"asking coordinator {coordinator} for a barrier", error)
+            _left(self._partition, f"asking coordinator {coordinator} for a barrier", error)
             return
         if isinstance(answer, Refused):
             raise RefusedError(
@@ -331,7 +331,7 @@ class OwnedSnapshots:
         try:
             _, end = await marker_bounds(self._deps.admin, self._markers)
         except RetriableError as error:
-            self._left("reading the end of the markers", error)
+            _left(self._partition, "reading the end of the markers", error)
             return
         self._carry_out(machine.marker_end_read(counter, end, self._deps.clock.now_ms()))
 
@@ -349,28 +349,31 @@ class OwnedSnapshots:
         try:
             starts = await self._deps.admin.start_offsets([self._markers], since_ms=since_ms)
         except RetriableError as error:
-            self._left("looking for markers that are old enough to be trimmed", error)
+            _left(self._partition, "looking for markers that are old enough to be trimmed", error)
             return
         if self._markers in starts:
-            self._carry_out(machine.younger_found(starts[self._markers]))
+            self._carry_out(machine.trimming.younger_found(starts[self._markers]))
 
     async def _trim(self, before: Offset) -> None:
         try:
             await self._deps.admin.delete_records({self._markers: before})
         except RetriableError as error:  # the next trim includes this one
-            self._left("trimming the markers", error)
+            _left(self._partition, "trimming the markers", error)
         else:
             self.trimmed_to = max(self.trimmed_to, before)
 
-    def _log_stale(self, known: int, found: int) -> None:
-        """The machine does not take such an answer, and asks again (C14)."""
-        log.warning(
-            "coordinators_missing",
-            partition=self._partition,
-            known=known,
-            found=found,
-            hint="the metadata of a broker lag behind; else a foreign record names a coordinator",
-        )
 
-    def _left(self, step: str, error: Exception) -> None:
-        log.warning("snapshot_step_failed", partition=self._partition, step=step, why=str(error))
+def _log_stale(partition: int, known: int, found: int) -> None:
+    """The machine does not take such an answer, and asks again (C14)."""
+    log.warning(
+        "coordinators_missing",
+        partition=partition,
+        known=known,
+        found=found,
+        hint="the metadata of a broker lag behind; else a foreign record names a coordinator",
+    )
+
+
+def _left(partition: int, step: str, error: Exception) -> None:
+    """The machine repeats the step."""
+    log.warning("snapshot_step_failed", partition=partition, step=step, why=str(error))

@@ -84,7 +84,7 @@ def run_audit(
     return AuditRun(bootstrap_servers, plan, progress or Silent()).run(spark_options)
 
 
-class Found(NamedTuple):
+class AuditFound(NamedTuple):
     """The results of an audit of ranges, without hanging transactions."""
 
     spark: SparkFound
@@ -132,18 +132,18 @@ class AuditRun:
 
     def audit(
         self, known: Known, options: SparkOptions | None, carried: Carried = NOTHING
-    ) -> Found:
+    ) -> AuditFound:
         """The checks of `known.scope.evidence.data`, except for hanging transactions."""
         ledgers = self._ledgers(known.scope.evidence.data)
         found = self._spark_found(known, ledgers, options, carried)
         run_blocking(self._check_unmoved(known.scope))
-        return Found(
+        return AuditFound(
             found,
             tuple(one for one in found.checks if one.check in self._plan.checks),
             _partitions(known.scope, found, ledgers),
         )
 
-    def undecided(self, known: Known, found: Found) -> tuple[UndecidedRecord, ...]:
+    def undecided(self, known: Known, found: AuditFound) -> tuple[UndecidedRecord, ...]:
         """The records at which readers wait, oldest first."""
         return run_blocking(aged(self.connector, found.spark.first_undecided, known.asked_ms))
 

@@ -57,6 +57,7 @@ def test_what_compacts_is_bounded():
         "min.cleanable.dirty.ratio": "0.1",
         "delete.retention.ms": "3600000",
         "retention.bytes": "-1",
+        "message.timestamp.type": "LogAppendTime",
     }
 
 
@@ -69,6 +70,7 @@ def test_a_topic_with_the_brokers_defaults_is_mended_by_a_command():
         "min_cleanable_dirty_ratio": "0.5",
         "delete_retention_ms": "86400000",
         "retention_bytes": "1000000",
+        "message_timestamp_type": "CreateTime",
     }
     found = shortfalls(spec(TXN_MARKERS), state(TXN_MARKERS, THREE, **defaults))
     assert {it.remedy for it in found} == {Remedy.ALTER}

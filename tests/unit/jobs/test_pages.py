@@ -142,7 +142,7 @@ def test_findings_that_are_not_listed_are_counted_on_the_page():
     found = Findings(1)
     for _ in range(3):
         found.add(finding(FindingKind.LATE))
-    check = CheckResult.of(Check.LATE, found)
+    check = CheckResult.of(Check.LATE, found, 3)
     page = render_page(replace(report_of(), checks=(check,)))
     assert "late: 3 findings, of which 1 are listed" in page
     check = replace(check, findings=())

@@ -41,7 +41,7 @@ from stilltide.pipeline.jobs.audits.report import (
     CheckResult,
     PartitionFigures,
 )
-from stilltide.pipeline.jobs.audits.run import AuditRun, Found, Known
+from stilltide.pipeline.jobs.audits.run import AuditFound, AuditRun, Known
 from stilltide.pipeline.jobs.audits.verdicts import FindingKind, PartitionAudit
 from stilltide.pipeline.jobs.outcomes import decisions_of, of_current_topic
 from stilltide.pipeline.jobs.read_committed import decided_ranges
@@ -161,7 +161,7 @@ class _Looker:
 
     def behind(
         self, state: State, tail: Sequence[OffsetRange], *, goes_on: bool
-    ) -> tuple[State, Found | None]:
+    ) -> tuple[State, AuditFound | None]:
         """The state with what follows the window, to be shown only; and what was found there."""
         if not any(one.end > one.start for one in tail) and (goes_on or not state.crossing):
             return state, None
@@ -244,7 +244,7 @@ def _markers_until(evidence: TopicOutcomes, state: State) -> dict[TopicPartition
     return dict(until)
 
 
-def _added(state: State, found: Found, data: Sequence[OffsetRange]) -> State:
+def _added(state: State, found: AuditFound, data: Sequence[OffsetRange]) -> State:
     figures = dict(state.figures)
     for one, read in zip(found.partitions, data, strict=True):
         before = figures.get(read.data, {})

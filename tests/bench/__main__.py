@@ -24,6 +24,7 @@ CASES = {
     "sync_latency": "replication.sync_latency",
     "translate": "replication.translate",
     "startup": "startup",
+    "startup_markers": "startup_markers",
     "compacted": "compacted",
 }
 """The module of each case, below `tests.bench`."""

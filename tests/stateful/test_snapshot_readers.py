@@ -1,6 +1,6 @@
 """Subscriptions in the same world: they begin, read on and wait while everything goes wrong.
 
-*Source*: rules D1-D5, E4, E8.
+*Source*: rules D1-D5, E4, E8, E9.
 """
 
 import hypothesis.strategies as st
@@ -30,6 +30,13 @@ class SnapshotReaders(Snapshots):
                 *self.readers[1 - READERS_MAX :],
                 SnapshotReader(self.world, where, there),
             ]
+
+    @rule(where=WHERE)
+    def begin_reading_where_the_snapshot_ends(self, where: TopicPartition):
+        """E9: markers that the snapshot has absorbed are not read, although they are kept."""
+        self.begin_reading(where)
+        if self.world.topics[where] is not None and not self.readers[-1].begin_at_snapshot():
+            self.readers.pop()
 
     @precondition(lambda self: self.readers)
     @rule(pick=PICK, count=st.integers(1, 4))

@@ -39,6 +39,12 @@ class SnapshotReader:
             self.fetch_from >= self.there.log_start
         )
 
+    def begin_at_snapshot(self) -> bool:
+        """E9: reads the snapshot, then the markers it has not absorbed; False as below."""
+        found = self.read_snapshots()
+        self.markers_from = max(self.markers_from, self.table.absorbed_to(self.data))
+        return found
+
     def fetch(self, count: int) -> None:
         """Fetches records, which are then under way."""
         end = min(self.there.stable, self.fetch_from + count)

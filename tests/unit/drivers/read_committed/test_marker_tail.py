@@ -79,7 +79,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def test_a_partition_added_later_gets_its_markers_from_the_start(rig: Rig):
-    """D5: the marker partition was read on for another, and is read again from its start."""
+    """D5: the marker partition was read on for another, and is read again from its begin."""
     await rig.topic.commit(rig.same, X, 1)
     rig.tail.add([rig.topic.at(0)])
     async with rig.running(0):
@@ -88,6 +88,21 @@ async def test_a_partition_added_later_gets_its_markers_from_the_start(rig: Rig)
     rig.tail.add([rig.topic.at(rig.same)])
     async with rig.running(rig.same):
         assert [marker.data for marker in rig.read] == [rig.topic.at(rig.same)]
+
+
+async def test_markers_that_a_snapshot_has_absorbed_are_not_read(rig: Rig):
+    """E9: the partition whose snapshot has absorbed least says where its markers begin."""
+    source = rig.topic.markers_of(0)
+    for sequence in range(4):
+        rig.broker.append(source, *marker(rig.topic.at(0), TxnId(0, sequence)), [])
+    rig.absorbed_to = {rig.topic.at(0): 3, rig.topic.at(rig.same): 2}
+    rig.tail.add([rig.topic.at(0)])
+    async with rig.running(0):
+        assert [it.txn.sequence for it in rig.read] == [3]
+    rig.read.clear()
+    rig.tail.add([rig.topic.at(rig.same)])
+    async with rig.running(rig.same):
+        assert [it.txn.sequence for it in rig.read] == [2, 3]
 
 
 async def test_markers_that_were_read_are_not_read_again_for_others(rig: Rig):

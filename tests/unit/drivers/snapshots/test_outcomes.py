@@ -95,6 +95,17 @@ async def test_a_snapshot_stands_for_the_markers_that_were_trimmed(rig: Evidence
     assert found.undecided_tail(found.data[0]) == OffsetRange(ORDERS, 2, 3)
 
 
+async def test_kept_markers_are_read_only_when_they_are_wanted(rig: EvidenceRig):
+    """E9: a batch job begins where the snapshot ends; an audit reads the latest absorbed ones."""
+    first = rig.mark(FIRST)
+    left = rig.mark(SECOND)
+    rig.write(end=rig.end(markers_covered_to=EndOffset(1), unsealed={0: [1]}), star=1)
+    assert (await gather_evidence(rig.connector, ["orders"])).markers == (left,)
+    found = await gather_evidence(rig.connector, ["orders"], kept_markers_max=100)
+    assert found.markers == (first, left)
+    assert found.absorbed_to[ORDERS] == 1
+
+
 async def test_what_all_snapshots_have_absorbed_is_not_missed_by_an_older_end(rig: EvidenceRig):
     """E4: markers begin at K*, where that is above K."""
     rig.mark(FIRST)

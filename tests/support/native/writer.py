@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from stilltide.connectors.kafka.admin.admin import log_bounds
+from stilltide.connectors.kafka.admin.admin import LOG_END, log_bounds
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.schemas.native.aborted_index import (
     AbortedRange,
@@ -61,7 +61,7 @@ class NativeWriter:
 def await_stable(bootstrap: str, data: TopicPartition, end: int) -> None:
     """Returns when the last stable offset has reached `end`."""
     deadline_s = time.monotonic() + TIMEOUT_S
-    while log_bounds(KafkaConfig(bootstrap), [data], start=False)[data] < end:
+    while log_bounds(KafkaConfig(bootstrap), [data], LOG_END)[data] < end:
         assert time.monotonic() < deadline_s, f"{data} does not become stable up to {end}"
 
 

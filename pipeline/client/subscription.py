@@ -351,7 +351,8 @@ class Subscription:
         Acknowledged messages stay acknowledged, so an offset below the cursor is refused. Messages
         from the offset on are delivered again unless they are acknowledged; those in an open
         transaction come again only if it aborts. A message that was delivered before cannot be
-        acknowledged until it is delivered again, and counts from 1.
+        acknowledged until it is delivered again, and counts from 1. A transaction whose
+        acknowledgement was not stored yet aborts at its commit, as after a rebalance.
 
         Args:
             data: a partition that is assigned to this member: `position` of it is not None.

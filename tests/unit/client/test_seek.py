@@ -9,12 +9,13 @@ from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Message, Subscription, TransactionClient
+from stilltide.pipeline.client.transaction_acks import TransactionAcks
 from stilltide.pipeline.errors import (
     AlreadyAcknowledgedError,
     NotAssignedError,
     NotDeliveredError,
 )
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 from tests.support.coordinator.worker_client import TOPICS
 from tests.support.coordinator.worker_memory import until
 
@@ -171,6 +172,21 @@ async def test_a_transaction_that_acknowledges_goes_on(
         for message in [*found, again]:
             await txn.acknowledge(orders, message)
     await orders.commit()
+
+
+async def test_an_acknowledgement_that_was_not_stored_before_a_seek_is_refused(
+    orders: Subscription,
+):
+    """G: its transaction cannot commit, and the message is delivered again."""
+    messages = await take(orders, 2 * COUNT)
+    acks = TransactionAcks(orders.acknowledging.cluster_id, bytes(16))
+    acks.claim(orders.acknowledging, messages[2], cumulative=False)
+    await orders.seek(FIRST, 2)
+    acks.registered(TxnId(0, 7), acks.subscriptions)
+    with pytest.raises(NotDeliveredError):
+        await acks.gathered()
+    acks.ended("aborted")
+    assert offsets(await take(orders, 4)) == [2, 3, 4, 5]
 
 
 async def test_a_time_is_looked_up_for_each_partition(plain: Subscription):

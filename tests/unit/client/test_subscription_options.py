@@ -44,3 +44,16 @@ def test_every_limit_can_be_given_by_name():
     assert set(SubscriptionKeywords.__annotations__) == {
         it.name for it in fields(SubscriptionLimits)
     }
+
+
+@pytest.mark.parametrize(("since_ms", "from_start"), [(-1, True), (5, False)])
+def test_a_time_to_begin_at_is_checked(
+    connector: MemoryConnector,
+    since_ms: int,
+    from_start: bool,  # noqa: FBT001 - a parameter of the test
+):
+    """A time before 1970, and two places to begin at, are refused by name."""
+    with pytest.raises(ConfigError, match="since_ms"):
+        Subscription(
+            ["orders"], group="g", connector=connector, since_ms=since_ms, from_start=from_start
+        )

@@ -22,6 +22,7 @@ from stilltide.pipeline.jobs.audits.follow.state import (
     PROGRESS,
     State,
     check_belongs,
+    check_unchanged,
     load_state,
     locked,
     store_state,
@@ -219,10 +220,13 @@ def test_the_state_survives_its_file(tmp_path: Path):
 )
 def test_a_state_of_something_else_is_refused(ids: dict[str, bytes], checks: list[str], words: str):
     """Other topics, a topic that was created again or is of another cluster, other checks."""
-    check_belongs(STATE, STATE.topic_ids, STATE.checks)
-    check_belongs(State(), ids, checks)
+    check_belongs(STATE, list(STATE.topic_ids), STATE.checks)
+    check_unchanged(STATE, STATE.topic_ids)
+    check_belongs(State(), list(ids), checks)
+    check_unchanged(State(), ids)
     with pytest.raises(FatalError, match=words) as caught:
-        check_belongs(STATE, ids, checks)
+        check_belongs(STATE, list(ids), checks)
+        check_unchanged(STATE, ids)
     assert caught.value.hint
 
 

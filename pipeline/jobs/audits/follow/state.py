@@ -76,33 +76,43 @@ def load_state(directory: Path) -> State:
         ) from error
 
 
-def check_belongs(state: State, topic_ids: Mapping[str, bytes], checks: Sequence[str]) -> None:
-    """Returns if the state is of these topics and checks.
+_OTHER = "use another --report directory"
+
+
+def check_belongs(state: State, topics: Sequence[str], checks: Sequence[str]) -> None:
+    """Returns if the state is of topics of these names, and of these checks.
 
     Raises:
         FatalError: it is of others.
     """
     if not state.run:
         return
-    hint = "use another --report directory"
-    if sorted(state.topic_ids) != sorted(topic_ids):
+    if sorted(state.topic_ids) != sorted(set(topics)):
         raise FatalError(
             "the directory holds audits of other topics",
             detail=f"audited until now: {', '.join(sorted(state.topic_ids))}",
-            hint=hint,
+            hint=_OTHER,
         )
     if list(state.checks) != list(checks):
         raise FatalError(
             "the directory holds audits with other checks",
             detail=f"checked until now: {', '.join(state.checks)}",
-            hint=f"give --update-index as before, or {hint}",
+            hint=f"give --update-index as before, or {_OTHER}",
         )
+
+
+def check_unchanged(state: State, topic_ids: Mapping[str, bytes]) -> None:
+    """Returns if the topics are still those that the state is of.
+
+    Raises:
+        FatalError: a topic of the name is another one.
+    """
     for topic, known in state.topic_ids.items():
         if topic_ids[topic] != known:
             raise FatalError(
                 "the directory holds audits of another topic of this name",
                 detail="the topic was created again since, or is on another cluster",
-                hint=hint,
+                hint=_OTHER,
                 topic=topic,
             )
 

@@ -5,7 +5,7 @@
 *Invariants*: the report of a run is what one audit from the first window's begin to the end of what
 this run has read would find. Only what can no longer change is stored.
 
-Refuses: what `load_state`, `check_belongs` and `run_audit` refuse.
+Refuses: what `load_state`, `check_belongs`, `check_unchanged` and `run_audit` refuse.
 """
 
 import time
@@ -24,7 +24,12 @@ from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audits.carried import Carried, CarriedCount
-from stilltide.pipeline.jobs.audits.follow.state import Figures, State, check_belongs
+from stilltide.pipeline.jobs.audits.follow.state import (
+    Figures,
+    State,
+    check_belongs,
+    check_unchanged,
+)
 from stilltide.pipeline.jobs.audits.follow.totals import (
     KEPT_MAX,
     PASSING,
@@ -96,13 +101,14 @@ class Follower:
     def step(self, state: State) -> Stepped:
         """Runs once, from the stored state."""
         began_s, began_ms = time.monotonic(), SystemClock().now_ms()
+        check_belongs(state, self._plan.topics, _names(self._plan))
         plan = replace(
             self._plan, first=dict(state.positions), evidence_max=KEPT_MAX, accept_unchecked=False
         )
         run = AuditRun(self._config, plan, self._progress)
         known = run.gather()
         evidence = known.scope.evidence
-        check_belongs(state, evidence.topic_ids, _names(plan))
+        check_unchanged(state, evidence.topic_ids)
         bounds = bounded(evidence.data, self._records_max)
         looker = _Looker(run, known, self._options, self._config)
         window = looker.decided(bounds.data)

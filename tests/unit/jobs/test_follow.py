@@ -224,9 +224,13 @@ def test_a_state_of_something_else_is_refused(ids: dict[str, bytes], checks: lis
     check_unchanged(STATE, STATE.topic_ids)
     check_belongs(State(), list(ids), checks)
     check_unchanged(State(), ids)
-    with pytest.raises(FatalError, match=words) as caught:
+
+    def check() -> None:
         check_belongs(STATE, list(ids), checks)
         check_unchanged(STATE, ids)
+
+    with pytest.raises(FatalError, match=words) as caught:
+        check()
     assert caught.value.hint
 
 

@@ -27,11 +27,13 @@ def main() -> None:
     child = subprocess.Popen(  # noqa: S603 - the command is our parent's
         sys.argv[1:], stdin=subprocess.DEVNULL, stdout=sys.stderr, close_fds=False
     )
-    threading.Thread(target=_end_with, args=(child,), daemon=True).start()
+    answering = threading.Lock()
+    threading.Thread(target=_end_with, args=(child, answering), daemon=True).start()
     _answer(f"{child.pid}\n".encode())
     while number := _next_signal(parent):
-        child.send_signal(number)
-        _answer(b".")
+        with answering:
+            child.send_signal(number)
+            _answer(b".")
     child.kill()
     child.wait()
 
@@ -55,9 +57,10 @@ def _answer(data: bytes) -> None:
         return  # the parent is gone: the next read of the input returns None
 
 
-def _end_with(child: "subprocess.Popen[bytes]") -> None:
+def _end_with(child: "subprocess.Popen[bytes]", answering: threading.Lock) -> None:
     code = child.wait()
-    os._exit(code if code >= 0 else 128 - code)
+    with answering:  # a signal that ended the child is answered first
+        os._exit(code if code >= 0 else 128 - code)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ CASES = {
     "transactions": "transactions",
     "brokers": "brokers",
     "acknowledgements": "acknowledgements",
-    "recovery": "recovery",
+    "recovery": "startup.recovery",
     "consume_transform_produce": "consume_transform_produce",
     "snapshots": "snapshots",
     "reader": "reader",
@@ -23,9 +23,9 @@ CASES = {
     "failover": "replication.failover",
     "sync_latency": "replication.sync_latency",
     "translate": "replication.translate",
-    "startup": "startup",
-    "startup_markers": "startup_markers",
-    "compacted": "compacted",
+    "startup": "startup.startup",
+    "startup_markers": "startup.startup_markers",
+    "compacted": "startup.compacted",
 }
 """The module of each case, below `tests.bench`."""
 

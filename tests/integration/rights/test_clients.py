@@ -48,7 +48,8 @@ DATA = TopicPartition(ORDERS, 0)
 WAIT_S = 60.0
 ASK_S = 5.0
 CHOSEN = Names(topics=(f"{ORDERS}*",), groups=(GROUP,))
-COMPONENTS = [it for it in Component if it not in (Component.WORKER, Component.LINK)]
+TESTED_ELSEWHERE = (Component.WORKER, Component.LINK, Component.PUBLISH)
+COMPONENTS = [it for it in Component if it not in TESTED_ELSEWHERE]
 EACH = [
     pytest.param(component, resource, operation, id=entry_id(component, resource, operation))
     for component in COMPONENTS

@@ -1,4 +1,4 @@
-"""What kept markers cost whoever starts: a worker, a subscription, a batch read, an audit (E9).
+"""What kept markers cost at a start: of a worker, a subscription, a batch read, an audit (E9).
 
 One cluster keeps no markers, the other `MARKERS` that snapshots have absorbed. An audit reads the
 latest 2 000 000 of them, for their record counts; the others read none.
@@ -23,8 +23,8 @@ from stilltide.pipeline.jobs.audits.scope import KEPT_MARKERS_MAX
 from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
 from stilltide.schemas.topics import TXN_MARKERS
 from stilltide.schemas.values import EndOffset, TxnId
-from tests.bench.compacted import DATA, MIB, TOPIC, Write, cluster, held_mib, start_s, write
 from tests.bench.harness import report, size
+from tests.bench.startup.compacted import DATA, MIB, TOPIC, Write, cluster, held_mib, start_s, write
 
 FIRST_SEQUENCE = 10**12
 """Above every sequence that a coordinator gives here."""

@@ -64,6 +64,10 @@ class LogTrimmedError(PipelineError):
     """A log lacks records of its state, and has no base that replaces them (C8)."""
 
 
+class HistoryCutError(PipelineError):
+    """More ended transactions were asked for than the markers that are read tell of (E9)."""
+
+
 class SnapshotError(PipelineError):
     """The aborted transactions are not all known; readers do not pass the gap (E4)."""
 

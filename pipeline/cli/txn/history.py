@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from stilltide.pipeline.cli.common.asking import EXIT_INCOMPLETE, cluster_options, target
-from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.common.output import Row, output_option, print_error, print_rows, say
 from stilltide.pipeline.cli.common.times import utc
 from stilltide.pipeline.core.coordinator.history import EndedTransaction
 from stilltide.pipeline.drivers.coordinator.history import ended_transactions
@@ -24,7 +24,7 @@ LAST_MAX = 100_000
 Exit codes:
   0  done
   1  the command failed; the error names the next step
-  4  fewer than --last transactions are known, because older markers were deleted
+  4  fewer than --last transactions are known; the error names the markers that are kept
 
 \b
 Examples:
@@ -60,7 +60,7 @@ def history_command(
     found = asyncio.run(ended_transactions(connector, last, state, say))
     print_rows(history_rows(found.transactions, details=output == "json"), output)
     if found.cut is not None:
-        say(f"{len(found.transactions)} transactions are known: {found.cut}")
+        print_error(found.cut)
         ctx.exit(EXIT_INCOMPLETE)
 
 

@@ -56,7 +56,7 @@ class MarkerHistory:
     """
 
     def __init__(self, count_max: int, outcome: str | None = None) -> None:
-        self._count_max = count_max
+        self.count_max = count_max
         self._outcome = outcome
         self._found: dict[TxnId, EndedTransaction] = {}
 
@@ -70,7 +70,7 @@ class MarkerHistory:
 
     def latest(self) -> list[EndedTransaction]:
         """The latest transactions, newest first."""
-        return nlargest(self._count_max, self._fitting(), key=lambda one: (one.ended_ms, one.txn))
+        return nlargest(self.count_max, self._fitting(), key=lambda one: (one.ended_ms, one.txn))
 
     def needed_from_ms(self) -> int | None:
         """Markers before this time change nothing; None: there are not enough transactions yet.
@@ -78,7 +78,7 @@ class MarkerHistory:
         Forgets the transactions that are older.
         """
         latest = self.latest()
-        if len(latest) < self._count_max:
+        if len(latest) < self.count_max:
             return None
         needed_ms = latest[-1].ended_ms - MARGIN_MS
         self._found = {txn: one for txn, one in self._found.items() if one.ended_ms >= needed_ms}

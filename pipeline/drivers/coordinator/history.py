@@ -18,6 +18,7 @@ from stilltide.pipeline.core.coordinator.history import EndedTransaction, Marker
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.errors import HistoryCutError
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.errors import DecodeError
@@ -36,11 +37,12 @@ class History(NamedTuple):
 
     Attributes:
         transactions: newest first.
-        cut: why there may be older ones that are not told; None: there are enough, or no more.
+        cut: fewer than were asked for, and older ones may have been; None: there are enough, or
+            no more.
     """
 
     transactions: list[EndedTransaction]
-    cut: str | None
+    cut: HistoryCutError | None
 
 
 async def ended_transactions(
@@ -95,7 +97,9 @@ class _Walk:
         step = FIRST_MARKERS
         while ranges := self._ranges(starts, left, needed_ms, step):
             if self._read >= MARKERS_MAX:
-                return History(self._history.latest(), f"{self._read} markers were read")
+                return self._answer(
+                    f"reading stops after {self._read} markers", "ask for fewer transactions"
+                )
             try:
                 await self._take(ranges)
             except OffsetOutOfRangeError:  # trimmed meanwhile: the log begins later
@@ -105,10 +109,24 @@ class _Walk:
             needed_ms = self._history.needed_from_ms()
             step *= 2
             progress(f"{self._read} markers read")
-        enough = needed_ms is not None
-        trimmed = any(start > 0 for start in starts.values())
-        cut = None if enough or not trimmed else "older markers were deleted (marker_retention_ms)"
-        return History(self._history.latest(), cut)
+        trimmed = [place for place in places if starts[place] > 0]
+        if needed_ms is not None or not trimmed:
+            return History(self._history.latest(), None)
+        kept = ", ".join(f"partition {it.partition} from offset {starts[it]}" for it in trimmed)
+        return self._answer(
+            f"older markers were deleted; kept are {kept}",
+            "let workers keep markers for longer: marker_retention_ms",
+        )
+
+    def _answer(self, why: str, hint: str) -> History:
+        found, asked = self._history.latest(), self._history.count_max
+        cut = HistoryCutError(
+            f"{len(found)} of {asked} transactions are known",
+            detail=why,
+            hint=hint,
+            topic=TXN_MARKERS,
+        )
+        return History(found, cut)
 
     def _ranges(
         self,

@@ -14,7 +14,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.drivers.coordinator.history import ended_transactions
-from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.topics import TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.processes.worker_process import running_worker
 from tests.support.snapshots.client import snapshot_client
@@ -74,7 +74,8 @@ async def test_markers_stay_for_their_time_and_nobody_reads_them_again(
                     await client.take()
         found = await ended_transactions(connector, COUNT)
         assert found.transactions == []
-        assert found.cut is not None
+        assert str(found.cut).startswith(f"{TXN_MARKERS}: 0 of {COUNT} transactions are known")
+        assert "marker_retention_ms" in str(found.cut)
         assert late.offset == aborted[-1].offset + 1
     await admin.close()
 

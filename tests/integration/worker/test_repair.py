@@ -130,6 +130,7 @@ async def until_ready(process: WorkerProcess, *texts: str, status: int) -> None:
                 return
 
 
+@pytest.mark.timeout(420)  # seven topics, one after the other
 async def test_damage_of_every_topic_is_repaired(
     bootstrap: str, process: WorkerProcess, operator: Operator
 ):

@@ -3,14 +3,19 @@
 One coordinator finishes a million transactions, with a marker on one partition each, then holds
 10 000 open ones; its worker is killed and started again, and the open ones end. Requests go to the
 coordinator in bulk, as pools of clients send them; every `End` is answered when it is visible.
+
+The outcomes of the million (C12) are part of what is recovered: the worker is killed and started
+some times with them, and then without them.
 """
 
 import asyncio
 import re
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from stilltide.connectors.kafka.config import KafkaConfig
@@ -20,15 +25,24 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, Requests
-from stilltide.schemas.coordinator.transactions import Done, End, Open, Opened, Registered, Written
+from stilltide.schemas.coordinator.transactions import (
+    Describe,
+    Description,
+    Done,
+    End,
+    Open,
+    Opened,
+    Registered,
+    Written,
+)
 from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
-from tests.bench.harness import report, rss_mib
+from tests.bench.harness import report, rss_mib, size
 
 TOPIC = "bench"
 COORDINATORS = PARTITIONS = 4
 FIRST = 100_000
-FINISHED = 1_000_000
+FINISHED = size("FINISHED", 1_000_000)
 OPEN = 10_000
 POOL = 1000
 AT_ONCE = 4
@@ -39,6 +53,10 @@ RECOVERY_S_MAX = 5.0
 TRIM_S_MAX = 5.0
 GROWTH_MAX = 1.2
 DEADLINE_S = 60.0
+RESTARTS = 3
+OUTCOMES_MAX = 1.1
+DESCRIBES = 200
+DESCRIBE_MS_MAX = 20.0
 
 
 class Pools:
@@ -74,6 +92,17 @@ class Pools:
 
         await asyncio.gather(*(work() for _ in range(AT_ONCE)))
 
+    async def describe_ms(self, sequences: Sequence[int]) -> float:
+        """The median time of an answer about one of these."""
+        took: list[float] = []
+        for number in range(DESCRIBES):
+            began = time.perf_counter()
+            body = Describe(sequences[number % len(sequences)])
+            answer = await self._requests.ask(self._requests.home, body)
+            took.append((time.perf_counter() - began) * 1000)
+            assert isinstance(answer, Description)
+        return median(took)
+
 
 async def run() -> None:
     """Measures, prints and writes the case."""
@@ -102,13 +131,22 @@ async def run() -> None:
         topic_id = (await admin.describe_topics([TOPIC]))[TOPIC].topic_id
         pools = Pools(requests, Registered(TopicPartition(TOPIC, 0), EndOffset(0), topic_id))
         log = TopicPartition(TXN_LOG, requests.home)
-        rows, more = await _measure(pools, worker, admin, log)
+        plain = {"STILLTIDE_OUTCOME_HISTORY": "0"}
+        forgetful = WorkerProcess(
+            cluster.bootstrap, directory / "plain.log", *STATIC_MEMBER, environment=plain
+        )
+        stack.push_async_callback(forgetful.stop)
+        rows, more = await _measure(pools, worker, forgetful, admin, log)
     report("recovery", rows, **more)
     say(f"recovery: {more}")
 
 
 async def _measure(
-    pools: Pools, worker: WorkerProcess, admin: LogAdmin, log: TopicPartition
+    pools: Pools,
+    worker: WorkerProcess,
+    forgetful: WorkerProcess,
+    admin: LogAdmin,
+    log: TopicPartition,
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
     await pools.finish(FIRST)
     early_mib = rss_mib(worker.pid)
@@ -117,21 +155,31 @@ async def _measure(
     per_s = (FINISHED - FIRST) / (time.perf_counter() - began)
     late_mib = rss_mib(worker.pid)
     held = [await pools.open() for _ in range(OPEN // POOL)]
+    ended, still_open = range(FINISHED - OPEN, FINISHED), [one for pool in held for one in pool]
+    more_ms = await pools.describe_ms(ended) - await pools.describe_ms(still_open)
     await worker.kill()
     replayed = (await admin.end_offsets([log]))[log] - (await admin.start_offsets([log]))[log]
     began = time.perf_counter()
     await worker.start()
     restart_s = time.perf_counter() - began
     recovered_s = _recovered_s(worker.log_path, log.partition)
+    with_s = await _restarted_s(worker, log.partition)
+    await worker.stop()
+    await forgetful.start()
+    without_s = await _restarted_s(forgetful, log.partition)
     await asyncio.gather(*map(pools.end, held))
     trimmed_s = await _trimmed_s(admin, log)
     rows = [
         _row("recovery", recovered_s, RECOVERY_S_MAX, "s"),
         _row("trimmed to the last entry", trimmed_s, TRIM_S_MAX, "s"),
         _row("worker RSS, late over early", late_mib / early_mib, GROWTH_MAX, "x"),
+        _row("recovery with outcomes over without", with_s / without_s, OUTCOMES_MAX, "x"),
+        _row("describe of an ended one, more than open", more_ms, DESCRIBE_MS_MAX, "ms"),
     ]
     return rows, {
         "worker_restart_s": round(restart_s, 3),
+        "recovered_with_outcomes_s": with_s,
+        "recovered_without_s": without_s,
         "entries_replayed": replayed,
         "worker_rss_early_mib": round(early_mib),
         "worker_rss_late_mib": round(late_mib),
@@ -143,6 +191,16 @@ def _recovered_s(log_path: Path, coordinator: int) -> float:
     """What the worker said last about its coordinator's recovery."""
     line = rf"owner_serving\s+.*log={TXN_LOG}/{coordinator}\b.*replayed_ms=(\d+)"
     return int(re.findall(line, log_path.read_text())[-1]) / 1000
+
+
+async def _restarted_s(worker: WorkerProcess, coordinator: int) -> float:
+    """The median time of the coordinator's recovery, of some kills of its worker."""
+    took: list[float] = []
+    for _ in range(RESTARTS):
+        await worker.kill()
+        await worker.start()
+        took.append(_recovered_s(worker.log_path, coordinator))
+    return median(took)
 
 
 async def _trimmed_s(admin: LogAdmin, log: TopicPartition) -> float:

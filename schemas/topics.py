@@ -25,6 +25,7 @@ ACK_REQUESTS = PREFIX + "ack-requests"
 OPERATOR_REQUESTS = PREFIX + "operator-requests"
 OPERATOR_ACK_REQUESTS = PREFIX + "operator-ack-requests"
 SNAPSHOT_REQUESTS = PREFIX + "snapshot-requests"
+GROUP_REQUESTS = PREFIX + "group-requests"
 REPLICATION_MARKERS = PREFIX + "replication-markers"
 REPLICATION_POSITIONS = PREFIX + "replication-positions"
 ABORTED_INDEX = PREFIX + "aborted-index"
@@ -210,6 +211,7 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(ACK_REQUESTS, partitions, passing, wanted=unlimited),
         TopicSpec(OPERATOR_ACK_REQUESTS, partitions, passing, wanted=unlimited),
         TopicSpec(SNAPSHOT_REQUESTS, partitions, passing, wanted=unlimited),
+        TopicSpec(GROUP_REQUESTS, partitions, passing, wanted=unlimited),
         TopicSpec(REPLICATION_MARKERS, partitions, compacted, wanted=often),
         TopicSpec(REPLICATION_POSITIONS, partitions, compacted, wanted=often),
         TopicSpec(ABORTED_INDEX, partitions, compacted, wanted=often),

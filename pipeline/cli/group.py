@@ -1,7 +1,7 @@
 """`stilltide group`: consumer groups whose positions are carried over between clusters.
 
 *Source*: docs/protocols I. The commands read topics and groups of every cluster; only `enable` and
-`disable` write, and `failover` waits for the workers.
+`disable` write, `failover` waits for the workers, and `cli.group_requests` asks them.
 """
 
 import asyncio
@@ -20,6 +20,11 @@ from stilltide.pipeline.cli.common.asking import (
     connector_of,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.group_requests import (
+    reset_command,
+    snapshot_now_command,
+    sync_now_command,
+)
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.drivers.groups.fail_over import FailOver, fail_over
 from stilltide.pipeline.drivers.groups.reason import reason
@@ -345,6 +350,9 @@ def _failed_over(done: FailOver) -> list[Row]:
 
 
 for command in (
+    reset_command,
+    sync_now_command,
+    snapshot_now_command,
     _switch("enable", "Carry the position of GROUP on TOPIC over between clusters.", value=True),
     _switch("disable", "Stop carrying over the position of GROUP on TOPIC.", value=False),
 ):

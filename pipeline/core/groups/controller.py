@@ -1,6 +1,6 @@
 """The controller of one data partition on one cluster: evaluates its replicated groups in rounds.
 
-*Source*: docs/protocols I6-I12.
+*Source*: docs/protocols I6-I12, I14.
 *Invariants*: a round evaluates every group with the offsets, log and index of one moment: the index
 is read past the end that it had after offsets and log were read; decisions about a group are
 carried out and read back before the group is evaluated again; a group without changes is not
@@ -25,7 +25,7 @@ from stilltide.pipeline.core.groups.group import (
     ReplicatedGroup,
     Standing,
 )
-from stilltide.pipeline.core.groups.group_between_rounds import GroupBetweenRounds
+from stilltide.pipeline.core.groups.group_between_rounds import GroupBetweenRounds, Reset
 from stilltide.pipeline.core.groups.lag import GroupLag, read_again_bounded
 from stilltide.pipeline.core.groups.log_window import LogWindow
 from stilltide.pipeline.core.groups.pace import ControllerLimits, Pace
@@ -261,9 +261,10 @@ class ReplicationController:
         assert view is not None
         assert seen is not None
         indexes = list(self.indexes.values())
-        if group.reset_to is not None:
-            reset_to, group.reset_to, group.looked_at = group.reset_to, None, None
-            return group.state.reset(view, indexes, seen, reset_to)
+        if group.reset is not None and group.reset_waits:
+            group.reset_waits, group.looked_at = False, None
+            if group.reset.generation == group.generation:
+                return group.state.reset(view, indexes, seen, group.reset.offset)
         published_ms = group.published_ms
         may_publish = published_ms is None or now_ms >= published_ms + limits.publish_interval_ms
         commit_again = now_ms >= group.since_ms + limits.commit_again_ms
@@ -315,16 +316,37 @@ class ReplicationController:
         round_.evaluation = None
         group = self.groups[round_.group]
         group.standing = found.standing
+        if found.standing is Standing.RESET_REFUSED:
+            group.reset_refused = True
         effects += [group.carry_out(decision, now_ms) for decision in found.decisions]
         return []
 
-    def reset(self, group: str, offset: Offset) -> None:
+    def reset(self, group: str, offset: Offset, *, generation: int | None = None) -> Reset:
         """An operator resets a group on all clusters, to `offset` here (I10), in the next round.
 
-        The group's standing then shows the result.
+        A group with another generation than `generation` is left as it is; None: the present one.
+        `GroupBetweenRounds.result_of` tells the result.
         """
-        self._group(group).reset_to = offset
+        held = self._group(group)
+        reset = Reset(offset, held.generation if generation is None else generation)
+        held.reset_requested(reset)
         self._pace.end_rest()
+        return reset
+
+    def look_now(self) -> int:
+        """A round shall begin at once; returns its number, see `has_looked`."""
+        self._pace.at_once()
+        return self._number + 1
+
+    def has_looked(self, group: str, number: int) -> bool:
+        """Whether the round `number` has ended, and what it decided about a group was read back."""
+        held = self.groups.get(group)
+        if self._number < number or (self._number == number and self._round is not None):
+            return False
+        if held is None:
+            return True
+        is_busy = bool(held.unread) or held.move is not None
+        return not is_busy and held.standing is not Standing.PUBLISHED_LATELY
 
     def moved(self, group: str, now_ms: int, *, done: bool) -> list[ControllerEffect]:
         """The result of `MoveGroup`."""

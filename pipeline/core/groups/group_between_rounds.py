@@ -1,11 +1,12 @@
 """The controller's state of a group from one round to the next.
 
-*Source*: docs/protocols I8, I9.
+*Source*: docs/protocols I8, I9, I14 (results of resets).
 *Invariants*: a group is busy from a decision until the signal of that decision was read back, or
 was replaced by another one.
 """
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from stilltide.pipeline.core.groups.controller_effects import ControllerEffect, MoveGroup
 from stilltide.pipeline.core.groups.frontier import LogView
@@ -31,6 +32,22 @@ from stilltide.schemas.replication.signals import (
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 
+class ResetResult(Enum):
+    """How a reset ended."""
+
+    DONE = "the update of the next generation was read back"
+    REFUSED = "the group has members, or the log has no such offset"
+    OVERTAKEN = "the group has another generation than the reset names"
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A reset that an operator has asked for: to `offset` here, from `generation` to the next."""
+
+    offset: Offset
+    generation: int
+
+
 @dataclass(slots=True)
 class GroupBetweenRounds:
     """A group's last poll, its standing, and decisions that are being carried out."""
@@ -48,7 +65,28 @@ class GroupBetweenRounds:
     unread: dict[SignalKey, SignalValue] = field(default_factory=dict[SignalKey, SignalValue])
     written_ms: int = 0
     move: Move | None = None  # being carried out
-    reset_to: Offset | None = None  # requested by an operator
+    reset: Reset | None = None  # the last one that was requested
+    reset_waits: bool = False  # for the next round
+    reset_refused: bool = False
+
+    @property
+    def generation(self) -> int:
+        """The highest generation of the group in any signal (I10)."""
+        return self.state.generation
+
+    def reset_requested(self, reset: Reset) -> None:
+        """An operator has asked for this reset."""
+        self.reset, self.reset_waits, self.reset_refused = reset, True, False
+
+    def result_of(self, reset: Reset) -> ResetResult | None:
+        """How a reset has ended, as far as signals say; None: it is under way, or was not asked."""
+        if self.generation == reset.generation:
+            refused = self.reset == reset and self.reset_refused
+            return ResetResult.REFUSED if refused else None
+        own = self.state.updates.get(self.here)
+        if own is not None and own.generation == reset.generation + 1 == self.generation:
+            return ResetResult.DONE if own.offset == reset.offset else ResetResult.OVERTAKEN
+        return ResetResult.OVERTAKEN
 
     def untold(self, view: LogView) -> int:
         """How many offsets the group is above the highest in this cluster's signals."""

@@ -134,7 +134,8 @@ class PositionSnapshotBuilder:
         self._decided: tuple[bytes, EndOffset] | None = None  # incarnation, decided end
         self._attempt: _Attempt | None = None
         self._failures = 0
-        self._next_ms = 0
+        self._next_ms = self._began_ms = 0
+        self._asked_for = False  # by an operator (I14)
         self._requests = PositionRequests()
 
     @property
@@ -176,6 +177,18 @@ class PositionSnapshotBuilder:
         self._connected = connected
         return self.tick(now_ms)
 
+    @property
+    def can_begin(self) -> bool:
+        """Whether an attempt could complete: all links have written here, and the log was read."""
+        return self._caught_up and self._connected and bool(self._decided and self._remotes)
+
+    def snapshot_now(self, now_ms: int) -> list[SnapshotEffect]:
+        """An operator asks for an attempt that begins now, or after the present one (I14)."""
+        self._asked_for = True
+        self._failures = 0
+        self._next_ms = min(self._next_ms, self._began_ms + self._limits.interval_ms)
+        return self.tick(now_ms)
+
     def tick(self, now_ms: int) -> list[SnapshotEffect]:
         """Gives up an attempt whose time-out has passed, and begins the next when it is due."""
         attempt = self._attempt
@@ -191,8 +204,11 @@ class PositionSnapshotBuilder:
 
     def _wanted(self) -> bool:
         """I1: whether records were decided since the newest snapshot was begun."""
-        if not (self._caught_up and self._connected and self._decided and self._remotes):
+        if not self.can_begin:
             return False
+        if self._asked_for:
+            return True
+        assert self._decided is not None
         incarnation, decided_end = self._decided
         cached = self.cached
         if cached is not None and cached.incarnation == incarnation:
@@ -203,6 +219,7 @@ class PositionSnapshotBuilder:
         assert self._decided is not None
         self._count += 1
         self.counts.started += 1
+        self._began_ms, self._asked_for = now_ms, False
         self._next_ms = now_ms + self._limits.interval_ms
         attempt = _Attempt(self._nonce + self._count.to_bytes(8), *self._decided, now_ms)
         self._attempt = attempt

@@ -8,8 +8,8 @@ assignor keeps equal numbers together among topics with equally many partitions:
 stores have a topic of operators' requests each, with as many partitions as the topic of clients'
 requests (C15). Controllers of groups have a topic of operators' requests alone (I14). Owners that
 nobody asks follow the topic of snapshot writers. Data partitions are hashed to the partitions of
-all these topics in the same way, so a worker that writes the snapshots of a data partition also indexes the
-partition and controls its groups.
+all these topics in the same way, so a worker that writes the snapshots of a data partition also
+indexes the partition and controls its groups.
 """
 
 from typing import NamedTuple

@@ -141,7 +141,7 @@ class ReplicationController:
     def positions_read(self, stable_offset: EndOffset, now_ms: int) -> list[ControllerEffect]:
         """Every bucket below this last stable offset was reported."""
         self._positions_read_to = max(self._positions_read_to, stable_offset)
-        return self._go_on(now_ms)
+        return self.tick(now_ms)
 
     def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """Takes a signal on this cluster, in log order; None is a tombstone."""
@@ -152,25 +152,19 @@ class ReplicationController:
         elif isinstance(key, UpdateKey):
             assert value is None or isinstance(value, Update)
             self._group(key.group).state.update_read(key.source, value)
-            self._read_back(key, value)
+            self._group(key.group).read_back(key, value)
             if key.source != self._here:
                 self._pace.updated()
         elif isinstance(key, AppliedKey) and key.source == self._here:
             assert value is None or isinstance(value, Applied)
             self._group(key.group).state.applied_read(value)
-            self._read_back(key, value)
-
-    def _read_back(self, key: UpdateKey | AppliedKey, value: SignalValue | None) -> None:
-        group = self._group(key.group)
-        if key.source == self._here:
-            group.untold_since_ms = None  # until the next poll
-        if group.read_back(key, value):
-            self._pace.at_once()  # the move may have stopped at the bound of a walk
+            if self._group(key.group).read_back(key, value):
+                self._pace.at_once()  # the move may have stopped at the bound of a walk
 
     def caught_up(self, now_ms: int) -> list[ControllerEffect]:
         """All signals that existed at the start were read."""
         self._caught_up = True
-        return self._go_on(now_ms)
+        return self.tick(now_ms)
 
     def _group(self, name: str) -> GroupBetweenRounds:
         group = self.groups.get(name)
@@ -183,10 +177,7 @@ class ReplicationController:
     # -- rounds
 
     def tick(self, now_ms: int) -> list[ControllerEffect]:
-        """Begins the next round when it is due."""
-        return self._go_on(now_ms)
-
-    def _go_on(self, now_ms: int) -> list[ControllerEffect]:
+        """Begins the next round when it is due, or goes on with the present one."""
         if not self._caught_up:
             return []
         round_ = self._round
@@ -231,7 +222,7 @@ class ReplicationController:
         for name, seen in groups.items():
             self._group(name).polled(seen, view, now_ms)
         round_.view, round_.positions_end, round_.left = view, positions_end, list(groups)
-        return self._go_on(now_ms)
+        return self.tick(now_ms)
 
     def _next_group(self, round_: _Round, now_ms: int) -> list[ControllerEffect]:
         """Evaluates one group after the other, until an evaluation has to read the log."""
@@ -261,8 +252,8 @@ class ReplicationController:
         assert view is not None
         assert seen is not None
         indexes = list(self.indexes.values())
-        if group.reset is not None and group.reset_waits:
-            group.reset_waits, group.looked_at = False, None
+        if group.reset is not None and group.reset_refused is None:
+            group.reset_refused, group.looked_at = False, None
             if group.reset.generation == group.generation:
                 return group.state.reset(view, indexes, seen, group.reset.offset)
         published_ms = group.published_ms
@@ -291,7 +282,7 @@ class ReplicationController:
         round_.asked = None
         effects: list[ControllerEffect] = []
         wanted = self._advance(round_, whole, effects, now_ms)
-        return [*effects, *(wanted or self._go_on(now_ms))]
+        return [*effects, *(wanted or self.tick(now_ms))]
 
     def _advance(
         self,

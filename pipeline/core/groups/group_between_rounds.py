@@ -66,8 +66,7 @@ class GroupBetweenRounds:
     written_ms: int = 0
     move: Move | None = None  # being carried out
     reset: Reset | None = None  # the last one that was requested
-    reset_waits: bool = False  # for the next round
-    reset_refused: bool = False
+    reset_refused: bool | None = False  # None: the reset waits for the next round
 
     @property
     def generation(self) -> int:
@@ -76,12 +75,12 @@ class GroupBetweenRounds:
 
     def reset_requested(self, reset: Reset) -> None:
         """An operator has asked for this reset."""
-        self.reset, self.reset_waits, self.reset_refused = reset, True, False
+        self.reset, self.reset_refused = reset, None
 
     def result_of(self, reset: Reset) -> ResetResult | None:
         """How a reset has ended, as far as signals say; None: it is under way, or was not asked."""
         if self.generation == reset.generation:
-            refused = self.reset == reset and self.reset_refused
+            refused = self.reset == reset and self.reset_refused is True
             return ResetResult.REFUSED if refused else None
         own = self.state.updates.get(self.here)
         if own is not None and own.generation == reset.generation + 1 == self.generation:
@@ -162,6 +161,8 @@ class GroupBetweenRounds:
 
     def read_back(self, key: UpdateKey | AppliedKey, value: SignalValue | None) -> bool:
         """Takes a signal of the group; True when it ends a move of this controller."""
+        if key.source == self.here:
+            self.untold_since_ms = None  # until the next poll
         unread = self.unread
         if key not in unread or unread[key] != value:
             return False

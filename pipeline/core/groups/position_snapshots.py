@@ -128,13 +128,12 @@ class PositionSnapshotBuilder:
         self._remotes = frozenset(remotes)
         self._nonce = nonce
         self._limits = limits
-        self._count = 0
         self._caught_up = False
         self._connected = False
         self._decided: tuple[bytes, EndOffset] | None = None  # incarnation, decided end
         self._attempt: _Attempt | None = None
         self._failures = 0
-        self._next_ms = self._began_ms = 0
+        self._next_ms = 0
         self._asked_for = False  # by an operator (I14)
         self._requests = PositionRequests()
 
@@ -183,10 +182,10 @@ class PositionSnapshotBuilder:
         return self._caught_up and self._connected and bool(self._decided and self._remotes)
 
     def snapshot_now(self, now_ms: int) -> list[SnapshotEffect]:
-        """An operator asks for an attempt that begins now, or after the present one (I14)."""
+        """An operator asks for an attempt within `interval_ms`, or after the present one (I14)."""
         self._asked_for = True
         self._failures = 0
-        self._next_ms = min(self._next_ms, self._began_ms + self._limits.interval_ms)
+        self._next_ms = min(self._next_ms, now_ms + self._limits.interval_ms)
         return self.tick(now_ms)
 
     def tick(self, now_ms: int) -> list[SnapshotEffect]:
@@ -217,11 +216,10 @@ class PositionSnapshotBuilder:
 
     def _start(self, now_ms: int) -> list[SnapshotEffect]:
         assert self._decided is not None
-        self._count += 1
         self.counts.started += 1
-        self._began_ms, self._asked_for = now_ms, False
+        self._asked_for = False
         self._next_ms = now_ms + self._limits.interval_ms
-        attempt = _Attempt(self._nonce + self._count.to_bytes(8), *self._decided, now_ms)
+        attempt = _Attempt(self._nonce + self.counts.started.to_bytes(8), *self._decided, now_ms)
         self._attempt = attempt
         return self._ask(attempt)
 

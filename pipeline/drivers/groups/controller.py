@@ -86,7 +86,7 @@ class ControllerDeps:
     snapshot_taken: Callable[[float], None] = lambda _s: None
 
 
-class Changes:
+class MachineChanges:
     """Wakes those who wait for a state of a machine."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class ControlledPartition:
     ) -> None:
         self.builder = builder
         self.machine = machine
-        self.changes = Changes()
+        self.changes = MachineChanges()
         self.read_again: dict[str, int] = {}
         self.data = data
         self.deps = deps

@@ -25,6 +25,7 @@ CASES = {
     "translate": "replication.translate",
     "startup": "startup.startup",
     "startup_markers": "startup.startup_markers",
+    "retention": "retention",
     "compacted": "startup.compacted",
 }
 """The module of each case, below `tests.bench`."""

@@ -146,7 +146,7 @@ class SubscribedTopics:
         """Checks that no topic comes again whose offsets are acknowledged already."""
         for name in self._former.keys() & found.keys() if self._comes_once else ():
             before, now = self._former[name], found[name].topic_id
-            raise topic_recreated(name, before, now, hint="begin a new subscription")
+            raise topic_recreated(name, before, now, hint="read the new topic with another group")
 
 
 def _require(topics: Collection[str], found: Mapping[str, TopicDescription]) -> None:

@@ -81,10 +81,10 @@ async def _ours(pair: Pair, topic: str, load_s: int, found: Found) -> None:
             for quiet in (False, True):
                 await _past(load_s)
                 for group, turn in zip(groups, await scene.disaster(quiet=quiet), strict=True):
-                    found.setdefault((_kind(group), "out", quiet), []).append(turn)
+                    _note(found, (_kind(group), "out", quiet), turn)
                 await _past(load_s)
                 for group, turn in zip(groups, await scene.come_back(quiet=quiet), strict=True):
-                    found.setdefault((_kind(group), "back", quiet), []).append(turn)
+                    _note(found, (_kind(group), "back", quiet), turn)
         finally:
             await scene.close()
 
@@ -102,7 +102,7 @@ async def _mirrored(pair: Pair, turn: int, load_s: int, found: Found) -> None:
                 await _until_mirrored(pair, f"{alias}.{topic}")
                 await _past(load_s)
                 (seen,) = await scene.disaster(quiet=quiet)
-                found.setdefault(("mirrormaker", "out", quiet), []).append(seen)
+                _note(found, ("mirrormaker", "out", quiet), seen)
             finally:
                 await scene.close()
                 await asyncio.to_thread(pair.a.start)
@@ -207,6 +207,11 @@ async def _past(seconds: float) -> None:
     async for elapsed_s in looks(seconds):
         if elapsed_s >= seconds:
             return
+
+
+def _note(found: Found, place: tuple[str, str, bool], turn: Turn) -> None:
+    found.setdefault(place, []).append(turn)
+    say(f"disaster: {_row(*place, [turn])}")
 
 
 def _kind(group: Group) -> str:

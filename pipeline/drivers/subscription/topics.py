@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.topic_choice import TopicPatterns
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.subscription.intake import Intake
@@ -57,13 +58,7 @@ class SubscribedTopics:
             FatalError: a named topic does not exist.
             UnavailableError: the cluster cannot be reached.
         """
-        existing: Sequence[str] = []
-        if self._choice.patterns:
-            existing = await outages.call(self._admin.list_topics)
-        for pattern in self._choice.patterns:
-            if not self._choice.taken_by(pattern, existing):
-                raise _nothing_fits(pattern, existing, await outages.call(self._admin.cluster_id))
-        chosen = self._choice.chosen(existing)
+        chosen = await outages.call(lambda: chosen_now(self._admin, self._choice))
         found = await outages.call(lambda: self._admin.describe_topics([*chosen, *system]))
         _require(self._choice.names, found)
         self.ids |= {name: found[name].topic_id for name in chosen if name in found}
@@ -147,6 +142,29 @@ class SubscribedTopics:
         for name in self._former.keys() & found.keys() if self._comes_once else ():
             before, now = self._former[name], found[name].topic_id
             raise topic_recreated(name, before, now, hint="read the new topic with another group")
+
+
+async def topics_now(connector: Connector, topic: str) -> list[str]:
+    """A topic, whether it exists or not, or what fits a pattern; raises as `chosen_now`."""
+    admin = connector.admin()
+    try:
+        return await chosen_now(admin, TopicPatterns([topic]))
+    finally:
+        await admin.close()
+
+
+async def chosen_now(admin: LogAdmin, choice: TopicPatterns) -> list[str]:
+    """The plain names, whether they exist or not, and the topics that fit the patterns; sorted.
+
+    Raises:
+        NoTopicError: no topic fits a pattern.
+        RetriableError: the cluster cannot be reached.
+    """
+    existing = await admin.list_topics() if choice.patterns else []
+    for pattern in choice.patterns:
+        if not choice.taken_by(pattern, existing):
+            raise _nothing_fits(pattern, existing, await admin.cluster_id())
+    return choice.chosen(existing)
 
 
 def _require(topics: Collection[str], found: Mapping[str, TopicDescription]) -> None:

@@ -1,14 +1,14 @@
 """A writer and the members of groups that go from cluster to cluster, and what they saw.
 
 Values are the numbers of the records. A member is left without waiting for its end: its cluster may
-be dead. It delivers nothing to its group once it was told to stop.
+be dead. It delivers nothing to its group once another member has taken its place.
 """
 
 import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -26,6 +26,7 @@ from tests.bench.replication.copiers import RECORD_BYTES, WAIT_S
 from tests.chaos.groups.data import bounds, visible
 
 COMMIT_S = 0.1
+CLOSE_S = 20.0
 
 
 class Writer:
@@ -132,13 +133,13 @@ class Group:
         await asyncio.gather(self.members[-1])
 
     async def close(self) -> None:
-        """Waits for the ends of all members."""
+        """Waits for the ends of all members, but not long for those of a cluster that is away."""
         self.stop.set()
-        await asyncio.gather(*self.members, return_exceptions=True)
+        await asyncio.wait(self.members, timeout=CLOSE_S)
 
     def given(self, stop: threading.Event, values: Sequence[bytes | None]) -> None:
-        """A member that was not told to stop was given these."""
-        if stop.is_set():
+        """A member was given these; one that a later member has replaced does not count."""
+        if stop is not self.stop:
             return
         for value in values:
             number = int(value or b"")
@@ -187,9 +188,15 @@ class Group:
                 positions[str(it.topic()), it.partition() or 0] = (it.offset() or 0) + 1
             if positions and time.perf_counter() >= due:
                 due = time.perf_counter() + COMMIT_S
-                places = [Place(*at, offset) for at, offset in positions.items()]
-                consumer.commit(offsets=places, asynchronous=True)
+                consumer.commit(offsets=places_of(positions), asynchronous=True)
+        if stop is self.stop and positions:
+            consumer.commit(offsets=places_of(positions), asynchronous=False)
         consumer.close()
+
+
+def places_of(positions: Mapping[tuple[str, int], int]) -> list[Place]:
+    """Positions in the client's type."""
+    return [Place(*at, offset) for at, offset in positions.items()]
 
 
 async def seen_on(bootstrap: str, partitions: list[TopicPartition]) -> set[int]:

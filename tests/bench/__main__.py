@@ -21,6 +21,7 @@ CASES = {
     "replication": "replication.link",
     "publish": "replication.publish",
     "failover": "replication.failover",
+    "disaster": "replication.disaster",
     "sync_latency": "replication.sync_latency",
     "translate": "replication.translate",
     "startup": "startup.startup",

@@ -125,8 +125,8 @@ class Subscription:
             unavailable_timeout_s=limits.unavailable_timeout_s,
             metadata_max_age_s=limits.metadata_max_age_s,
             left_out=() if dead_letter_topic is None else (dead_letter_topic,),
-            acknowledgements=acknowledgements,
         )
+        self._acknowledgements = acknowledgements
         self._dead_letters = dead_letters_of(
             self._options,
             limits,
@@ -143,7 +143,7 @@ class Subscription:
         async with AsyncExitStack() as stack:
             source = driver = SubscriptionDriver(self._connector, self._options)
             stack.push_async_callback(driver.close)
-            if self._options.acknowledgements:
+            if self._acknowledgements:
                 store = await stack.enter_async_context(
                     connect_ack_store(
                         self._connector,

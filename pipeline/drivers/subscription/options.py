@@ -33,8 +33,6 @@ class SubscriptionOptions:
         metadata_max_age_s: longest time until added partitions, topics that were created again
             (C13), and new topics that fit a pattern are noticed.
         left_out: topics that no pattern takes.
-        acknowledgements: whether messages are acknowledged one by one. Pending-ack stores know
-            topics by name only, so a topic that was gone must not come again under its name.
     """
 
     topics: Sequence[str]
@@ -49,7 +47,6 @@ class SubscriptionOptions:
     ask_after_s: float = 5.0
     metadata_max_age_s: float = METADATA_MAX_AGE_S
     left_out: Collection[str] = ()
-    acknowledgements: bool = False
 
     @property
     def start_timeout_s(self) -> float:

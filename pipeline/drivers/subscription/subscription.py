@@ -261,6 +261,10 @@ class SubscriptionDriver:
         member = self.joined.intake.reader.member_id
         return Identity(self._cluster_id, member, self._options.client_id)
 
+    def topic_id(self, topic: str) -> bytes:
+        """Kafka's id of a topic that is read."""
+        return self._topics.ids[topic]
+
     @property
     def joined(self) -> _Joined:
         """The member of the group, for drivers that are built on this one."""

@@ -17,7 +17,7 @@ from stilltide.pipeline.core.topic_choice import TopicPatterns
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
-from stilltide.pipeline.errors import NoTopicError, topic_recreated
+from stilltide.pipeline.errors import NoTopicError
 from stilltide.pipeline.logging import get_logger
 
 _log = get_logger(__name__)
@@ -40,8 +40,6 @@ class SubscribedTopics:
         self._outages = outages
         self._choice = TopicPatterns(options.topics, options.left_out)
         self._max_age_s = options.metadata_max_age_s
-        self._comes_once = options.acknowledgements
-        self._former: dict[str, bytes] = {}
         self._looking = asyncio.Lock()
         self._changes = 0  # of the topics
         self._settled = 0  # of these, those that the group's last assignment took in
@@ -68,7 +66,6 @@ class SubscribedTopics:
         """Follows the topics that fit the patterns, until cancelled.
 
         Raises:
-            TopicRecreatedError: with acknowledgements, a topic that was gone has come again.
             UnavailableError: the cluster stayed away.
         """
         self._intake = intake
@@ -128,20 +125,14 @@ class SubscribedTopics:
             gone = self.ids.keys() - set(chosen)
             if not found and not gone:
                 return
-            self._require_first(found)
-            self._former |= {name: self.ids.pop(name) for name in gone}
+            for name in gone:
+                del self.ids[name]
             self.ids |= {name: one.topic_id for name, one in found.items()}
             self._intake.decided.forget_topics(gone)
             _log.info("the topics have changed", new=sorted(found), gone=sorted(gone))
             self._changes += 1
             reader, names = self._intake.reader, sorted(self.ids)
             await self._outages.call(lambda: reader.change_topics(names))
-
-    def _require_first(self, found: Mapping[str, TopicDescription]) -> None:
-        """Checks that no topic comes again whose offsets are acknowledged already."""
-        for name in self._former.keys() & found.keys() if self._comes_once else ():
-            before, now = self._former[name], found[name].topic_id
-            raise topic_recreated(name, before, now, hint="read the new topic with another group")
 
 
 async def topics_now(connector: Connector, topic: str) -> list[str]:

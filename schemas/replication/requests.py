@@ -55,11 +55,14 @@ class ResetGroup(NamedTuple):
             answer says what a reset would do.
         until_ms: the controller refuses to carry out the reset after this time, milliseconds since
             1970.
+        stop: members of the group on the cluster that is asked are removed from it; without `stop`
+            the reset is refused while there are members.
     """
 
     target: ResetTarget
     generation: int | None
     until_ms: int
+    stop: bool = False
 
 
 class SyncGroup(NamedTuple):
@@ -91,11 +94,19 @@ class GroupRequest(NamedTuple):
 
 
 class ResetAnswer(NamedTuple):
-    """Answer: the group's offset before, the offset of the reset, the generation now."""
+    """Answer: the group's offset before, the offset of the reset, the generation now.
+
+    Attributes:
+        from_offset: the group's offset before; None: none.
+        to_offset: the offset of the reset.
+        generation: the generation after the answer.
+        moved: whether the group was moved on the cluster that was asked.
+    """
 
     from_offset: Offset | None
     to_offset: Offset
     generation: int
+    moved: bool = False
 
 
 class SyncAnswer(NamedTuple):
@@ -115,7 +126,12 @@ class PositionsAnswer(NamedTuple):
 
 
 class HasMembers(NamedTuple):
-    """Answer: the reset is refused and changed nothing: the group has members on the cluster."""
+    """Answer: the reset is refused and changed nothing: the group has members on the cluster.
+
+    `members` are Kafka's ids of some of them.
+    """
+
+    members: tuple[str, ...] = ()
 
 
 GroupAnswer = HasMembers | ResetAnswer | SyncAnswer | PositionsAnswer | Refused
@@ -158,7 +174,7 @@ def encode_request(request: GroupRequest) -> bytes:
 
 
 def _encoded(ask: ResetGroup) -> pb.GroupReset:
-    message = pb.GroupReset(until_ms=ask.until_ms, generation=ask.generation)
+    message = pb.GroupReset(until_ms=ask.until_ms, generation=ask.generation, stop=ask.stop)
     match ask.target:
         case AtOffset(offset):
             message.offset = offset
@@ -198,7 +214,7 @@ def _ask_of(body: pb.GroupRequest) -> GroupAsk:
         raise DecodeError("a request of a kind that this worker does not know")
     reset = body.reset
     generation = reset.generation if reset.HasField("generation") else None
-    return ResetGroup(_target_of(reset), generation, reset.until_ms)
+    return ResetGroup(_target_of(reset), generation, reset.until_ms, reset.stop)
 
 
 def _target_of(reset: pb.GroupReset) -> ResetTarget:
@@ -219,8 +235,10 @@ def encode_response(response: GroupResponse) -> bytes:
     """Bytes of one answer, to be framed with others for the same client."""
     message = pb.GroupResponse(number=response.number, partition=response.partition)
     match response.answer:
-        case ResetAnswer(before, to, generation):
-            answer = pb.GroupResetAnswer(from_offset=before, to_offset=to, generation=generation)
+        case ResetAnswer(before, to, generation, moved):
+            answer = pb.GroupResetAnswer(
+                from_offset=before, to_offset=to, generation=generation, moved=moved
+            )
             message.reset.CopyFrom(answer)
         case SyncAnswer(offset, unpublished, standing):
             found = pb.GroupSyncAnswer(offset=offset, unpublished=unpublished, standing=standing)
@@ -229,9 +247,10 @@ def encode_response(response: GroupResponse) -> bytes:
             message.snapshot.local_end = local_end
             message.snapshot.started_ms = started_ms
             message.snapshot.completed_ms = completed_ms
-        case HasMembers():
+        case HasMembers(members):
             message.refused.reason = "the group has members on this cluster"
             message.refused.code = HAS_MEMBERS
+            message.refused.members.extend(members)
         case Refused(reason, code):
             message.refused.reason = reason
             message.refused.code = code.value
@@ -254,7 +273,7 @@ def _answer_of(message: pb.GroupResponse) -> GroupAnswer:
         case "reset":
             reset = message.reset
             before = Offset(reset.from_offset) if reset.HasField("from_offset") else None
-            return ResetAnswer(before, Offset(reset.to_offset), reset.generation)
+            return ResetAnswer(before, Offset(reset.to_offset), reset.generation, reset.moved)
         case "sync":
             sync = message.sync
             offset = Offset(sync.offset) if sync.HasField("offset") else None
@@ -263,7 +282,7 @@ def _answer_of(message: pb.GroupResponse) -> GroupAnswer:
             taken = message.snapshot
             return PositionsAnswer(taken.local_end, taken.started_ms, taken.completed_ms)
         case "refused" if message.refused.code == HAS_MEMBERS:
-            return HasMembers()
+            return HasMembers(tuple(message.refused.members))
         case "refused":
             known = {it.value: it for it in RefusalCode}
             code = known.get(message.refused.code, RefusalCode.ILLEGAL)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)stilltide/schemas/v1/group_requests.proto\x12\x0cstilltide.v1\"\x99\x01\n\nGroupReset\x12\x10\n\x06offset\x18\x01 \x01(\x04H\x00\x12\x0f\n\x05\x61t_ms\x18\x02 \x01(\x04H\x00\x12\x12\n\x08\x65\x61rliest\x18\x03 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x04 \x01(\x08H\x00\x12\x17\n\ngeneration\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x10\n\x08until_ms\x18\x06 \x01(\x04\x42\x08\n\x06targetB\r\n\x0b_generation\"\x0b\n\tGroupSync\"\x0f\n\rGroupSnapshot\"\x88\x02\n\x0cGroupRequest\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x17\n\x0freply_partition\x18\x03 \x01(\r\x12\r\n\x05topic\x18\x04 \x01(\t\x12\x11\n\tpartition\x18\x05 \x01(\r\x12\r\n\x05group\x18\x06 \x01(\t\x12)\n\x05reset\x18\x07 \x01(\x0b\x32\x18.stilltide.v1.GroupResetH\x00\x12\'\n\x04sync\x18\x08 \x01(\x0b\x32\x17.stilltide.v1.GroupSyncH\x00\x12/\n\x08snapshot\x18\t \x01(\x0b\x32\x1b.stilltide.v1.GroupSnapshotH\x00\x42\x06\n\x04\x62ody\"c\n\x10GroupResetAnswer\x12\x18\n\x0b\x66rom_offset\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tto_offset\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x42\x0e\n\x0c_from_offset\"X\n\x0fGroupSyncAnswer\x12\x13\n\x06offset\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0bunpublished\x18\x02 \x01(\x04\x12\x10\n\x08standing\x18\x03 \x01(\tB\t\n\x07_offset\"R\n\x13GroupSnapshotAnswer\x12\x11\n\tlocal_end\x18\x01 \x01(\x04\x12\x12\n\nstarted_ms\x18\x02 \x01(\x04\x12\x14\n\x0c\x63ompleted_ms\x18\x03 \x01(\x04\",\n\x0cGroupRefused\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\"\x80\x02\n\rGroupResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x11\n\tpartition\x18\x02 \x01(\r\x12/\n\x05reset\x18\x03 \x01(\x0b\x32\x1e.stilltide.v1.GroupResetAnswerH\x00\x12-\n\x04sync\x18\x04 \x01(\x0b\x32\x1d.stilltide.v1.GroupSyncAnswerH\x00\x12\x35\n\x08snapshot\x18\x05 \x01(\x0b\x32!.stilltide.v1.GroupSnapshotAnswerH\x00\x12-\n\x07refused\x18\x06 \x01(\x0b\x32\x1a.stilltide.v1.GroupRefusedH\x00\x42\x06\n\x04\x62odyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)stilltide/schemas/v1/group_requests.proto\x12\x0cstilltide.v1\"\xa7\x01\n\nGroupReset\x12\x10\n\x06offset\x18\x01 \x01(\x04H\x00\x12\x0f\n\x05\x61t_ms\x18\x02 \x01(\x04H\x00\x12\x12\n\x08\x65\x61rliest\x18\x03 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x04 \x01(\x08H\x00\x12\x17\n\ngeneration\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x10\n\x08until_ms\x18\x06 \x01(\x04\x12\x0c\n\x04stop\x18\x07 \x01(\x08\x42\x08\n\x06targetB\r\n\x0b_generation\"\x0b\n\tGroupSync\"\x0f\n\rGroupSnapshot\"\x88\x02\n\x0cGroupRequest\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x17\n\x0freply_partition\x18\x03 \x01(\r\x12\r\n\x05topic\x18\x04 \x01(\t\x12\x11\n\tpartition\x18\x05 \x01(\r\x12\r\n\x05group\x18\x06 \x01(\t\x12)\n\x05reset\x18\x07 \x01(\x0b\x32\x18.stilltide.v1.GroupResetH\x00\x12\'\n\x04sync\x18\x08 \x01(\x0b\x32\x17.stilltide.v1.GroupSyncH\x00\x12/\n\x08snapshot\x18\t \x01(\x0b\x32\x1b.stilltide.v1.GroupSnapshotH\x00\x42\x06\n\x04\x62ody\"r\n\x10GroupResetAnswer\x12\x18\n\x0b\x66rom_offset\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tto_offset\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\r\n\x05moved\x18\x04 \x01(\x08\x42\x0e\n\x0c_from_offset\"X\n\x0fGroupSyncAnswer\x12\x13\n\x06offset\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0bunpublished\x18\x02 \x01(\x04\x12\x10\n\x08standing\x18\x03 \x01(\tB\t\n\x07_offset\"R\n\x13GroupSnapshotAnswer\x12\x11\n\tlocal_end\x18\x01 \x01(\x04\x12\x12\n\nstarted_ms\x18\x02 \x01(\x04\x12\x14\n\x0c\x63ompleted_ms\x18\x03 \x01(\x04\"=\n\x0cGroupRefused\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07members\x18\x03 \x03(\t\"\x80\x02\n\rGroupResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x11\n\tpartition\x18\x02 \x01(\r\x12/\n\x05reset\x18\x03 \x01(\x0b\x32\x1e.stilltide.v1.GroupResetAnswerH\x00\x12-\n\x04sync\x18\x04 \x01(\x0b\x32\x1d.stilltide.v1.GroupSyncAnswerH\x00\x12\x35\n\x08snapshot\x18\x05 \x01(\x0b\x32!.stilltide.v1.GroupSnapshotAnswerH\x00\x12-\n\x07refused\x18\x06 \x01(\x0b\x32\x1a.stilltide.v1.GroupRefusedH\x00\x42\x06\n\x04\x62odyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,21 +32,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stilltide.schemas.v1.group_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GROUPRESET']._serialized_start=60
-  _globals['_GROUPRESET']._serialized_end=213
-  _globals['_GROUPSYNC']._serialized_start=215
-  _globals['_GROUPSYNC']._serialized_end=226
-  _globals['_GROUPSNAPSHOT']._serialized_start=228
-  _globals['_GROUPSNAPSHOT']._serialized_end=243
-  _globals['_GROUPREQUEST']._serialized_start=246
-  _globals['_GROUPREQUEST']._serialized_end=510
-  _globals['_GROUPRESETANSWER']._serialized_start=512
-  _globals['_GROUPRESETANSWER']._serialized_end=611
-  _globals['_GROUPSYNCANSWER']._serialized_start=613
-  _globals['_GROUPSYNCANSWER']._serialized_end=701
-  _globals['_GROUPSNAPSHOTANSWER']._serialized_start=703
-  _globals['_GROUPSNAPSHOTANSWER']._serialized_end=785
-  _globals['_GROUPREFUSED']._serialized_start=787
-  _globals['_GROUPREFUSED']._serialized_end=831
-  _globals['_GROUPRESPONSE']._serialized_start=834
-  _globals['_GROUPRESPONSE']._serialized_end=1090
+  _globals['_GROUPRESET']._serialized_end=227
+  _globals['_GROUPSYNC']._serialized_start=229
+  _globals['_GROUPSYNC']._serialized_end=240
+  _globals['_GROUPSNAPSHOT']._serialized_start=242
+  _globals['_GROUPSNAPSHOT']._serialized_end=257
+  _globals['_GROUPREQUEST']._serialized_start=260
+  _globals['_GROUPREQUEST']._serialized_end=524
+  _globals['_GROUPRESETANSWER']._serialized_start=526
+  _globals['_GROUPRESETANSWER']._serialized_end=640
+  _globals['_GROUPSYNCANSWER']._serialized_start=642
+  _globals['_GROUPSYNCANSWER']._serialized_end=730
+  _globals['_GROUPSNAPSHOTANSWER']._serialized_start=732
+  _globals['_GROUPSNAPSHOTANSWER']._serialized_end=814
+  _globals['_GROUPREFUSED']._serialized_start=816
+  _globals['_GROUPREFUSED']._serialized_end=877
+  _globals['_GROUPRESPONSE']._serialized_start=880
+  _globals['_GROUPRESPONSE']._serialized_end=1136
 # @@protoc_insertion_point(module_scope)

@@ -1,25 +1,28 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GroupReset(_message.Message):
-    __slots__ = ("offset", "at_ms", "earliest", "latest", "generation", "until_ms")
+    __slots__ = ("offset", "at_ms", "earliest", "latest", "generation", "until_ms", "stop")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     offset: int
     at_ms: int
     earliest: bool
     latest: bool
     generation: int
     until_ms: int
-    def __init__(self, offset: _Optional[int] = ..., at_ms: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., generation: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
+    stop: bool
+    def __init__(self, offset: _Optional[int] = ..., at_ms: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., generation: _Optional[int] = ..., until_ms: _Optional[int] = ..., stop: _Optional[bool] = ...) -> None: ...
 
 class GroupSync(_message.Message):
     __slots__ = ()
@@ -52,14 +55,16 @@ class GroupRequest(_message.Message):
     def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., reply_partition: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ..., reset: _Optional[_Union[GroupReset, _Mapping]] = ..., sync: _Optional[_Union[GroupSync, _Mapping]] = ..., snapshot: _Optional[_Union[GroupSnapshot, _Mapping]] = ...) -> None: ...
 
 class GroupResetAnswer(_message.Message):
-    __slots__ = ("from_offset", "to_offset", "generation")
+    __slots__ = ("from_offset", "to_offset", "generation", "moved")
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     from_offset: int
     to_offset: int
     generation: int
-    def __init__(self, from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    moved: bool
+    def __init__(self, from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., generation: _Optional[int] = ..., moved: _Optional[bool] = ...) -> None: ...
 
 class GroupSyncAnswer(_message.Message):
     __slots__ = ("offset", "unpublished", "standing")
@@ -82,12 +87,14 @@ class GroupSnapshotAnswer(_message.Message):
     def __init__(self, local_end: _Optional[int] = ..., started_ms: _Optional[int] = ..., completed_ms: _Optional[int] = ...) -> None: ...
 
 class GroupRefused(_message.Message):
-    __slots__ = ("reason", "code")
+    __slots__ = ("reason", "code", "members")
     REASON_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     reason: str
     code: str
-    def __init__(self, reason: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
+    members: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, reason: _Optional[str] = ..., code: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupResponse(_message.Message):
     __slots__ = ("number", "partition", "reset", "sync", "snapshot", "refused")

@@ -169,7 +169,8 @@ class ReplicationController:
     def _group(self, name: str) -> GroupBetweenRounds:
         group = self.groups.get(name)
         if group is None:
-            state = ReplicatedGroup(self._here)
+            is_by_snapshots = self._mode is SyncMode.SNAPSHOT
+            state = ReplicatedGroup(self._here, by_snapshots=is_by_snapshots)
             group = GroupBetweenRounds(name, self._data, self._here, state)
             self.groups[name] = group
         return group
@@ -255,7 +256,8 @@ class ReplicationController:
         if group.reset is not None and group.reset_refused is None:
             group.reset_refused, group.looked_at = False, None
             if group.reset.generation == group.generation:
-                return group.state.reset(view, indexes, seen, group.reset.offset)
+                reset = group.reset
+                return group.state.reset(view, indexes, seen, reset.offset, stop=reset.stop)
         published_ms = group.published_ms
         may_publish = published_ms is None or now_ms >= published_ms + limits.publish_interval_ms
         commit_again = now_ms >= group.since_ms + limits.commit_again_ms
@@ -312,14 +314,17 @@ class ReplicationController:
         effects += [group.carry_out(decision, now_ms) for decision in found.decisions]
         return []
 
-    def reset(self, group: str, offset: Offset, *, generation: int | None = None) -> Reset:
+    def reset(
+        self, group: str, offset: Offset, *, generation: int | None = None, stop: bool = False
+    ) -> Reset:
         """An operator resets a group on all clusters, to `offset` here (I10), in the next round.
 
         A group with another generation than `generation` is left as it is; None: the present one.
-        `GroupBetweenRounds.result_of` tells the result.
+        `GroupBetweenRounds.result_of` tells the result. A group with members is not reset without
+        `stop`.
         """
         held = self._group(group)
-        reset = Reset(offset, held.generation if generation is None else generation)
+        reset = Reset(offset, held.generation if generation is None else generation, stop)
         held.reset_requested(reset)
         self._pace.end_rest()
         return reset

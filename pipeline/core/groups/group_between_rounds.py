@@ -42,10 +42,14 @@ class ResetResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A reset that an operator has asked for: to `offset` here, from `generation` to the next."""
+    """A reset that an operator has asked for: to `offset` here, from `generation` to the next.
+
+    With `stop` it is carried out although the group has members.
+    """
 
     offset: Offset
     generation: int
+    stop: bool = False
 
 
 @dataclass(slots=True)
@@ -90,7 +94,7 @@ class GroupBetweenRounds:
     def untold(self, view: LogView) -> int:
         """How many offsets the group is above the highest in this cluster's signals."""
         offset = self.seen.offset if self.seen else None
-        return max(0, (offset or 0) - max(0, self.state.reached(view.incarnation.topic)))
+        return max(0, (offset or 0) - max(0, self.state.told(view.incarnation.topic)))
 
     def lag(self, view: LogView, now_ms: int) -> GroupLag:
         """How much of the group's reading is unpublished, as of the last poll."""

@@ -5,13 +5,14 @@ if one partition refuses to show the result.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
 
 from stilltide.pipeline.cli.common.asking import (
+    EXIT_INCOMPLETE,
     answered,
     cluster_connector,
     cluster_options,
@@ -22,8 +23,14 @@ from stilltide.pipeline.cli.common.output import Row, output_option, print_rows,
 from stilltide.pipeline.cli.common.times import utc
 from stilltide.pipeline.drivers.groups.client import GroupLine, connect_groups
 from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
-from stilltide.pipeline.errors import RequestTimeoutError
-from stilltide.schemas.replication.requests import AtOffset, AtTime, Edge, ResetTarget
+from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
+from stilltide.schemas.replication.requests import (
+    AtOffset,
+    AtTime,
+    Edge,
+    ResetAnswer,
+    ResetTarget,
+)
 from stilltide.schemas.values import Offset, TopicPartition
 
 CONTROLLERS = "controllers of partitions"
@@ -83,13 +90,17 @@ def _target(given: dict[str, Any]) -> ResetTarget:
 
 @click.command(
     "reset",
-    epilog=exit_codes("controllers")
-    + """
+    epilog="""\b
+Exit codes:
+  0  done: the reset was shown, or the group was moved on this cluster
+  1  the command failed, or a partition refused; the error names the next step
+  4  some controllers did not answer, or have not moved the group on this cluster yet
 \b
 Examples:
   stilltide group reset orders billing --to-earliest
   stilltide group reset orders billing --to-datetime 2026-03-01T06:00:00 --apply
   stilltide group reset orders billing --partition 0 --to-offset 1200 --apply
+  stilltide group reset orders billing --to-latest --stop --apply
 """,
 )
 @click.argument("topic")
@@ -102,6 +113,7 @@ Examples:
 )
 @click.option("--to-earliest", is_flag=True, help="The log start on this cluster.")
 @click.option("--to-latest", is_flag=True, help="The end of the log on this cluster.")
+@click.option("--stop", is_flag=True, help="Remove the group's members on this cluster first.")
 @click.option("--apply", is_flag=True, help="Reset; without it the reset is only shown.")
 @partition_option
 @cluster_options
@@ -112,20 +124,60 @@ def reset_command(ctx: click.Context, topic: str, group: str, **given: Any) -> N
 
     Every cluster, this one too, moves the group to the records that this place means there, as soon
     as the group has no members on it. Stop the group's consumers first: a reset is refused while
-    the group has members on this cluster. Without --apply nothing is changed.
+    the group has members on this cluster. With --stop they are removed from the group instead; a
+    consumer that still runs joins again by itself and goes on behind the reset, and what it has
+    read and not committed is read again. Members on other clusters stay. Without --apply nothing
+    is changed.
     """
-    target = _target(given)
+    target, stop = _target(given), given["stop"]
+    refused: list[RefusedError] = []
 
     async def work(line: GroupLine, partitions: Sequence[TopicPartition]) -> Any:
-        shown = await _each(partitions, lambda data: line.reset_shown(data, group, target))
+        shown = await _each(
+            partitions, lambda data: line.reset_shown(data, group, target, stop=stop)
+        )
         if not given["apply"] or None in shown.values():
             return shown, False
         by_partition = answered(shown, CONTROLLERS)
-        return await _each(
-            partitions, lambda data: line.reset(data, group, by_partition[data.partition])
-        ), True
+
+        async def reset(data: TopicPartition) -> ResetAnswer | RefusedError:
+            try:
+                return await line.reset(data, group, by_partition[data.partition], stop=stop)
+            except RefusedError as error:
+                refused.append(error)
+                return error
+
+        return await _each(partitions, reset), True
 
     done, is_applied = asyncio.run(_asked(topic, given, work))
+    done = {number: one for number, one in done.items() if not isinstance(one, RefusedError)}
+    _print_resets(topic, group, done, given["output"], is_applied=is_applied)
+    for error in refused:
+        say(str(error))
+    if not is_applied:
+        say("nothing was changed" + ("" if given["apply"] else "; --apply resets the group"))
+    ctx.exit(1 if refused else _reset_exit_code(done, is_applied=is_applied))
+
+
+def _reset_exit_code(done: Mapping[int, ResetAnswer | None], *, is_applied: bool) -> int:
+    waiting = sorted(number for number, one in done.items() if one is not None and not one.moved)
+    if not is_applied or not waiting:
+        return exit_code(done)
+    say(
+        f"reset, but not moved on this cluster yet: partitions {', '.join(map(str, waiting))}\n"
+        "  hint: stop the group's consumers; the group is moved as soon as it has no members"
+    )
+    return EXIT_INCOMPLETE
+
+
+def _print_resets(
+    topic: str,
+    group: str,
+    done: Mapping[int, ResetAnswer | None],
+    output: str,
+    *,
+    is_applied: bool,
+) -> None:
     rows: list[Row] = [
         {
             "topic": topic,
@@ -135,13 +187,11 @@ def reset_command(ctx: click.Context, topic: str, group: str, **given: Any) -> N
             "to_offset": one.to_offset,
             "generation": one.generation,
             "applied": is_applied,
+            "moved": one.moved,
         }
         for number, one in answered(done, CONTROLLERS).items()
     ]
-    print_rows(rows, given["output"])
-    if not is_applied:
-        say("nothing was changed" + ("" if given["apply"] else "; --apply resets the group"))
-    ctx.exit(exit_code(done))
+    print_rows(rows, output)
 
 
 @click.command(

@@ -158,11 +158,7 @@ class ReplicatedGroup:
 
     def left_alone_until(self, topic: bytes, offset: Offset) -> Offset | None:
         """The offset up to which the group is left alone after a reset by hand; None: no reset."""
-        noted = self.noted(topic)
-        if noted is not None and noted.until is not None:
-            return noted.until if offset < noted.until else None
-        reached = self.reached(topic)
-        return Offset(reached) if offset < reached else None
+        return _left_alone_until(self.own(topic), self.noted(topic), offset)
 
     def read_anywhere(self) -> Claims:
         """J: union of all clusters' claims in the current generation (I7)."""
@@ -221,6 +217,13 @@ def _highest(own: Update | None, applied: Applied | None) -> int:
     return max((one for one in told if one is not None), default=-1)
 
 
+def _left_alone_until(own: Update | None, applied: Applied | None, offset: Offset) -> Offset | None:
+    if applied is not None and applied.until is not None:
+        return applied.until if offset < applied.until else None
+    reached = _highest(own, applied)
+    return Offset(reached) if offset < reached else None
+
+
 class _Look:
     """One evaluation: the decisions so far, and the state after them."""
 
@@ -236,7 +239,6 @@ class _Look:
         self.indexes = indexes
         self.seen = seen
         self.decisions: list[Decision] = []
-        self.until = None if seen.offset is None else group.left_alone_until(topic, seen.offset)
         self.updates = group.updates
         self.generation = group.generation
         self.applied_generation = group.applied_generation
@@ -287,9 +289,10 @@ class _Look:
 
     def _set_back(self, offset: Offset) -> bool:
         """I10: whether the group is left alone because it was moved back by hand."""
-        if self.until != (self.applied.until if self.applied else None):
-            self._note(self._noted(offset)._replace(until=self.until, applied_offset=None))
-        return self.until is not None
+        until = _left_alone_until(self.own, self.applied, offset)
+        if until != (self.applied.until if self.applied else None):
+            self._note(self._noted(offset)._replace(until=until, applied_offset=None))
+        return until is not None
 
     def _publish(self, offset: Offset) -> Reading[bool]:
         """I6: whether what the group has read here is published, or need not be."""

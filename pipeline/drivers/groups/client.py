@@ -43,30 +43,33 @@ class GroupLine:
         self._timeout_ms = round(timeout_s * 1000)
 
     async def reset_shown(
-        self, data: TopicPartition, group: str, target: ResetTarget
+        self, data: TopicPartition, group: str, target: ResetTarget, *, stop: bool = False
     ) -> ResetAnswer:
         """The result of a reset now; nothing is changed.
 
         Raises:
-            ActiveMembersError: the group has members on this cluster.
+            ActiveMembersError: the group has members on this cluster, and `stop` is not given.
             RefusedError: the group is not replicated, or the log has no such offset.
             RequestTimeoutError: no answer in time.
         """
-        answer = await self._ask(data, group, ResetGroup(target, None, 0))
+        answer = await self._ask(data, group, ResetGroup(target, None, 0, stop))
         assert isinstance(answer, ResetAnswer)
         return answer
 
-    async def reset(self, data: TopicPartition, group: str, shown: ResetAnswer) -> ResetAnswer:
+    async def reset(
+        self, data: TopicPartition, group: str, shown: ResetAnswer, *, stop: bool = False
+    ) -> ResetAnswer:
         """Resets a group on all clusters as `shown` says; safe to call again.
 
-        Each cluster moves the group once it has no members there (I10).
+        Each cluster moves the group once it has no members there (I10). With `stop` the members on
+        this cluster are removed; those that still run join again behind the reset.
 
         Raises:
             As `reset_shown`; RefusedError also if another reset came between. After
             RequestTimeoutError the reset may have been carried out, and will not be later.
         """
         until_ms = self._clock.now_ms() + self._timeout_ms
-        ask = ResetGroup(AtOffset(shown.to_offset), shown.generation, until_ms)
+        ask = ResetGroup(AtOffset(shown.to_offset), shown.generation, until_ms, stop)
         answer = await self._ask(data, group, ask)
         assert isinstance(answer, ResetAnswer)
         return answer
@@ -87,9 +90,11 @@ class GroupLine:
         owner = system_partition(data, self._partition_count)
         answer = await self._requests.ask(owner, GroupQuestion(data, group, ask))
         if isinstance(answer, HasMembers):
+            shown = ", ".join(answer.members)
             raise ActiveMembersError(
-                "the group has members on this cluster; nothing was changed",
-                hint="stop the consumers of the group, then repeat the command",
+                f"group {group} has members on this cluster; nothing was changed",
+                detail=f"members: {shown}" if shown else "",
+                hint="stop the consumers of the group, or remove its members with --stop",
                 topic=data.topic,
                 partition=data.partition,
             )

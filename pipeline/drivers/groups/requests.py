@@ -1,11 +1,8 @@
 """Answers what operators ask the controllers of one partition of group-requests.
 
 *Source*: docs/protocols I14, I10.
-*Invariants*: a repetition of a request gets the same answer, and of a request in work none; a
-reset is answered after its update was read back; nothing is taken on before the owner serves,
-because requests come again (C1b).
-
-Refuses: a reset of a group that has members, and a reset that arrives too late or a second time.
+*Invariants*: a repetition of a request gets the same answer, and of a request in work none; nothing
+is taken on before the owner serves, because requests come again (C1b).
 """
 
 import asyncio
@@ -15,8 +12,8 @@ from dataclasses import dataclass
 
 from stilltide.connectors.clock import Clock
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.core.groups.group_between_rounds import Reset, ResetResult
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
+from stilltide.pipeline.drivers.groups.resets import looked, reset_group
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.requests import OLDER_CLIENT
@@ -26,23 +23,17 @@ from stilltide.schemas.framing import decode_value
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import requests as group_requests
 from stilltide.schemas.replication.requests import (
-    AtOffset,
-    AtTime,
-    Edge,
     GroupAnswer,
     GroupRequest,
     GroupResponse,
-    HasMembers,
     PositionsAnswer,
-    ResetAnswer,
     ResetGroup,
-    ResetTarget,
     SyncAnswer,
     SyncGroup,
     TakePositions,
 )
 from stilltide.schemas.service.client_ids import is_client_id
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)
 
@@ -172,65 +163,12 @@ class GroupAnswers:
         if self._deps.mode is SyncMode.SNAPSHOT:
             reason = "with sync=snapshot no generation says that a group is to read again"
             return Refused(reason, RefusalCode.UNSUPPORTED)
-        return await self._reset(one, group, ask)
-
-    async def _reset(self, one: ControlledPartition, group: str, ask: ResetGroup) -> GroupAnswer:
-        groups = one.deps.groups
-        offset = await _offset_of(one, ask.target)
-        if offset is None:
-            return Refused("the log has no such offset", RefusalCode.MALFORMED)
-        committed = (await groups.committed([group], [one.data]))[group].get(one.data)
-        before = None if committed is None else committed.offset
-        held = one.machine.groups.get(group)
-        generation = 0 if held is None else held.generation
-        wanted = None if ask.generation is None else Reset(offset, ask.generation)
-        if wanted is not None and wanted.generation != generation:
-            result = held.result_of(wanted) if held is not None else None
-            return _result(wanted, result or ResetResult.OVERTAKEN, before)
-        if await groups.active([group]):
-            return HasMembers()
-        if wanted is None:
-            return ResetAnswer(before, offset, generation)
-        if self._deps.clock.now_ms() > ask.until_ms:
-            reason = "the reset arrived after the time-out of its command; nothing was changed"
-            return Refused(reason)
-        reset = one.machine.reset(group, offset, generation=wanted.generation)
-        one.group_lane.wake()
-        held = one.machine.groups[group]
-        result = await one.changes.until(lambda: held.result_of(reset))
-        return _result(reset, result, before)
-
-
-def _result(reset: Reset, result: ResetResult, before: Offset | None) -> GroupAnswer:
-    if result is ResetResult.DONE:
-        return ResetAnswer(before, reset.offset, reset.generation + 1)
-    return Refused(result.value)
-
-
-async def _offset_of(one: ControlledPartition, target: ResetTarget) -> Offset | None:
-    """The offset of a target; None: the log has no such offset."""
-    admin, data = one.deps.admin, one.data
-    since_ms = target.at_ms if isinstance(target, AtTime) else None
-    starts = await admin.start_offsets([data])
-    ends = await admin.end_offsets([data])
-    if data not in starts or data not in ends:
-        return None
-    match target:
-        case Edge.EARLIEST:
-            return starts[data]
-        case Edge.LATEST:
-            return Offset(ends[data])
-        case AtOffset(offset):
-            return offset if starts[data] <= offset <= ends[data] else None
-        case AtTime():
-            return (await admin.start_offsets([data], since_ms=since_ms)).get(data)
+        return await reset_group(one, group, ask, self._deps.clock)
 
 
 async def _synced(one: ControlledPartition, group: str) -> GroupAnswer:
+    await looked(one, group)
     machine = one.machine
-    number = machine.look_now()
-    one.group_lane.wake()
-    await one.changes.until(lambda: machine.has_looked(group, number) or None)
     held, lag = machine.groups.get(group), machine.lag(group, one.deps.clock.now_ms())
     offset = None if held is None or held.seen is None else held.seen.offset
     return SyncAnswer(offset, 0 if lag is None else lag.untold, machine.standing(group).value)

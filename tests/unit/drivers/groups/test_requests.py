@@ -57,8 +57,9 @@ async def test_a_reset_is_replicated():
         assert shown == ResetAnswer(Offset(10), Offset(4), 0)
         assert a.committed("g") == 10
         done = await line.reset(DATA, "g", shown)
-        assert done == ResetAnswer(Offset(10), Offset(4), 1)
-        await sites.until(lambda: (a.committed("g"), b.committed("g")) == (4, 4))
+        assert done == ResetAnswer(Offset(10), Offset(4), 1, moved=True)
+        assert a.committed("g") == 4
+        await sites.until(lambda: b.committed("g") == 4)
         assert (await line.reset(DATA, "g", shown)).generation == 1
         assert len([it for it in a.updates() if it[1] and it[1].generation == 1]) <= 2
         with pytest.raises(RefusedError):
@@ -93,9 +94,51 @@ async def test_a_reset_is_refused_while_a_member_is_active():
             assert (await anext(member)).value == b"more"
             with pytest.raises(ActiveMembersError):
                 await line.reset(DATA, "g", shown)
-            with pytest.raises(ActiveMembersError):
+            with pytest.raises(ActiveMembersError, match=r"group g has members") as refused:
                 await line.reset_shown(DATA, "g", Edge.EARLIEST)
+            (member_id,) = a.broker.group("g").member_ids
+            assert refused.value.detail == f"members: {member_id}"
             assert a.committed("g") == 10
+
+
+async def test_a_reset_that_stops_members():
+    """I14: the member goes on behind the reset, and the other cluster follows once it has left."""
+    async with replicated("ab", "g") as sites, asking(sites["a"]) as line:
+        a, b = sites["a"], sites["b"]
+        a.write(*VALUES)
+        a.commit("g", 10)
+        await sites.until(lambda: (b.committed("g") or 0) >= 10)
+        a.write(b"more")
+        async with Subscription([DATA.topic], group="g", connector=a.connector) as member:
+            assert (await anext(member)).value == b"more"
+            shown = await line.reset_shown(DATA, "g", AtOffset(Offset(4)), stop=True)
+            assert a.committed("g") == 10
+            done = await line.reset(DATA, "g", shown, stop=True)
+            assert done == ResetAnswer(Offset(10), Offset(4), 1, moved=True)
+            assert [(await anext(member)).value for _ in range(7)] == [*VALUES[4:], b"more"]
+            await member.commit()
+        await sites.until(lambda: (b.committed("g") or 0) >= 11)
+
+
+async def test_a_member_that_joins_between_reset_and_move():
+    """I14: the answer says that the group is not moved yet; it is once the member has left."""
+    async with replicated("ab", "g") as sites, asking(sites["a"]) as line:
+        a = sites["a"]
+        a.write(*VALUES)
+        a.commit("g", 10)
+        await sites.until(lambda: bool(a.updates()))
+        shown = await line.reset_shown(DATA, "g", Edge.EARLIEST)
+        async with Subscription([DATA.topic], group="g", connector=a.connector):
+            await sites.until(lambda: a.broker.group("g").is_active)
+            assert a.driver is not None
+            assert a.driver.owned is not None
+            one = a.driver.owned.partitions[DATA]
+            one.machine.reset("g", Offset(0), stop=True)
+            one.group_lane.wake()
+            await sites.until(lambda: one.machine.groups["g"].generation == 1)
+            done = await line.reset(DATA, "g", shown)
+            assert (done.generation, done.moved) == (1, False)
+        await sites.until(lambda: a.committed("g") == 0)
 
 
 async def test_a_reset_that_arrives_late_is_refused():

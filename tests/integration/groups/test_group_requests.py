@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from aiohttp import ClientSession
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from stilltide.connectors.clock import SystemClock

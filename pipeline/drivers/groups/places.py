@@ -350,6 +350,8 @@ def _feed_one(
             assert value is None or isinstance(value, PositionSnapshots)
             place.snapshots = value
         return
+    if replication_positions.beat_key(record.key) is not None:
+        return
     bucket_key = replication_positions.decode_key(record.key)
     place = places.get(bucket_key.data)
     if place is None or bucket_key.target != here:

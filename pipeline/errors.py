@@ -52,6 +52,10 @@ class UndecidedError(PipelineError):
     """The reader waits at a record whose transaction has no known outcome (D2)."""
 
 
+class NoTopicError(PipelineError):
+    """No topic of the cluster fits a pattern of a subscription (D8)."""
+
+
 class NotAssignedError(PipelineError):
     """The group has not given this member a partition that it was asked to read."""
 

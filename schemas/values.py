@@ -25,6 +25,7 @@ SEQUENCE_MAX = 2**63 - 1
 
 _TXN_ID = struct.Struct(">QQ")
 TXN_ID_BYTES = _TXN_ID.size
+TOPIC_ID_BYTES = 16
 
 
 class TopicPartition(NamedTuple):

@@ -164,6 +164,14 @@ class MemoryGroupReader:
         self._looking = asyncio.create_task(self._look())
         self._rebalance_soon()
 
+    async def change_topics(self, topics: Sequence[str]) -> None:
+        """Subscribes to other topics; see `GroupReader.change_topics`."""
+        self._reader.check_open()
+        self._first = frozenset(data for data in self._first if data.topic in topics)
+        self.topics = tuple(topics)
+        self._reader.move({})
+        self._rebalance_soon()
+
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Moves to other positions in partitions that are assigned to this member.
 

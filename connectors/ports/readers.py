@@ -83,6 +83,14 @@ class GroupReader(Protocol):
         """
         ...
 
+    async def change_topics(self, topics: Sequence[str]) -> None:
+        """Subscribes to other topics than before, which causes a rebalance; perhaps to none.
+
+        From the call on, no record is returned until `assigned` is called. A topic that was not
+        among those of the last call is read from its start where the group has no commit.
+        """
+        ...
+
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """As `LogReader.assign`, for partitions that the group has given; until the next rebalance.
 

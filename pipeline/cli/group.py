@@ -24,8 +24,9 @@ from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.drivers.groups.fail_over import FailOver, fail_over
 from stilltide.pipeline.drivers.groups.reason import reason
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
-from stilltide.pipeline.drivers.groups.unread import CountingProgress, lag_of
+from stilltide.pipeline.drivers.groups.unread import CountingProgress, Lag, lag_of
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
+from stilltide.pipeline.drivers.subscription.topics import topics_now
 from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.settings import subscription_setting
 from stilltide.schemas.values import ClusterName
@@ -157,6 +158,7 @@ def describe_command(
 Examples:
   stilltide group lag orders billing
   stilltide group lag orders billing --records-max 1000000 -o json
+  stilltide group lag 'orders-*' billing
 """,
 )
 @click.argument("topic")
@@ -181,31 +183,39 @@ def lag_command(
 ) -> None:
     """Count the visible records of TOPIC that GROUP has not read, by partition.
 
+    TOPIC may be a pattern such as 'orders-*', as of a Subscription.
+
     Offsets also count records of aborted transactions, control records and messages that were
     acknowledged out of order; `visible` counts what a Subscription will return. `decided_end` is
     the offset up to which readers come at present: an open transaction keeps it back. GROUP may be
     any consumer group; one that has committed nothing is counted from the log start.
     """
-    progress = CountingProgress(say)
-    found = asyncio.run(
-        lag_of(
-            cluster_connector(bootstrap_servers),
-            topic,
-            group,
-            records_max=records_max,
-            timeout_s=timeout_s,
-            told=progress.counted,
-        )
-    )
+    connector, progress = cluster_connector(bootstrap_servers), CountingProgress(say)
+
+    async def lags() -> list[Lag]:
+        counts = [
+            await lag_of(
+                connector,
+                name,
+                group,
+                records_max=records_max,
+                timeout_s=timeout_s,
+                told=progress.counted,
+            )
+            for name in await topics_now(connector, topic)
+        ]
+        return [one for count in counts for one in count]
+
     rows: list[Row] = [
         {
+            "topic": one.data.topic,
             "partition": one.data.partition,
             "committed": one.committed,
             "decided_end": one.decided_end,
             "visible": one.visible,
             "at_least": one.at_least,
         }
-        for one in found
+        for one in asyncio.run(lags())
     ]
     print_rows(rows, output)
 

@@ -59,7 +59,11 @@ class Subscription:
     records that were delivered but not committed are delivered again, here or at another member.
 
     Args:
-        topics: at least one, none of them a system topic.
+        topics: names and patterns such as `orders-*` (`*`, `?` and `[...]`, as in a shell), at
+            least one, none of them a system topic; or one name or pattern. Topics that fit a
+            pattern are looked for every `metadata_max_age_s`: a topic that has come is read from
+            its start, one that was deleted is read no longer. A pattern takes no dead-letter topic
+            (`...-DLQ`) unless the pattern itself ends in `-DLQ`.
         group: the consumer group's name.
         bootstrap_servers: addresses of brokers, as for any Kafka client; or give `connector`.
         connector: a ready connector, instead of `bootstrap_servers`.
@@ -86,7 +90,7 @@ class Subscription:
 
     def __init__(
         self,
-        topics: Sequence[str],
+        topics: str | Sequence[str],
         *,
         group: str,
         bootstrap_servers: str | None = None,
@@ -98,8 +102,9 @@ class Subscription:
         dead_letter_topic: str | None = None,
         **options: Unpack[SubscriptionKeywords],
     ) -> None:
-        if isinstance(topics, str) or not topics:
-            raise TypeError("topics is a list of at least one topic")
+        topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not topics:
+            raise TypeError("topics names no topic")
         for name in filter(is_system_topic, topics):
             raise system_topic(name, hint="read it with a plain Kafka consumer")
         limits = self._limits = limits_of(**options)
@@ -110,7 +115,7 @@ class Subscription:
             KafkaConfig(bootstrap_servers=bootstrap_servers or "")
         )
         self._options = SubscriptionOptions(
-            topics=tuple(topics),
+            topics=topics,
             group=group,
             client_id=client_id,
             from_start=from_start,
@@ -119,6 +124,7 @@ class Subscription:
             undecided_records_max=limits.undecided_records_max,
             unavailable_timeout_s=limits.unavailable_timeout_s,
             metadata_max_age_s=limits.metadata_max_age_s,
+            left_out=() if dead_letter_topic is None else (dead_letter_topic,),
         )
         self._acknowledgements = acknowledgements
         self._dead_letters = dead_letters_of(

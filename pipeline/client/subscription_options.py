@@ -50,8 +50,9 @@ class SubscriptionLimits:
         redelivery_delay_s_max: longest such time; at least `redelivery_delay_s` in any case.
         deliveries_max: deliveries of a message to one member after which the message moves to its
             dead-letter topic, >= 1; without a limit by default.
-        metadata_max_age_s: longest time until added partitions are read, and until a topic that was
-            deleted and created again is noticed. Kafka's own default.
+        metadata_max_age_s: longest time until added partitions are read, until new topics that fit
+            a pattern are, and until a topic that was deleted and created again is noticed. Kafka's
+            own default.
 
     Raises:
         ConfigError: a value is out of its bounds.

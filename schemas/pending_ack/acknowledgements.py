@@ -35,6 +35,7 @@ class Attach(NamedTuple):
     Answered with `Acks`; refused for a member that was replaced. `cursor` and `acknowledged` come
     from the group's commit; a new random `member` is drawn for each assignment.
     `group_member` is Kafka's id of the member, whom the group's coordinator must know (C15).
+    `topic_id` is Kafka's id of the topic, 16 bytes; empty: not known (G3).
     """
 
     member: bytes
@@ -42,6 +43,7 @@ class Attach(NamedTuple):
     acknowledged: Ranges
     group_member: str = ""
     client_name: str = ""
+    topic_id: bytes = b""
 
 
 class Acknowledge(NamedTuple):
@@ -261,6 +263,7 @@ class BaseSubscription(NamedTuple):
     last_seen_ms: int
     client_key: bytes = NO_CLIENT
     client_name: str = ""
+    topic_id: bytes = b""
 
 
 class BaseCoordinator(NamedTuple):

@@ -71,12 +71,13 @@ def encode_request(request: AckRequest) -> bytes:
         subscription=None if about is None else subscription_pb(about),
     )
     match request.body:
-        case Attach(member, cursor, acknowledged, group_member, client_name):
+        case Attach(member, cursor, acknowledged, group_member, client_name, topic_id):
             message.attach.member = member
             message.attach.cursor = cursor
             message.attach.acknowledged.extend(_ranges_pb(acknowledged))
             message.attach.group_member = group_member
             message.attach.client_name = client_name[:CLIENT_NAME_CHARS_MAX]
+            message.attach.topic_id = topic_id
         case Acknowledge(txn, member, offsets, cumulative_offset, txn_client_id):
             message.acknowledge.txn.CopyFrom(_txn_pb(txn))
             message.acknowledge.member = member
@@ -167,6 +168,7 @@ def _body_of(message: pb.AckRequest) -> AckBody:
                 _ranges_of(one.acknowledged),
                 one.group_member,
                 one.client_name,
+                one.topic_id,
             )
         case "cursor_moved":
             moved = message.cursor_moved

@@ -52,6 +52,7 @@ def _subscription_pb(one: BaseSubscription) -> pb.SubscriptionState:
         last_seen_ms=one.last_seen_ms,
         client_key=one.client_key,
         client_name=one.client_name,
+        topic_id=one.topic_id,
     )
 
 
@@ -65,6 +66,7 @@ def _subscription(one: pb.SubscriptionState) -> BaseSubscription:
         one.last_seen_ms,
         one.client_key,
         one.client_name,
+        one.topic_id,
     )
 
 

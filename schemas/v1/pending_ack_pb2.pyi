@@ -51,18 +51,20 @@ class TransactionId(_message.Message):
     def __init__(self, coordinator: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("member", "cursor", "acknowledged", "group_member", "client_name")
+    __slots__ = ("member", "cursor", "acknowledged", "group_member", "client_name", "topic_id")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     GROUP_MEMBER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     member: bytes
     cursor: int
     acknowledged: _containers.RepeatedCompositeFieldContainer[OffsetRange]
     group_member: str
     client_name: str
-    def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., group_member: _Optional[str] = ..., client_name: _Optional[str] = ...) -> None: ...
+    topic_id: bytes
+    def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., group_member: _Optional[str] = ..., client_name: _Optional[str] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
 class Acknowledge(_message.Message):
     __slots__ = ("txn", "member", "offsets", "cumulative_offset", "txn_client_id")
@@ -265,7 +267,7 @@ class ReplacedMember(_message.Message):
     def __init__(self, member: _Optional[bytes] = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class SubscriptionState(_message.Message):
-    __slots__ = ("subscription", "acks", "committed", "replaced", "last_seen_ms", "client_key", "client_name")
+    __slots__ = ("subscription", "acks", "committed", "replaced", "last_seen_ms", "client_key", "client_name", "topic_id")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +275,7 @@ class SubscriptionState(_message.Message):
     LAST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
     CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     subscription: _requests_pb2.RegisteredSubscription
     acks: Acks
     committed: int
@@ -280,7 +283,8 @@ class SubscriptionState(_message.Message):
     last_seen_ms: int
     client_key: bytes
     client_name: str
-    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., committed: _Optional[int] = ..., replaced: _Optional[_Iterable[_Union[ReplacedMember, _Mapping]]] = ..., last_seen_ms: _Optional[int] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
+    topic_id: bytes
+    def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., committed: _Optional[int] = ..., replaced: _Optional[_Iterable[_Union[ReplacedMember, _Mapping]]] = ..., last_seen_ms: _Optional[int] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
 class SequenceRange(_message.Message):
     __slots__ = ("first", "end")

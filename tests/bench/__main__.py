@@ -21,10 +21,12 @@ CASES = {
     "replication": "replication.link",
     "publish": "replication.publish",
     "failover": "replication.failover",
+    "disaster": "replication.disaster",
     "sync_latency": "replication.sync_latency",
     "translate": "replication.translate",
     "startup": "startup.startup",
     "startup_markers": "startup.startup_markers",
+    "retention": "retention",
     "compacted": "startup.compacted",
 }
 """The module of each case, below `tests.bench`."""

@@ -15,7 +15,7 @@ from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group
 from stilltide.schemas.values import EndOffset
 from tests.support.groups.clusters import DATA, Site, Sites, replicated
 
-FAIL_OVERS = 50
+FAIL_OVERS = max(50, int(os.environ.get("ROUNDS", "0")))
 """Of each world; there are four."""
 
 
@@ -139,7 +139,7 @@ class Campaign:
         return True
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 + 5 * FAIL_OVERS)
 @pytest.mark.parametrize("ours", [True, False])
 @pytest.mark.parametrize("names", ["ab", "abc"])
 async def test_fail_overs(names: str, ours: bool):  # noqa: FBT001 - a parameter of the test

@@ -64,6 +64,30 @@ async def cluster_killed(campaign: Campaign) -> None:
     await _strike(campaign, LocalCluster.kill, LocalCluster.start)
 
 
+async def disaster_and_back(campaign: Campaign) -> None:
+    """SIGKILL to the broker where the groups are; they go on elsewhere, and come back at once."""
+    ours, others, *_ = campaign.groups
+    home = campaign.random.choice(campaign.mesh.names)
+    for group in (ours, others):
+        if group.at != home:
+            group.at = home
+            await campaign.read_within(group, await campaign.said(group))
+    said = await _said(campaign)
+    await campaign.point(home, campaign.random.choice(COPY_POINTS))
+    broker = campaign.mesh.brokers[home]
+    await asyncio.to_thread(broker.kill)
+    await _while_away(campaign, home, said)
+    for group in campaign.random.sample((ours, others), campaign.random.randrange(3)):
+        campaign.write(100)
+        await campaign.consume(group)
+    await asyncio.to_thread(broker.start)
+    campaign.away.clear()
+    for group in (ours, others):
+        campaign.write(100)
+        group.at = home
+        await campaign.read_within(group, await campaign.said(group))
+
+
 async def cluster_stopped(campaign: Campaign) -> None:
     """SIGSTOP to a broker: connections stay open, nothing answers; it goes on later."""
     await _strike(campaign, LocalCluster.pause, LocalCluster.resume)
@@ -80,13 +104,17 @@ async def _to_be_struck(campaign: Campaign) -> tuple[str, Said]:
     name = campaign.random.choice([campaign.groups[0].at, *campaign.mesh.names])
     async with campaign.stirred():
         pass
-    said = {
+    said = await _said(campaign)
+    await campaign.point(name, campaign.random.choice(COPY_POINTS))
+    return name, said
+
+
+async def _said(campaign: Campaign) -> Said:
+    return {
         (group.name, other): await campaign.said(group, other)
         for group in campaign.groups[:2]
         for other in campaign.mesh.names
     }
-    await campaign.point(name, campaign.random.choice(COPY_POINTS))
-    return name, said
 
 
 async def _strike(campaign: Campaign, strike: Blow, mend: Blow) -> None:
@@ -137,6 +165,8 @@ SCENARIOS: list[tuple[Scenario, int, bool]] = [
     (worker_killed, 2, True),
     (cluster_killed, 3, False),
     (cluster_killed, 2, True),
+    (disaster_and_back, 3, False),
+    (disaster_and_back, 2, True),
     (cluster_stopped, 3, False),
     (cluster_stopped, 2, False),
     (group_disabled, 3, False),
@@ -179,7 +209,7 @@ def _named(scenario: tuple[Scenario, int, bool]) -> str:
     return f"{scenario[0].__name__}-{scenario[1]}{'-in-workers' * scenario[2]}"
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 + 60 * ROUNDS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=_named)
 async def test_groups_go_from_cluster_to_cluster(
     campaign: Campaign, scenario: tuple[Scenario, int, bool]

@@ -9,7 +9,7 @@ from stilltide.connectors.errors import FatalError, FencedError, RetriableError
 from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, GroupReader
 from stilltide.connectors.ports.records import Record
 from stilltide.schemas.values import TopicPartition
-from tests.contract.rig import WAIT_S, Membership, Rig, records_of, trim, write
+from tests.contract.rig import WAIT_S, Membership, Rig, create, records_of, trim, write
 
 BUSY_S = 0.3
 """Longer than a broker takes to answer a commit."""
@@ -366,4 +366,31 @@ async def test_an_added_partition_is_shared_out_and_read_from_its_start(
     await member.until(lambda: added in member.held)
     assert member.held[added] == 0
     await member.until(lambda: sum(it.data == added for it in member.records) == 2)
+    await member.leave()
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+async def test_a_member_can_change_its_topics(rig: Rig, log: TopicPartition, *, from_start: bool):
+    """D8: topics taken up later are read from their start, and of those left nothing is read."""
+    other = TopicPartition(f"{log.topic}-other-{from_start}", 0)
+    await create(rig, other.topic)
+    await write(rig, log, b"a")
+    await write(rig, other, b"b")
+    member = Membership(
+        rig.connector.group_reader("m", f"{log.topic}-{from_start}", from_start=from_start)
+    )
+    await member.join(log.topic)
+    await member.until(lambda: bool(member.held))
+    await member.reader.change_topics([log.topic, other.topic])
+    await member.until(lambda: other in member.held and log in member.held)
+    await member.until(lambda: b"b" in [it.value for it in member.records])
+    await member.reader.change_topics([])
+    await member.until(lambda: not member.held)
+    await member.reader.change_topics([other.topic])
+    await member.until(lambda: {it.topic for it in member.held} == {other.topic})
+    count = len(member.records)
+    await write(rig, log, b"c")
+    await write(rig, other, b"d")
+    await member.until(lambda: b"d" in [it.value for it in member.records])
+    assert b"c" not in [it.value for it in member.records[count:]]
     await member.leave()

@@ -42,6 +42,7 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPar
 from tests.support.pending_ack.judge import HOUR_MS, Judge, offsets
 
 READ = [SubscriptionId(TopicPartition("orders", n), "billing") for n in range(2)]
+TOPIC_IDS = (*3 * [b"1" * 16], b"", b"2" * 16)
 PICK = st.integers(0, 10**6)
 OFFSETS = st.integers(0, 9)
 LIMITS = BaseLimits(interval_ms=1, dead_floor=6, dead_factor=1)
@@ -107,13 +108,18 @@ class PendingAcknowledgements(RuleBasedStateMachine):
 
     # -- what members do
 
-    @rule(pick=PICK, cursor=OFFSETS, more=FEW)
-    def attach(self, pick: int, cursor: int, more: tuple[int, ...]):
-        """The group gives a partition to another member; its commit may hold anything."""
+    @rule(pick=PICK, cursor=OFFSETS, more=FEW, topic_id=st.sampled_from(TOPIC_IDS))
+    def attach(self, pick: int, cursor: int, more: tuple[int, ...], topic_id: bytes = b""):
+        """The group gives a partition to another member; its commit may hold anything.
+
+        The topic may have been created again meanwhile (G3).
+        """
         member = (len(self.members) + 1).to_bytes(16, "big")
         subscription = READ[pick % len(READ)]
         self.members.append((subscription, member))
-        self.send(subscription, Attach(member, EndOffset(cursor // 3), ranges_of(more)))
+        self.send(
+            subscription, Attach(member, EndOffset(cursor // 3), ranges_of(more), topic_id=topic_id)
+        )
 
     @rule(pick=PICK, calm=st.booleans())
     def claim_again(self, pick: int, *, calm: bool):
@@ -272,7 +278,8 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         for one in self.transactions:
             for subscription in one.settled if one.committed else ():
                 promised = one.promised.get(subscription, set())
-                assert promised <= self.judge.held[subscription].acknowledged.keys()
+                held = self.judge.held[subscription]
+                assert promised <= held.acknowledged.keys() | held.former
 
     @invariant()
     def an_aborted_acknowledgement_counts_for_nothing(self):

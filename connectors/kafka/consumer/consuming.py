@@ -55,6 +55,10 @@ _CLOSE_S = 10.0
 class Membership(Protocol):
     """A group member's part of the consumer's thread."""
 
+    def reads_topic(self, name: str) -> bool:
+        """Whether the member has subscribed to a topic; errors of others are dropped."""
+        ...
+
     def is_overtaken(self) -> bool:
         """Whether a rebalance waits to be carried out; messages read meanwhile are dropped."""
         ...
@@ -105,6 +109,7 @@ class ConsumerThread:
             self.assignments,
             self._orders.post,
             group=None if membership is None else str(options["group.id"]),
+            reads_topic=(lambda _: True) if membership is None else membership.reads_topic,
         )
         self._poll_s = POLL_S
         self._thread: threading.Thread | None = None

@@ -88,6 +88,7 @@ class GroupMember:
         )
         self.member_id = ""
         self._topics: list[str] = []
+        self._first_topics: set[str] = set()  # those of `join` that were never left since
         self._first_counts: dict[str, int] = {}  # of partitions, at the first assignment
         self._granted: list[TopicPartition] | None = None
         self._withdrawn = False
@@ -96,21 +97,29 @@ class GroupMember:
 
     def join(self, consumer: Consumer, topics: list[str]) -> None:
         """Joins the group."""
-        self._topics = topics
-        consumer.subscribe(
-            topics,
-            on_assign=self._note_granted,
-            on_revoke=self._note_withdrawn,
-            on_lost=self._note_withdrawn,
-        )
-        self.thread.assignments.reading = True  # assignments come from polls
+        self._first_topics = set(topics)
+        self._subscribe(consumer, topics)
+
+    def change_topics(self, consumer: Consumer, topics: list[str], generation: int) -> None:
+        """Joins again for other topics, or leaves the group while there are none."""
+        self.thread.assignments.unassign(consumer, self._slot)
+        self._slot.take_up({}, generation)
+        for name in set(self._topics) - set(topics):
+            self._first_topics.discard(name)
+            self._first_counts.pop(name, None)
+        if topics:
+            self._subscribe(consumer, topics)
+        else:
+            self._topics = topics
+            consumer.unsubscribe()
 
     def rejoin(self, consumer: Consumer) -> None:
         """Joins as another member; the assignment of the old member is lost."""
         self._granted, self._withdrawn = None, True
         failure = RetriableError(f"group {self._group} was lost", hint="commit again")
         self.thread.post(self._calls.commit_answered, failure)
-        self.join(consumer, self._topics)
+        if self._topics:
+            self._subscribe(consumer, self._topics)
 
     def move(
         self, consumer: Consumer, positions: Positions, generation: int, rebalance: int
@@ -126,6 +135,10 @@ class GroupMember:
         else:
             failure = FencedError(f"group {self._group} has rebalanced", hint="commit again")
             self.thread.post(self._calls.commit_answered, failure)
+
+    def reads_topic(self, name: str) -> bool:
+        """Whether the member has subscribed to a topic; an error of another one is of the past."""
+        return name in self._topics
 
     def is_overtaken(self) -> bool:
         """Whether a rebalance waits to be carried out."""
@@ -188,7 +201,8 @@ class GroupMember:
         timeout_s = self._config.request_timeout_s
         metadata = consumer.list_topics(timeout=timeout_s).topics
         counts = {it: len(metadata[it].partitions) for it in self._topics if it in metadata}
-        self._first_counts = {**counts, **self._first_counts}
+        first = {it: count for it, count in counts.items() if it in self._first_topics}
+        self._first_counts = {**first, **self._first_counts}
         topics = {data.topic for data in fresh}
         everywhere = [TopicPartition(it, n) for it in topics for n in range(counts.get(it, 0))]
         begun = {data.topic for data in _committed(consumer, everywhere, timeout_s)}
@@ -197,6 +211,16 @@ class GroupMember:
             for data in fresh
             if data.topic in begun or data.partition >= self._first_counts.get(data.topic, 0)
         }
+
+    def _subscribe(self, consumer: Consumer, topics: list[str]) -> None:
+        self._topics = topics
+        consumer.subscribe(
+            topics,
+            on_assign=self._note_granted,
+            on_revoke=self._note_withdrawn,
+            on_lost=self._note_withdrawn,
+        )
+        self.thread.assignments.reading = True  # assignments come from polls
 
     def _note_granted(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         self._granted = [TopicPartition(it.topic, it.partition) for it in partitions]

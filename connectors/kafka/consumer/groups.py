@@ -70,6 +70,13 @@ class KafkaGroupReader:
         self._assigned, self._revoked = assigned, revoked
         await self._thread.submit(lambda it: self._member.join(it, list(topics)))
 
+    async def change_topics(self, topics: Sequence[str]) -> None:
+        """Subscribes to other topics; see `GroupReader.change_topics`."""
+        generation = self._slot.inbox.next_generation()
+        await self._thread.submit(
+            lambda it: self._member.change_topics(it, list(topics), generation)
+        )
+
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Moves to other positions in partitions that are assigned to this member.
 

@@ -37,6 +37,7 @@ class ConsumerHealth:
         assignments: the readers of the consumer.
         post: runs a call on the loop.
         group: the group of which the consumer is a member; None: it has named partitions.
+        reads_topic: whether a topic is read; errors of other topics are dropped.
 
     Attributes:
         look_s: time between two looks at the consumer's statistics.
@@ -51,12 +52,14 @@ class ConsumerHealth:
         post: Callable[..., None],
         *,
         group: str | None,
+        reads_topic: Callable[[str], bool],
     ) -> None:
         self._address = config.caller
         self._client_id = client_id
         self._assignments = assignments
         self._post = post
         self._group = group
+        self._reads_topic = reads_topic
         self._fetch_timeout_s = config.fetch_timeout_s
         self.look_s = config.fetch_timeout_s / LOOKS
         self.missing: str | None = None
@@ -111,6 +114,8 @@ class ConsumerHealth:
         """Passes on an error that came as a message."""
         error, data = message.error(), place_of_message(message)
         assert error is not None
+        if data is not None and not self._reads_topic(data.topic):
+            return
         if data is None or data.partition < 0:
             topic = None if data is None else data.topic
             self._fail(error, "cannot read", self._assignments.slots, topic)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stilltide.pipeline.client.subscription_options import SubscriptionLimits
+from stilltide.pipeline.core.topic_choice import is_pattern
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.errors import ConfigError, system_topic
 from stilltide.schemas.pending_ack.dead_letters import dead_letter_topic as default_topic
@@ -58,6 +59,13 @@ def dead_letters_of(
             "`deliveries_max` has no effect without acknowledgements",
             hint="make the subscription with `acknowledgements=True`",
         )
+    for pattern in filter(is_pattern, options.topics):
+        if dead_letter_topic is None:
+            raise ConfigError(
+                f"the pattern {pattern!r} does not say where dead letters go",
+                detail="each topic would need a dead-letter topic of its own before it is read",
+                hint="give one `dead_letter_topic` for all topics",
+            )
     names = DeadLetterNames(options.group, options.topics, dead_letter_topic)
     for name in map(names.of, options.topics):
         if is_system_topic(name):

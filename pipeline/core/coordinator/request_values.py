@@ -22,12 +22,10 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX
 from stilltide.schemas.topics import is_system_topic, is_topic_name
-from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, SubscriptionId
+from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, TOPIC_ID_BYTES, SubscriptionId
 
 GROUP_CHARS_MAX = 1000
 """Longest name of a consumer group; Kafka itself allows 32 767 bytes."""
-
-_TOPIC_ID_BYTES = 16
 
 
 def wrong_values(request: Request, body: Change) -> str:
@@ -69,7 +67,7 @@ def _wrong_registrations(registered: Iterable[Registered]) -> str:
             return wrong
         if start_offset > OFFSET_MAX:
             return f"start offset {start_offset} is beyond 2^63 - 1"
-        if len(topic_id) != _TOPIC_ID_BYTES:
+        if len(topic_id) != TOPIC_ID_BYTES:
             return f"a topic id of {len(topic_id)} bytes"
     return ""
 

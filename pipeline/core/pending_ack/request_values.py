@@ -16,7 +16,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 )
 from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.topics import is_system_topic, is_topic_name
-from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, SubscriptionId
+from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, TOPIC_ID_BYTES, SubscriptionId
 
 NAME_CHARS_MAX = 1000
 """Longest name of a consumer group, and longest id of a member."""
@@ -29,6 +29,8 @@ def wrong_values(request: AckRequest) -> str:
     if isinstance(body, Attach):
         if len(body.group_member) > NAME_CHARS_MAX or len(body.client_name) > CLIENT_NAME_CHARS_MAX:
             return f"a name of more than {CLIENT_NAME_CHARS_MAX} characters"
+        if len(body.topic_id) not in {0, TOPIC_ID_BYTES}:
+            return f"a topic's id of {len(body.topic_id)} bytes"
         return wrong or _wrong_cursor(body.cursor, body.acknowledged)
     if isinstance(body, CursorMoved):
         return wrong or _wrong_cursor(body.cursor, body.acknowledged)

@@ -118,6 +118,7 @@ class PendingAckState:
                 return AckRefused(AckRefusalCode.TOO_MANY, reason)
             held = SubscriptionAcks()
         if body.member != held.member:
+            held = held.of_topic(body.topic_id)
             refused = held.too_many(len(body.acknowledged)) or held.attach(
                 body.member, self._now_ms
             )
@@ -125,6 +126,7 @@ class PendingAckState:
                 return refused
             held.committed_by_group(body.cursor, body.acknowledged)
             held.client_key, held.client_name = client_key(client_id), body.client_name
+            held.topic_id = body.topic_id or held.topic_id
         elif not _attached_by(client_id, held):
             return AckRefused(
                 AckRefusalCode.NOT_ATTACHED, "another client has attached this member"

@@ -58,6 +58,7 @@ class SubscriptionAcks:
         member: id of the attached member; empty when no member ever was.
         client_key: key of the client that attached the member (C15).
         client_name: name of that client.
+        topic_id: Kafka's id of the topic of the acknowledgements; empty: not known.
         replaced: former members and when they were replaced, oldest first.
         last_seen_ms: time of the last request of an attached member.
     """
@@ -70,6 +71,7 @@ class SubscriptionAcks:
         self.member = b""
         self.client_key = NO_CLIENT
         self.client_name = ""
+        self.topic_id = b""
         self.replaced: dict[bytes, int] = {}
         self.last_seen_ms = 0
         self._holders: dict[int, TxnId] = {}  # by offset: the transaction it is pending in
@@ -103,6 +105,18 @@ class SubscriptionAcks:
             return self.individual_count
         acknowledged = self.acknowledged.count_below(up_to + 1)
         return self.individual_count + up_to + 1 - self.cursor - acknowledged
+
+    def of_topic(self, topic_id: bytes) -> "SubscriptionAcks":
+        """The acknowledgements in the topic with this id (G3).
+
+        These ones, unless both ids are known and differ: then the former topic is gone, and the
+        messages of the new one, at the same offsets, are not acknowledged yet.
+        """
+        if not self.topic_id or topic_id in {b"", self.topic_id}:
+            return self
+        new = SubscriptionAcks()
+        new.member, new.replaced = self.member, dict(self.replaced)
+        return new
 
     def attach(self, member: bytes, now_ms: int) -> AckRefused | None:
         """Attaches a member in place of the present one, unless it was replaced before."""
@@ -217,6 +231,7 @@ class SubscriptionAcks:
             self.last_seen_ms,
             self.client_key,
             self.client_name,
+            self.topic_id,
         )
 
     @classmethod
@@ -228,6 +243,7 @@ class SubscriptionAcks:
         self.member, self.replaced = base.acks.member, dict(base.replaced)
         self.last_seen_ms = base.last_seen_ms
         self.client_key, self.client_name = base.client_key, base.client_name
+        self.topic_id = base.topic_id
         for txn, ranges, cumulative_offset, client_key in base.acks.pending:
             offsets = {offset for first, end in ranges for offset in range(first, end)}
             self.pending[txn] = Pending(offsets, cumulative_offset, client_key)

@@ -14,11 +14,11 @@ with records that no link has copied.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
+from stilltide.pipeline.core.topic_choice import fits, is_pattern
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.sides import Side
@@ -142,13 +142,11 @@ class TopicChoice:
 
     def takes(self, name: str) -> bool:
         """Whether a topic of the source is copied; system topics never are."""
-        return not name.startswith(PREFIX) and any(
-            fnmatchcase(name, pattern) for pattern in self.patterns
-        )
+        return not name.startswith(PREFIX) and fits(name, self.patterns)
 
     def absent(self, names: Sequence[str]) -> list[str]:
         """The plain names in `patterns` that are not among `names`."""
-        return [one for one in self.patterns if not set(one) & set("*?[") and one not in names]
+        return [one for one in self.patterns if not is_pattern(one) and one not in names]
 
 
 class LinkedTopics:

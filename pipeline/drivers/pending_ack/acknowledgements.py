@@ -295,7 +295,9 @@ class AcknowledgingDriver:
             SubscriptionId(data, self._group),
             cursor,
             metadata,
-            Claimant(identity.group_member, identity.client_name),
+            Claimant(
+                identity.group_member, identity.client_name, self._driver.topic_id(data.topic)
+            ),
             redelivery=self._options.redelivery,
             patient=self._options.patient,
         )

@@ -69,10 +69,12 @@ class Claimant(NamedTuple):
     Attributes:
         group_member: Kafka's id of the member of the group, as of the assignment (C15).
         client_name: the client's name in operators' lists.
+        topic_id: Kafka's id of the topic that is read (G3).
     """
 
     group_member: str
     client_name: str
+    topic_id: bytes
 
 
 @dataclass(slots=True)

@@ -98,6 +98,10 @@ class DecidedPartitions(Generic[P]):
             self._full.discard(data)
         self._evidence.remove(partitions)
 
+    def forget_topics(self, names: Collection[str]) -> None:
+        """Forgets the ids of topics that are gone; see `OutcomeTail.forget_topics`."""
+        self._evidence.forget_topics(names)
+
     async def run(self) -> None:
         """Reads markers and snapshots until cancelled; raises as `OutcomeTail.run`."""
         await self._evidence.run()

@@ -11,7 +11,7 @@ counts only for the topic id that the marker carries.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -134,6 +134,11 @@ class OutcomeTail:
         self._snapshots.remove(partitions)
         for data in partitions:
             self._marker_ends.pop(data, None)
+
+    def forget_topics(self, names: Collection[str]) -> None:
+        """Forgets the ids of topics that are gone: another topic may come under the name."""
+        self._given.difference_update(names)
+        self._watch.forget(names)
 
     def caught_up_at(self, data: TopicPartition) -> float | None:
         """Loop time at which all markers and snapshots had been read once; None: not yet."""

@@ -76,7 +76,9 @@ class ElsewhereFilter:
         """
         markers = await read_group_markers(self._connector, self._admin, opened, self._group)
         for data, one in opened.items():
-            one.elsewhere = markers[data].for_member(one.committed, self._topic_ids[data.topic])
+            topic_id = self._topic_ids.get(data.topic)
+            if topic_id is not None:  # None: the topic is gone, and the partition will be revoked
+                one.elsewhere = markers[data].for_member(one.committed, topic_id)
 
     def passed(self, data: TopicPartition, found: Deliver[Record]) -> Deliver[Record] | None:
         """The records to pass on to the application; None: they are held back."""

@@ -1,7 +1,7 @@
 """Options of a subscription, and the listener of its partitions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,7 @@ class SubscriptionOptions:
     """The topics of a subscription, its group and its limits.
 
     Attributes:
-        topics: topics to read, at least one.
+        topics: topics to read, at least one: names, and patterns such as `orders-*` (D8).
         group: name of the consumer group.
         client_id: prefix of the clients' names at the brokers.
         from_start: whether a group without a committed position begins at the log start; if not,
@@ -30,8 +30,9 @@ class SubscriptionOptions:
         unavailable_timeout_s: longest outage before the subscription fails; may be infinite.
         retry_delay_s: time between two checks whether the cluster is back.
         ask_after_s: time that a record is undecided before a snapshot is requested (D2).
-        metadata_max_age_s: longest time until added partitions, and topics that were created again,
-            are noticed (C13).
+        metadata_max_age_s: longest time until added partitions, topics that were created again
+            (C13), and new topics that fit a pattern are noticed.
+        left_out: topics that no pattern takes.
     """
 
     topics: Sequence[str]
@@ -45,6 +46,7 @@ class SubscriptionOptions:
     retry_delay_s: float = 0.2
     ask_after_s: float = 5.0
     metadata_max_age_s: float = METADATA_MAX_AGE_S
+    left_out: Collection[str] = ()
 
     @property
     def start_timeout_s(self) -> float:

@@ -31,6 +31,7 @@ from stilltide.pipeline.drivers.subscription.elsewhere import ElsewhereFilter
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import AssignmentListener, SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.seeking import Seeking, require_assigned
+from stilltide.pipeline.drivers.subscription.topics import SubscribedTopics
 from stilltide.schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -86,7 +87,7 @@ class SubscriptionDriver:
         self.changes = Changes()
         self._tasks = Tasks(self.changes.fail)
         self._deliveries = Deliveries(self.changes)
-        self._topic_ids: Mapping[str, bytes] = {}
+        self._topics = SubscribedTopics(self._admin, self._outages, options)
         self._joined: _Joined | None = None
         self._cluster_id = ""
         self._tailing: asyncio.Task[None] | None = None
@@ -99,18 +100,16 @@ class SubscriptionDriver:
 
         Raises:
             FatalError: a topic, or a system topic, does not exist.
+            NoTopicError: no topic fits a pattern.
             UnavailableError: the cluster cannot be reached.
         """
         options = self._options
-        asked = [*options.topics, *_SYSTEM_TOPICS, REPLICATION_MARKERS]
-        found = await self._at_start.call(lambda: self._admin.describe_topics(asked))
-        _require(options.topics, found)
-        # Fixed before the group's positions are known: they belong to these ids, or to later ones.
-        self._topic_ids = {name: found[name].topic_id for name in options.topics}
+        found = await self._topics.first(self._at_start, (*_SYSTEM_TOPICS, REPLICATION_MARKERS))
+        require_topics(_SYSTEM_TOPICS, found)
         self._cluster_id = await self._outages.call(self._admin.cluster_id)
         if REPLICATION_MARKERS in found:
             self._deliveries.elsewhere = ElsewhereFilter(
-                self._connector, self._admin, options.group, self._topic_ids
+                self._connector, self._admin, options.group, self._topics.ids
             )
         deps = _evidence(self._connector, self._admin, self._outages, options, found)
         intake = Intake(
@@ -123,7 +122,7 @@ class SubscriptionDriver:
         self.rebalanced_at = asyncio.get_running_loop().time()
         await self._at_start.call(
             lambda: intake.reader.subscribe(
-                options.topics, assigned=self._on_assigned, revoked=self._on_revoked
+                sorted(self._topics.ids), assigned=self._on_assigned, revoked=self._on_revoked
             )
         )
         asker = SnapshotAsker(
@@ -132,7 +131,8 @@ class SubscriptionDriver:
             after_s=options.ask_after_s,
             blocked=intake.decided.blocked,
         )
-        self._tasks.start(intake.run())
+        self._tasks.start(self._topics.run(intake))
+        self._tasks.start(self._topics.read(intake))
         self._tasks.start(asker.run())
 
     async def close(self) -> None:
@@ -190,7 +190,8 @@ class SubscriptionDriver:
             UnavailableError: the cluster stayed away.
         """
         self.look()
-        await self.joined.commits.commit()
+        async with self._topics.committing():
+            await self.joined.commits.commit()
 
     async def commit_cursors(
         self,
@@ -199,7 +200,8 @@ class SubscriptionDriver:
     ) -> None:
         """Commits these offsets, with metadata; raises as `commit`."""
         self.look()
-        await self.joined.commits.commit_cursors(cursors, metadata)
+        async with self._topics.committing():
+            await self.joined.commits.commit_cursors(cursors, metadata)
 
     async def seek(
         self,
@@ -231,7 +233,7 @@ class SubscriptionDriver:
         opened = self._deliveries.open({data: offset}, {data: committed})
         commits.drop([data])
         intake.drop([data])
-        intake.add({data: offset}, self._topic_ids)
+        intake.add({data: offset}, self._topics.ids)
         self._tail_again(rebalanced=False)
         if opened:
             self._tasks.start(intake.learn(opened))
@@ -259,6 +261,10 @@ class SubscriptionDriver:
         member = self.joined.intake.reader.member_id
         return Identity(self._cluster_id, member, self._options.client_id)
 
+    def topic_id(self, topic: str) -> bytes:
+        """Kafka's id of a topic that is read."""
+        return self._topics.ids[topic]
+
     @property
     def joined(self) -> _Joined:
         """The member of the group, for drivers that are built on this one."""
@@ -267,10 +273,12 @@ class SubscriptionDriver:
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
         intake, commits, _ = self.joined
+        self._topics.assigned({data.topic for data in positions})
+        positions = {data: at for data, at in positions.items() if data.topic in self._topics.ids}
         committed = {data: intake.reader.committed(data) for data in positions}
         opened = self._deliveries.open(positions, committed)
         commits.open(positions)
-        intake.add(positions, self._topic_ids)
+        intake.add(positions, self._topics.ids)
         self._tail_again(rebalanced=True)
         if opened:
             self._tasks.start(intake.learn(opened))
@@ -301,16 +309,6 @@ class SubscriptionDriver:
             self._tailing.cancel()
         self._tailing = self._tasks.start(self.joined.intake.decided.run())
         self.changes.wake()
-
-
-def _require(topics: Sequence[str], found: Mapping[str, TopicDescription]) -> None:
-    """Checks that the topics, and the system topics that decide their records, exist."""
-    for name in topics:
-        if name not in found:
-            raise FatalError(
-                "the topic does not exist", hint="create it, or correct its name", topic=name
-            )
-    require_topics([*topics, *_SYSTEM_TOPICS], found)
 
 
 def _reader(connector: Connector, options: SubscriptionOptions) -> GroupReader:

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import NotAuthorizedError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.topics.command import look as look_at_topics
@@ -28,13 +29,22 @@ from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
+from stilltide.pipeline.errors import NoTopicError
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
 from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.pipeline.jobs.audits.scope import resolve
 from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.coordinator.transactions import ListTransactions
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.rights import Component, Names, Operation, Resource, entries, rights
+from stilltide.schemas.rights import (
+    Component,
+    Names,
+    Operation,
+    Resource,
+    ResourceKind,
+    entries,
+    rights,
+)
 from stilltide.schemas.settings import TXN_LOG_BATCHING_ENABLED
 from stilltide.schemas.topics import ABORTED_INDEX, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import TopicPartition
@@ -45,6 +55,8 @@ from tests.support.spark.session import local_spark
 
 ORDERS, NATIVE, GROUP = "orders", "orders-native", "billing"
 DATA = TopicPartition(ORDERS, 0)
+PATTERN = "order[s]"
+"""Fits no other topic."""
 WAIT_S = 60.0
 ASK_S = 5.0
 CHOSEN = Names(topics=(f"{ORDERS}*",), groups=(GROUP,))
@@ -215,6 +227,33 @@ async def test_a_component_works_with_its_rights(guarded: GuardedCluster, compon
     """Everything that the documentation shows of it."""
     async with asyncio.timeout(WAIT_S):
         await FLOWS[component](guarded)
+
+
+async def read_by_pattern(guarded: GuardedCluster) -> None:
+    """The first record of the topic of transactions, which a pattern names."""
+    connector = guarded.connector(Component.READER)
+    async with Subscription(PATTERN, group=GROUP, connector=connector) as orders:
+        await anext(orders)
+
+
+async def test_a_pattern_finds_the_topics_that_may_be_described(guarded: GuardedCluster):
+    """D8: without Describe nothing fits, without Read the error names that; with both it reads."""
+    await application(guarded)
+    topics = Resource(ResourceKind.TOPIC, ORDERS, prefixed=True)
+    user = Component.READER.value
+    async with asyncio.timeout(WAIT_S):
+        await read_by_pattern(guarded)
+        with guarded.without(user, (topics, Operation.READ)):
+            with pytest.raises(NoTopicError, match="allow Describe"):
+                await read_by_pattern(guarded)
+            guarded.allow(user, (topics, Operation.DESCRIBE))
+            try:
+                with pytest.raises(NotAuthorizedError) as caught:
+                    await read_by_pattern(guarded)
+            finally:
+                guarded.withdraw(user, (topics, Operation.DESCRIBE))
+            assert caught.value.operation == Operation.READ
+        await read_by_pattern(guarded)
 
 
 def test_a_whole_audit_works_with_its_rights(guarded: GuardedCluster):

@@ -90,6 +90,7 @@ async def test_seek_time_and_lag(bootstrap: str, tmp_path: Path):
         rows = await operator.ask(f"group lag {topic} {group}")
         assert [row["visible"] for row in rows] == [COUNT - 20, 0]
         assert [row["at_least"] for row in rows] == [False, False]
+        assert await operator.ask(f"group lag {topic[:-1]}? {group}") == rows
         (bounded, _) = await operator.ask(f"group lag {topic} {group} --records-max 5")
         assert (bounded["visible"], bounded["at_least"]) == (5, True)
         async with Subscription(

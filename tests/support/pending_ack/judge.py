@@ -31,12 +31,17 @@ Codes = AckRefusalCode
 
 @dataclass
 class Held:
-    """One subscription: acknowledged offsets, and pending offsets of each transaction."""
+    """One subscription: acknowledged offsets, and pending offsets of each transaction.
+
+    `former` are offsets that were acknowledged, or pending, in topics that are gone.
+    """
 
     acknowledged: dict[int, TxnId | str] = field(default_factory=dict)
     pending: dict[TxnId, set[int]] = field(default_factory=dict)
     slot: tuple[TxnId, int] | None = None
     member: bytes = b""
+    topic_id: bytes = b""
+    former: set[int] = field(default_factory=set)
     replaced_ms: dict[bytes, int] = field(default_factory=dict)
 
     @property
@@ -133,8 +138,21 @@ class Judge:
         if held.member:
             held.replaced_ms[held.member] = self._now_ms
         held.member = body.member
+        if body.topic_id and held.topic_id and body.topic_id != held.topic_id:
+            self._forget(held)
+        held.topic_id = body.topic_id or held.topic_id
         self._group_commit(held, body.cursor, body.acknowledged)
         return set()
+
+    def _forget(self, held: Held) -> None:
+        """G3: the topic was created again."""
+        below = range(0 if held.slot is None else held.slot[1] + 1)
+        held.former |= {
+            *held.acknowledged,
+            *below,
+            *(n for one in held.pending.values() for n in one),
+        }
+        held.acknowledged, held.pending, held.slot = {}, {}, None
 
     def _group_commit(self, held: Held, cursor: int, ranges: Ranges) -> None:
         for offset in offsets(ranges) | set(range(cursor)):

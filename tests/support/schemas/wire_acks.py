@@ -83,7 +83,7 @@ def _ranges(bounds: list[int]) -> Ranges:
 
 RANGES = st.lists(U64, max_size=6, unique=True).map(_ranges)
 ACK_BODIES: st.SearchStrategy[AckBody] = st.one_of(
-    st.builds(Attach, IDS, U64.map(EndOffset), RANGES, TEXT, TEXT),
+    st.builds(Attach, IDS, U64.map(EndOffset), RANGES, TEXT, TEXT, IDS),
     st.builds(
         Acknowledge, TXNS, IDS, st.lists(OFFSETS, max_size=4).map(tuple), st.none() | OFFSETS, KEYS
     ),
@@ -155,6 +155,7 @@ ACK_STATES = st.builds(
             U64,
             KEYS,
             TEXT,
+            IDS,
         ),
         max_size=3,
     ).map(tuple),

@@ -22,14 +22,14 @@ def test_bounds_are_checked(connector: MemoryConnector, option: str):
         Subscription(["orders"], group="billing", connector=connector, **options)
 
 
-def test_needs_one_cluster_and_a_list_of_topics(connector: MemoryConnector):
+def test_needs_one_cluster_and_a_topic(connector: MemoryConnector):
     """Wrong calls are told apart from wrong clusters."""
     with pytest.raises(TypeError):
         Subscription(["orders"], group="g")
     with pytest.raises(TypeError):
         Subscription(["orders"], group="g", connector=connector, bootstrap_servers="b:1")
     with pytest.raises(TypeError):
-        Subscription("orders", group="g", connector=connector)
+        Subscription([], group="g", connector=connector)
 
 
 def test_an_unknown_option_is_refused_as_by_any_function(connector: MemoryConnector):

@@ -126,6 +126,33 @@ def test_g_a_replaced_member_stays_replaced_for_an_hour(log: Log):
     assert isinstance(log.ask(attach(FIRST), 2 * HOUR_MS), Acks)
 
 
+def test_g3_a_topic_that_was_created_again_has_no_acknowledgements(log: Log):
+    """G3: its messages have the offsets of the former one's, and are others."""
+    log.ask(Attach(SECOND, EndOffset(5), (), topic_id=b"former" + bytes(10)))
+    log.ask(Acknowledge(X, SECOND, (Offset(7),)))
+    log.ask(CursorMoved(SECOND, EndOffset(20), ranges((30, 31))))
+    known = log.state.base()
+    third = bytes(15) + b"\x03"
+    acks = log.ask(Attach(third, EndOffset(2), (), topic_id=b"latter" + bytes(10)))
+    assert acks == Acks(EndOffset(2), (), (), third)
+    log.ask(commit(X))
+    assert log.state.acks(READ).cursor == 2
+    assert log.refused(Attach(SECOND, EndOffset(5), ())) == AckRefusalCode.NOT_ATTACHED
+    log.state = PendingAckState.from_base(known)  # the id is a part of the base
+    acks = log.ask(Attach(third, EndOffset(0), (), topic_id=b"latter" + bytes(10)))
+    assert acks == Acks(EndOffset(0), (), (), third)
+
+
+@pytest.mark.parametrize("topic_id", [b"", b"former" + bytes(10)])
+def test_g3_without_another_id_acknowledgements_stay(log: Log, topic_id: bytes):
+    """G3: the id of a client of an earlier version is not known."""
+    log.ask(Attach(SECOND, EndOffset(20), (), topic_id=b"former" + bytes(10)))
+    third = bytes(15) + b"\x03"
+    acks = log.ask(Attach(third, EndOffset(0), (), topic_id=topic_id))
+    assert isinstance(acks, Acks)
+    assert acks.cursor == 20
+
+
 def test_g_a_repeated_claim_is_the_same_attachment(log: Log):
     """G: what a repeat says of the group's commit is old, and changes nothing."""
     log.ask(CursorMoved(FIRST, EndOffset(9), ()))

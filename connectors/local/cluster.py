@@ -138,7 +138,7 @@ class LocalCluster:
     def start(self, timeout_s: float | None = None) -> None:
         """Starts the brokers that do not run, and returns when they answer with all brokers.
 
-        The time-out is 60 s for each of them by default.
+        The time-out is 120 s for each of them by default.
 
         Raises:
             JavaMissingError, JarsError, PortTakenError, DataDirInUseError, BrokerCountError,

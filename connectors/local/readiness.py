@@ -14,7 +14,7 @@ from stilltide.connectors.local.broker import BrokerDir
 from stilltide.connectors.local.errors import BrokerStartError
 from stilltide.connectors.local.properties import INTERNAL_PARTITIONS, REPLICAS_MAX
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 """Time-out of the start, for each broker that is started at once: they share the processors."""
 
 STOP_TIMEOUT_S = 20.0
@@ -65,7 +65,7 @@ def await_ready(
     Args:
         started: the brokers.
         nodes: ids of the brokers that the metadata must show; by default those of `started`.
-        timeout_s: time-out of the start of all; by default 60 s for each of them.
+        timeout_s: time-out of the start of all; by default 120 s for each of them.
 
     Raises:
         BrokerStartError: a broker ended or gave no answer in time; quotes its log.

@@ -295,9 +295,7 @@ class AcknowledgingDriver:
             SubscriptionId(data, self._group),
             cursor,
             metadata,
-            Claimant(
-                identity.group_member, identity.client_name, self._driver.topic_id(data.topic)
-            ),
+            Claimant(identity.group_member, identity.client_name, identity.topic_ids[data.topic]),
             redelivery=self._options.redelivery,
             patient=self._options.patient,
         )

@@ -48,11 +48,13 @@ class Identity(NamedTuple):
         cluster_id: Kafka's id of the cluster that the messages are from (C11).
         group_member: Kafka's id of the member of the group (C15).
         client_name: name of the client in operators' lists.
+        topic_ids: Kafka's ids of the topics that are read, by name (G3).
     """
 
     cluster_id: str
     group_member: str
     client_name: str
+    topic_ids: Mapping[str, bytes]
 
 
 class _Joined(NamedTuple):
@@ -259,11 +261,7 @@ class SubscriptionDriver:
     def identity(self) -> Identity:
         """Who reads, as of the last assignment; known after `start`."""
         member = self.joined.intake.reader.member_id
-        return Identity(self._cluster_id, member, self._options.client_id)
-
-    def topic_id(self, topic: str) -> bytes:
-        """Kafka's id of a topic that is read."""
-        return self._topics.ids[topic]
+        return Identity(self._cluster_id, member, self._options.client_id, self._topics.ids)
 
     @property
     def joined(self) -> _Joined:

@@ -119,7 +119,7 @@ async def test_topics_come_and_go(bootstrap: str, tmp_path: Path, *, acknowledge
 async def test_a_topic_that_was_created_again_is_read_from_its_start(
     bootstrap: str, tmp_path: Path
 ):
-    """G3: the same group, the same name, and offsets that it has acknowledged in the former topic."""
+    """G3: the same group and name, and offsets that were acknowledged in the former topic."""
     topic = f"orders-{uuid4().hex[:8]}"
     connector = KafkaConnector(KafkaConfig(bootstrap))
     options = {"group": "billing", "connector": connector, "acknowledgements": True}

@@ -170,6 +170,7 @@ async def test_a_link_that_is_stopped_is_seen_on_both_clusters(
         await operated.run("subscription", "enable", topic_name, "group")
         produced(clusters.addresses["a"], topic_name, 0, 10)
         produced(clusters.addresses["b"], topic_name, 10, 20)
+        commit(clusters.addresses["a"], topic_name, "group", 1)
 
         async def both_show(connected: int) -> None:
             for here, remote in ("ab", "ba"):
@@ -182,5 +183,8 @@ async def test_a_link_that_is_stopped_is_seen_on_both_clusters(
         await both_show(1)
         links["a"].pause()
         await both_show(0)
+        rows = await operated.ask("subscription", "describe", topic_name, "group")
+        assert [(it["cluster"], it["links_stopped"]) for it in rows] == [("a", "b"), ("b", "a")]
+        assert all("no sign for 15 s" in it["why"] for it in rows)
         links["a"].resume()
         await both_show(1)

@@ -44,7 +44,14 @@ Exit codes:
 """
 
 _PLACE = ("cluster", "partition")
-_SECOND = ("generation", "snapshots", "snapshot_age_ms", "snapshot_round_trip_ms", "why")
+_SECOND = (
+    "generation",
+    "snapshots",
+    "snapshot_age_ms",
+    "snapshot_round_trip_ms",
+    "links_stopped",
+    "why",
+)
 """The columns of `describe`'s second table, in addition to those of the place."""
 
 timeout_option = click.option(
@@ -136,7 +143,8 @@ def describe_command(
     """Show the position of GROUP on TOPIC on every cluster, and what holds it back.
 
     `read_again` is the number of records that a Subscription reads again if it begins on that
-    cluster now; `read_again_others` is the largest such number for any other consumer. `why` names
+    cluster now; `read_again_others` is the largest such number for any other consumer.
+    `links_stopped` names the clusters from which, or to which, a link does not run. `why` names
     what keeps the position from advancing there, and the next step.
     """
     connectors = connected(clusters)
@@ -260,6 +268,7 @@ def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:
                 "snapshot_round_trip_ms": newest.completed_ms - newest.started_ms
                 if newest
                 else None,
+                "links_stopped": ", ".join(sorted(one.stopped)) or None,
             }
         )
     return rows

@@ -30,6 +30,7 @@ from stilltide.pipeline.core.groups.position_snapshots import (
     PositionSnapshotBuilder,
     PositionSnapshotLimits,
 )
+from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
 from stilltide.pipeline.drivers.groups.requests import GroupAnswers, RequestDeps
@@ -143,6 +144,7 @@ class OwnedReplication:
         self._markers = TopicPartition(REPLICATION_MARKERS, partition)
         self._positions = TopicPartition(REPLICATION_POSITIONS, partition)
         self._started: set[TopicPartition] = set()
+        self._liveness = LinkLiveness()
         self._controller_deps: ControllerDeps | None = None
 
     @property
@@ -269,6 +271,12 @@ class OwnedReplication:
         if item.topic == REPLICATION_MARKERS:
             key, value = replication_markers.decode(item.key, item.value)
             self._of(key.data).signal_read(key, value)
+        elif (beat := replication_positions.beat_key(item.key)) is not None:
+            if item.value is not None and beat.target == self._deps.here:
+                now_ms = self._deps.clock.now_ms()
+                since_ms = now_ms if self.serving else 0
+                told = replication_positions.decode_beat(item.value)
+                self._liveness.beat_read(beat.source, told, since_ms, now_ms)
         else:
             bucket_key = replication_positions.decode_key(item.key)
             bucket = None
@@ -293,7 +301,9 @@ class OwnedReplication:
             machine = ReplicationController(
                 data, deps.here, deps.remotes, mode=deps.mode, limits=deps.controller_limits
             )
-            controlled = ControlledPartition(data, self._controller_deps, builder, machine)
+            controlled = ControlledPartition(
+                data, self._controller_deps, builder, machine, self._liveness
+            )
             self.partitions[data] = controlled
         return controlled
 

@@ -177,7 +177,10 @@ async def _synced(one: ControlledPartition, group: str) -> GroupAnswer:
 async def _positions(one: ControlledPartition) -> GroupAnswer:
     builder, now_ms = one.builder, one.deps.clock.now_ms()
     if not builder.can_begin:
-        return Refused("not every link into this cluster has copied from the partition yet")
+        return Refused(
+            "a link from or to another cluster does not run, or has not copied the partition yet;"
+            f" `stilltide group describe {one.data.topic} GROUP` names it"
+        )
     one.snapshot_lane.add(builder.snapshot_now(now_ms))
 
     def taken() -> PositionsAnswer | None:

@@ -144,3 +144,47 @@ async def test_groups_fail_over_between_two_brokers(
         await operated.run("subscription", "failover", topic_name, ours, "--to", "c", code=1)
         await refuses_a_group_that_nobody_knows(operated, topic_name)
         await operated.run("subscription", "disable", topic_name, foreign)
+
+
+@pytest.mark.timeout(300)
+async def test_a_link_that_is_stopped_is_seen_on_both_clusters(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+):
+    """I13: 15 s after its last beat, and as soon as the next one is there."""
+    operated = Operated(clusters, tmp_path)
+    await clusters.create("a", topic_name)
+    async with AsyncExitStack() as stack:
+        workers: dict[str, WorkerProcess] = {}
+        for name, address in clusters.addresses.items():
+            log = tmp_path / f"worker-{name}.log"
+            worker = WorkerProcess(address, log, "--cluster", name, clusters=operated.named)
+            workers[name] = await stack.enter_async_context(worker)
+        await asyncio.gather(*(worker.serving() for worker in workers.values()))
+        links: dict[str, LinkProcess] = {}
+        for source, target in ("ab", "ba"):
+            log = tmp_path / f"{source}{target}.log"
+            options = ("--topics", topic_name, "--merge")
+            link = LinkProcess(clusters.addresses, source, target, log, *options)
+            links[source] = await stack.enter_async_context(link)
+            await link.serving()
+        await operated.run("subscription", "enable", topic_name, "group")
+        produced(clusters.addresses["a"], topic_name, 0, 10)
+        produced(clusters.addresses["b"], topic_name, 10, 20)
+        commit(clusters.addresses["a"], topic_name, "group", 1)
+
+        async def both_show(connected: int) -> None:
+            for here, remote in ("ab", "ba"):
+                labels = f'cluster="{here}",partition="0",remote="{remote}",topic="{topic_name}"'
+                sample = f"stilltide_replication_link_connected{{{labels}}} {connected}.0"
+                async with asyncio.timeout(WAIT_S):
+                    while sample not in await metrics(workers[here]):
+                        """Each look takes a round trip."""
+
+        await both_show(1)
+        links["a"].pause()
+        await both_show(0)
+        rows = await operated.ask("subscription", "describe", topic_name, "group")
+        assert [(it["cluster"], it["links_stopped"]) for it in rows] == [("a", "b"), ("b", "a")]
+        assert all("no sign for 15 s" in it["why"] for it in rows)
+        links["a"].resume()
+        await both_show(1)

@@ -9,7 +9,7 @@ Refuses: records that are no signals or buckets.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -33,6 +33,7 @@ from stilltide.pipeline.core.groups.position_snapshots import (
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
+from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.requests import GroupAnswers, RequestDeps
 from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
@@ -68,22 +69,6 @@ OUTAGE_RETRY_S = 0.25
 
 SLICE_RECORDS = 500
 """Records of the history that are decoded in one turn of the event loop."""
-
-
-class Replicated:
-    """Selects the replicated groups: by an operator's settings, and by other clusters' signals."""
-
-    def __init__(self, named: Callable[[], Collection[tuple[str, str, bool]]]) -> None:
-        self._named = named
-
-    def topics(self) -> set[str]:
-        """The topics of which an operator has enabled a group."""
-        return {topic for topic, _, enabled in self._named() if enabled}
-
-    def groups(self, topic: str, known: Collection[str]) -> set[str]:
-        """The replicated groups of a topic; `known` are the groups in any cluster's signals."""
-        named = {group: on for of, group, on in self._named() if of == topic}
-        return {group for group in {*known, *named} if named.get(group, True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +295,9 @@ class OwnedReplication:
     async def _look(self, tasks: asyncio.TaskGroup, decided: DecidedLog) -> None:
         """Starts the controllers of data partitions that are wanted and exist."""
         deps = self._deps
+        assert self._controller_deps is not None
         while True:
+            await deps.replicated.look(self._controller_deps.groups)
             enabled = deps.replicated.topics()
             wanted = {data.topic for data, one in self.partitions.items() if one.is_wanted}
             found = await deps.admin.describe_topics(sorted(enabled | wanted))

@@ -21,7 +21,7 @@ from stilltide.pipeline.cli.common.asking import (
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.cli.common.times import utc
-from stilltide.pipeline.drivers.groups.client import GroupLine, connect_groups
+from stilltide.pipeline.drivers.groups.requests.client import GroupLine, connect_groups
 from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
 from stilltide.schemas.replication.requests import (

@@ -21,7 +21,6 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
     SnapshotEffect,
     WriteSignal,
 )
-from stilltide.pipeline.core.groups.position_snapshot_requests import PositionRequests
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.signals import (
     Position,
@@ -99,6 +98,34 @@ def rounds_of(remote_count: int) -> int:
     return 2 if remote_count > 1 else 1
 
 
+class _PositionRequests:
+    """The requests of other clusters that have no answer yet (I2).
+
+    At most one of each cluster is open, the newest. A request that was answered is not opened
+    again, not even by the next controller, which reads the answers of former ones.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[ClusterName, PositionSnapshotRequest] = {}
+        self._answers: dict[ClusterName, PositionSnapshotResponse] = {}  # the last one to each
+
+    def read(self, asker: ClusterName, request: PositionSnapshotRequest) -> bool:
+        """Takes a request; False if the same request is open or was answered."""
+        answer = self._answers.get(asker)
+        if answer is not None and answer[:2] == request[:2]:
+            return False
+        before = self.open.get(asker)
+        self.open[asker] = request
+        return before is None or before[:2] != request[:2]
+
+    def answered(self, asker: ClusterName, answer: PositionSnapshotResponse) -> None:
+        """Takes an answer of this cluster; closes the answered request."""
+        self._answers[asker] = answer
+        request = self.open.get(asker)
+        if request is not None and request[:2] == answer[:2]:
+            del self.open[asker]
+
+
 class PositionSnapshotBuilder:
     """Makes and keeps position snapshots of one data partition, and answers other clusters.
 
@@ -135,7 +162,7 @@ class PositionSnapshotBuilder:
         self._failures = 0
         self._next_ms = 0
         self._asked_for = False  # by an operator (I14)
-        self._requests = PositionRequests()
+        self._requests = _PositionRequests()
 
     @property
     def pending_since_ms(self) -> int | None:

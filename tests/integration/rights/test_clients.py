@@ -20,7 +20,7 @@ from stilltide.pipeline.cli.topics.command import look as look_at_topics
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.groups.client import connect_groups
+from stilltide.pipeline.drivers.groups.requests.client import connect_groups
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from stilltide.connectors.clock import Clock
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
-from stilltide.pipeline.drivers.groups.resets import looked, reset_group
+from stilltide.pipeline.drivers.groups.requests.resets import looked, reset_group
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.requests import OLDER_CLIENT

@@ -37,7 +37,7 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
-_LEGAL_PATTERN = re.compile(r"[a-zA-Z0-9._\-*?\[\]!]{1,249}")
+_LEGAL_PATTERN = re.compile(r"(?=.*[*?\[])[a-zA-Z0-9._\-*?\[\]!]{1,249}")
 
 SHOWN_NAME = 64
 """Letters that an error shows of a name that is none."""
@@ -156,7 +156,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def is_topic_pattern(name: str) -> bool:
-    """Whether a text has only characters of topic names and of shell patterns."""
+    """Whether a text is a shell pattern that some topic name may fit."""
     return _LEGAL_PATTERN.fullmatch(name) is not None
 
 

@@ -19,7 +19,7 @@ from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
 from tests.bench.harness import closed_loop, report, size
-from tests.bench.transactions import PARTITIONS, RECORDS, TOPIC, VALUE
+from tests.bench.native_loops import PARTITIONS, RECORDS, TOPIC, VALUE
 
 RETENTION_MS = {"kept": 24 * 3600 * 1000, "deleted": 0}
 CONCURRENCY = (32, 256)

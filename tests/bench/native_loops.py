@@ -53,6 +53,7 @@ class LibrdkafkaLoop:
                 "bootstrap.servers": bootstrap,
                 "transactional.id": f"bench-{number}",
                 "linger.ms": 0,
+                "log_level": 0,  # the brokers end before the producers
             }
             producer = Producer(options)
             producer.init_transactions(30)

@@ -80,7 +80,10 @@ async def run() -> None:
                 for name, loop in loops.items():
                     native[name][count].append(await _native(loop, count, _Used(cluster, worker)))
             say(f"transactions: round {number + 1} of {rounds}")
-    report("transactions", [_row(ours, native, callers) for callers in CONCURRENCY])
+    rows = [_row(ours, native, callers) for callers in CONCURRENCY]
+    report(
+        "transactions", rows, details=[_details(ours, native, callers) for callers in CONCURRENCY]
+    )
 
 
 async def _native(loop: NativeLoop, producers: int, used: "_Used") -> Run:
@@ -114,22 +117,33 @@ def _row(ours: dict[int, list[Run]], native: NativeRuns, callers: int) -> dict[s
     name, producers = strongest(native, callers)
     theirs = list(native[name][producers])
     baseline = middle(theirs, "per_s")
-    row: dict[str, Any] = {
+    return {
         "setting": callers,
         "ours": mine,
         "baseline": baseline,
         "ratio": mine / baseline,
         "unit": "transactions/s",
-        "strongest": f"{name}, {producers} producers",
+        "strongest": f"{name} x {producers}",
+        "ours_p50_ms": middle(ours[callers], "p50_ms"),
+        "baseline_p50_ms": middle(theirs, "p50_ms"),
+        "ours_p99_ms": middle(ours[callers], "p99_ms"),
+        "baseline_p99_ms": middle(theirs, "p99_ms"),
     }
+
+
+def _details(
+    ours: dict[int, list[Run]], native: NativeRuns, callers: int
+) -> dict[str, float | int]:
+    """Each client's best, and processor time, for the JSON file."""
+    name, producers = strongest(native, callers)
+    theirs = list(native[name][producers])
+    found: dict[str, float | int] = {"setting": callers}
     for client, runs in native.items():
         count = best(runs, callers)
-        row[f"{client}_per_s"] = middle(list(runs[count]), "per_s")
-        row[f"{client}_producers"] = count
-    for figure in ("p50_ms", "p99_ms", "broker_cpu_ms", "client_cpu_ms"):
-        row[f"ours_{figure}"], row[f"baseline_{figure}"] = (
-            middle(ours[callers], figure),
-            middle(theirs, figure),
-        )
-    row["worker_cpu_ms"] = middle(ours[callers], "worker_cpu_ms")
-    return row
+        found[f"{client}_per_s"] = middle(list(runs[count]), "per_s")
+        found[f"{client}_producers"] = count
+    for figure in ("broker_cpu_ms", "client_cpu_ms"):
+        found[f"ours_{figure}"] = middle(ours[callers], figure)
+        found[f"baseline_{figure}"] = middle(theirs, figure)
+    found["worker_cpu_ms"] = middle(ours[callers], "worker_cpu_ms")
+    return found

@@ -20,8 +20,7 @@ from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
-from tests.bench.harness import Run, closed_loop, cpu_s, middle, report, size
-from tests.bench.native_loops import (
+from tests.bench.commits.native_loops import (
     PARTITIONS,
     RECORDS,
     TOPIC,
@@ -32,6 +31,7 @@ from tests.bench.native_loops import (
     native_loops,
     strongest,
 )
+from tests.bench.harness import Run, closed_loop, cpu_s, middle, report, size
 
 CONCURRENCY = (1, 8, 32, 256, 1024)
 PRODUCERS = (1, 8, 32, 128, 256)

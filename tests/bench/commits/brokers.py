@@ -22,8 +22,7 @@ from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import Replicas, TopicSpec
-from tests.bench.harness import Run, closed_loop, middle, report, size
-from tests.bench.native_loops import (
+from tests.bench.commits.native_loops import (
     PARTITIONS,
     RECORDS,
     TOPIC,
@@ -33,6 +32,7 @@ from tests.bench.native_loops import (
     native_loops,
     strongest,
 )
+from tests.bench.harness import Run, closed_loop, middle, report, size
 from tests.support.brokers.faults import Brokers
 from tests.support.brokers.native import NativeTransactions
 from tests.support.brokers.transactions import CALLERS, Transactions

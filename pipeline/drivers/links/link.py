@@ -20,6 +20,7 @@ from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
+from stilltide.pipeline.drivers.links.configs.following import ConfigOptions, FollowedConfigs
 from stilltide.pipeline.drivers.links.hanging import end_hanging_positions
 from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, StartOverError
 from stilltide.pipeline.drivers.links.positions import PositionsView
@@ -71,6 +72,7 @@ class ReplicationOptions:
             since the link back may just have created a topic whose buckets are not visible yet.
         stop_timeout_s: longest wait at the end for open transactions to commit.
         limits: limits of transactions.
+        configs: what is followed of the configs of topics; a publish follows none.
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
@@ -86,6 +88,7 @@ class ReplicationOptions:
     refuse_after_s: float = 5.0
     stop_timeout_s: float = 5.0
     limits: LinkLimits = field(default_factory=LinkLimits)
+    configs: ConfigOptions = field(default_factory=ConfigOptions)
 
 
 class Replication:
@@ -114,6 +117,8 @@ class Replication:
         self._clock = clock
         self._patience_s = self._options.patience_s
         self._admins = source[1].admin(), target[1].admin()
+        self._topic_admin = target[1].topic_admin()
+        self._configs: FollowedConfigs | None = None
         self._views: list[PositionsView] = []
         self._seen: dict[TopicPartition, Topics] = {}
         self._drivers: dict[int, LinkDriver] = {}
@@ -143,6 +148,7 @@ class Replication:
         try:
             deps, topics = await self._opened()
             self._seen = await self._first_look(topics)
+            await self._follow_configs()
             self._patience_s = math.inf
             serving(sorted({data.topic for data in self._seen}))
             await self._serve(deps, topics)
@@ -195,6 +201,13 @@ class Replication:
             return replace(deps, declared=topic.check_others), topic
         on_source = PositionsView(source, f"link-{target.name}-positions")
         self._views.append(on_source)
+        self._configs = FollowedConfigs(
+            (source, target),
+            (on_source, on_target),
+            self._topic_admin,
+            options.configs,
+            self.progress,
+        )
         topics = LinkedTopics(
             source, target, options.choice, on_source, on_target, replicas=options.replicas
         )
@@ -235,8 +248,11 @@ class Replication:
             await _cancelled([looking, *self._keepers.values()])
 
     async def _keep_looking(self, deps: LinkDeps, topics: LinkedTopics | PublishedTopic) -> None:
+        now = asyncio.get_running_loop().time
+        due = now() + self._options.configs.interval_s
         while True:
             await asyncio.sleep(self._options.look_interval_s)
+            before = {data.topic for data in self._seen}
             self._seen = await self._patient(lambda: topics.look(strict=False))
             asked = {deps.names.on_source(data): data for data in self._seen}
             ends = await self._patient(
@@ -245,6 +261,16 @@ class Replication:
             self.progress.forget(self.progress.partitions.keys() - self._seen.keys())
             self.progress.ends_seen({asked[data]: end for data, end in ends.items()})
             self._looked.set()
+            if now() >= due or {data.topic for data in self._seen} - before:
+                await self._follow_configs()
+                due = now() + self._options.configs.interval_s
+
+    async def _follow_configs(self) -> bool:
+        """Looks at the topics' configs once; returns whether some were altered."""
+        configs = self._configs
+        if configs is None:
+            return False
+        return await self._patient(lambda: configs.look(self._seen))
 
     async def _keep_drivers(self, deps: LinkDeps) -> None:
         count = deps.target.counts[REPLICATION_POSITIONS]
@@ -276,9 +302,11 @@ class Replication:
                 problem = error
             except FatalError as error:
                 await asyncio.sleep(self._options.look_interval_s)
-                if self._of(partition, count) == topics:
+                # A record may be larger than the target takes, and not than the source takes (H8).
+                altered = await self._follow_configs()
+                if self._of(partition, count) == topics and not altered:
                     raise
-                problem = error  # the topics have changed: one is gone, or was created again
+                problem = error  # a topic has changed: it is gone, was created again or altered
             finally:
                 del self._drivers[partition]
                 await driver.close()
@@ -319,7 +347,7 @@ class Replication:
     async def _close(self) -> None:
         for view in self._views:
             await view.close()
-        for admin in self._admins:
+        for admin in (*self._admins, self._topic_admin):
             await admin.close()
 
 

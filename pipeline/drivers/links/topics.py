@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.pipeline.core.links.configs import carried
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.core.topic_choice import fits, is_pattern
@@ -87,7 +88,11 @@ async def create_like(
     found = replicas.on(await target.admin.broker_figures())
     for name, topic in topics.items():
         own = configs.get(topic.name, {})
-        kept = {config: value for config, value in own.items() if config not in _OF_THE_CLUSTER}
+        kept = {
+            config: carried(config, value)
+            for config, value in own.items()
+            if config not in _OF_THE_CLUSTER
+        }
         await target.admin.ensure_topics([TopicSpec(name, topic.partition_count, kept, found)])
         _log.info(
             "created a topic",

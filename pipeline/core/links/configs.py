@@ -202,7 +202,7 @@ class ReadSourceEnds:
 
 @dataclass(frozen=True, slots=True)
 class ReportDiffering:
-    """The configs of a topic that differ now, and are not altered; none: all are in step again.
+    """The configs of a topic that differ now, and are not altered; none: no config differs so.
 
     Attributes:
         topic: the topic.
@@ -334,6 +334,6 @@ def _report(sight: TopicSight, state: _State, configs: Collection[str]) -> list[
         for config in FOLLOWED
         if config in configs
     }
-    now = ReportDiffering(sight.topic, values, waiting=bool(state.waiting))
+    now = ReportDiffering(sight.topic, values, waiting=bool(values and state.waiting))
     before, state.reported = state.reported, now
     return [] if now == (before or ReportDiffering(sight.topic, {})) else [now]

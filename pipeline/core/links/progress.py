@@ -108,6 +108,11 @@ class LinkProgress:
             self.configs.pop(topic, None)
 
     @property
+    def carried(self) -> int:
+        """The number of configs that were set or unset, of all topics."""
+        return sum(one.carried for one in self.configs.values())
+
+    @property
     def refusals(self) -> str:
         """The refusals of configs, for people: the first, and how many topics more; empty: none."""
         said = sorted({one.refused for one in self.configs.values() if one.refused})

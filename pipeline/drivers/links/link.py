@@ -265,12 +265,11 @@ class Replication:
                 await self._follow_configs()
                 due = now() + self._options.configs.interval_s
 
-    async def _follow_configs(self) -> bool:
-        """Looks at the topics' configs once; returns whether some were altered."""
+    async def _follow_configs(self) -> None:
+        """Looks at the topics' configs once."""
         configs = self._configs
-        if configs is None:
-            return False
-        return await self._patient(lambda: configs.look(self._seen))
+        if configs is not None:
+            await self._patient(lambda: configs.look(self._seen))
 
     async def _keep_drivers(self, deps: LinkDeps) -> None:
         count = deps.target.counts[REPLICATION_POSITIONS]
@@ -295,6 +294,7 @@ class Replication:
         options, delay_s = self._options, self._options.retry_delay_s
         while not self._stopping.is_set():
             began, topics = now(), self._of(partition, count)
+            carried = self.progress.carried
             driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
             try:
                 return await driver.run()
@@ -303,8 +303,8 @@ class Replication:
             except FatalError as error:
                 await asyncio.sleep(self._options.look_interval_s)
                 # A record may be larger than the target takes, and not than the source takes (H8).
-                altered = await self._follow_configs()
-                if self._of(partition, count) == topics and not altered:
+                await self._follow_configs()
+                if (self._of(partition, count), self.progress.carried) == (topics, carried):
                     raise
                 problem = error  # a topic has changed: it is gone, was created again or altered
             finally:

@@ -35,8 +35,8 @@ _log = get_logger(__name__)
 
 _WAITS = "the target follows as soon as the link has copied what was there before the change"
 _LEFT_ALONE = (
-    "make them equal; or name the leading cluster in replicate_configs_from, or what is to differ in "
-    "replicate_configs_except"
+    "make them equal; or name the leading cluster in replicate_configs_from, or what is to differ "
+    "in replicate_configs_except"
 )
 
 
@@ -83,8 +83,8 @@ class FollowedConfigs:
         self._progress = progress
         self._turn = asyncio.Lock()
 
-    async def look(self, seen: Mapping[TopicPartition, Topics]) -> bool:
-        """Looks at the configs on both sides once; returns whether some were altered.
+    async def look(self, seen: Mapping[TopicPartition, Topics]) -> None:
+        """Looks at the configs on both sides once, and alters what the target is to follow.
 
         Args:
             seen: the data partitions that are copied.
@@ -103,8 +103,9 @@ class FollowedConfigs:
             except FatalError as error:
                 for topic in partitions:
                     self._refused(topic, error)
-                return False
-            return any([await self._follow(one) for one in sights])
+                return
+            for one in sights:
+                await self._follow(one)
 
     async def _sights(
         self,
@@ -149,9 +150,9 @@ class FollowedConfigs:
         known = self._progress.partitions
         return {data: (known[data].position or 0) if data in known else 0 for data in partitions}
 
-    async def _follow(self, sight: TopicSight) -> bool:
-        """Carries out what the machine decides about one topic; returns whether it was altered."""
-        altered = refused = False
+    async def _follow(self, sight: TopicSight) -> None:
+        """Carries out what the machine decides about one topic."""
+        refused = False
         for effect in self._follower.seen(sight):
             match effect:
                 case ReportDiffering():
@@ -166,11 +167,9 @@ class FollowedConfigs:
                         self._refused(topic, error)
                         refused = True
                     else:
-                        altered = True
                         self._carried(sight, changes)
         if not refused:
             self._progress.configs_of(sight.topic).refused = ""
-        return altered
 
     def _carried(self, sight: TopicSight, changes: Mapping[str, str | None]) -> None:
         self._progress.configs_of(sight.topic).carried += len(changes)
@@ -185,7 +184,6 @@ class FollowedConfigs:
     def _report(self, effect: ReportDiffering) -> None:
         self._progress.configs_of(effect.topic).differing = len(effect.configs)
         if not effect.configs:
-            _log.info("configs of a topic are in step", topic=effect.topic)
             return
         _log.warning(
             "configs of a topic differ",

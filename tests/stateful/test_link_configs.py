@@ -123,7 +123,9 @@ class LinkedConfigs(RuleBasedStateMachine):
         if not hasattr(self, "links"):
             return
         self_known, self.known = self.known, set(self.links)
-        leading = [pair for pair in self.links if self.may(pair) is not Authority.NONE]
+        leading = [
+            pair for pair in self.links if self.may(pair) in (Authority.CHANGES, Authority.ALL)
+        ]
         self.known = self_known
         targets = [target for _, target in leading]
         assert len(set(targets)) == len(targets)

@@ -51,9 +51,10 @@ def carried(config: str, value: str) -> str:
 
 
 class Authority(Enum):
-    """What a link may alter of a topic's configs."""
+    """What a link may alter of a topic's configs; `OTHER`: nothing, since another cluster leads."""
 
     NONE = "none"
+    OTHER = "other"
     CHANGES = "changes"
     ALL = "all"
 
@@ -73,7 +74,7 @@ def authority(
         into_target: clusters from which links have copied the topic to the link's target.
     """
     if lead:
-        return Authority.ALL if lead == source else Authority.NONE
+        return Authority.ALL if lead == source else Authority.OTHER
     alone = not into_source and set(into_target) <= {source}
     return Authority.CHANGES if alone else Authority.NONE
 
@@ -248,12 +249,19 @@ class ConfigFollower:
     def __init__(self, left_alone: LeftAlone) -> None:
         self._left_alone = left_alone
         self._states: dict[str, _State] = {}
+        self._created: dict[str, dict[str, str]] = {}
+
+    def created(self, topic: str, own: Mapping[str, str]) -> None:
+        """The link has created a topic with the configs that the source had then."""
+        self._created[topic] = dict(own)
 
     def seen(self, sight: TopicSight) -> list[ConfigEffect]:
         """A topic was looked at; a topic that was created again is looked at for the first time."""
         state = self._states.get(sight.topic)
         if state is None or state.incarnations != sight.incarnations:
             state = self._states[sight.topic] = _State(sight.incarnations)
+            if (own := self._created.pop(sight.topic, None)) is not None:
+                state.ours = {config: {own.get(config)} for config in FOLLOWED}
         differing = self._differing(sight, state)
         due = {
             config: sight.wanted(config) for config in differing if _may_carry(sight, state, config)
@@ -297,7 +305,7 @@ def _may_carry(sight: TopicSight, state: _State, config: str) -> bool:
             # A lower limit on the target would stop the link at the first larger record.
             own = sight.target.own.get(config)
             return own in state.ours.get(config, ()) or sight.is_raised(config)
-        case Authority.NONE:
+        case Authority.NONE | Authority.OTHER:
             return False
 
 
@@ -334,6 +342,8 @@ def _report(sight: TopicSight, state: _State, configs: Collection[str]) -> list[
         for config in FOLLOWED
         if config in configs
     }
+    if sight.authority is Authority.OTHER:
+        values = {}  # the link from the leading cluster reports
     now = ReportDiffering(sight.topic, values, waiting=bool(values and state.waiting))
     before, state.reported = state.reported, now
     return [] if now == (before or ReportDiffering(sight.topic, {})) else [now]

@@ -209,7 +209,13 @@ class Replication:
             self.progress,
         )
         topics = LinkedTopics(
-            source, target, options.choice, on_source, on_target, replicas=options.replicas
+            source,
+            target,
+            options.choice,
+            on_source,
+            on_target,
+            replicas=options.replicas,
+            created=self._configs.created,
         )
         return replace(deps, known=on_source), topics
 

@@ -83,6 +83,10 @@ class FollowedConfigs:
         self._progress = progress
         self._turn = asyncio.Lock()
 
+    def created(self, topic: str, own: Mapping[str, str]) -> None:
+        """The link creates a topic with these configs of the source."""
+        self._follower.created(topic, own)
+
     async def look(self, seen: Mapping[TopicPartition, Topics]) -> None:
         """Looks at the configs on both sides once, and alters what the target is to follow.
 

@@ -278,6 +278,15 @@ def test_an_attempt_that_failed_is_repeated():
     assert topic.look() == altered(retention_ms="2")
 
 
+def test_a_topic_that_the_link_created_is_followed_from_then_on():
+    """H8: also if the source changes before the link looks for the first time."""
+    topic = Topic()
+    topic.machine.created("orders", {"retention.ms": "1"})
+    topic.on_target(retention_ms="1", min_insync_replicas="1")
+    topic.on_source(retention_ms="2", retention_bytes="3")
+    assert topic.look() == altered(retention_bytes="3", retention_ms="2")
+
+
 def test_a_topic_that_was_created_again_is_looked_at_for_the_first_time():
     """H6, H8: what was in step with another topic says nothing."""
     topic = Topic()
@@ -299,6 +308,13 @@ def test_a_link_without_authority_alters_nothing():
     assert report.configs.keys() == {"retention.ms", "max.message.bytes"}
 
 
+def test_a_link_from_another_cluster_than_the_leading_one_says_nothing():
+    """H8: what differs is about to be altered by another link, which says so."""
+    topic = Topic(Authority.OTHER)
+    topic.on_source(retention_ms="1")
+    assert topic.look() == []
+
+
 @pytest.mark.parametrize(
     ("lead", "into_source", "into_target", "may"),
     [
@@ -308,8 +324,8 @@ def test_a_link_without_authority_alters_nothing():
         ("", [C], [A], Authority.NONE),
         ("", [], [A, C], Authority.NONE),
         ("a", [B, C], [A, C], Authority.ALL),
-        ("b", [], [], Authority.NONE),
-        ("c", [], [], Authority.NONE),
+        ("b", [], [], Authority.OTHER),
+        ("c", [], [], Authority.OTHER),
     ],
 )
 def test_one_cluster_leads(

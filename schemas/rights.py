@@ -276,7 +276,6 @@ def _link_target(names: Names) -> Iterator[Right]:
         _ALTER,
         _ALTER_CONFIGS,
         _CREATE,
-        _DESCRIBE_CONFIGS,
         _READ,
         _WRITE,
         purpose="makes the topic, adds partitions, copies, follows configs, looks for what hangs",

@@ -170,13 +170,17 @@ async def test_two_opposite_links_do_not_swap_configs(pair: Pair):
             while not all(it.progress.configs_of(pair.topic).differing for it in links):
                 await pair.own("a")
         assert [it.progress.carried for it in links] == [0, 0]
+        kept = [(await pair.own(name))["retention.ms"] for name in "ab"]
+        assert kept == [days(2), days(3)]
     links = [pair.link(*way, options("b")) for way in ways]
     async with running(links[0]), running(links[1]):
         await pair.until("a", lambda found: found.get("retention.ms") == days(3))
         for value in (days(4), days(5)):
             await pair.change("b", retention_ms=value)
             await pair.until("a", lambda found, value=value: found.get("retention.ms") == value)
-        assert [it.progress.carried for it in links] == [0, 3]
+        async with asyncio.timeout(WAIT_S):
+            while [it.progress.carried for it in links] != [0, 3]:
+                await pair.own("a")
         assert (await pair.own("b"))["retention.ms"] == days(5)
 
 

@@ -26,7 +26,7 @@ from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, Sta
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.publish.topic import PublishedTopic
-from stilltide.pipeline.drivers.links.sides import check_distinct, opened
+from stilltide.pipeline.drivers.links.sides import Side, check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
@@ -201,6 +201,14 @@ class Replication:
             return replace(deps, declared=topic.check_others), topic
         on_source = PositionsView(source, f"link-{target.name}-positions")
         self._views.append(on_source)
+        topics = self._linked_topics(source, target, on_source, on_target)
+        return replace(deps, known=on_source), topics
+
+    def _linked_topics(
+        self, source: Side, target: Side, on_source: PositionsView, on_target: PositionsView
+    ) -> LinkedTopics:
+        """The topics of a link between clusters; they and their configs follow the source's."""
+        options = self._options
         self._configs = FollowedConfigs(
             (source, target),
             (on_source, on_target),
@@ -208,7 +216,7 @@ class Replication:
             options.configs,
             self.progress,
         )
-        topics = LinkedTopics(
+        return LinkedTopics(
             source,
             target,
             options.choice,
@@ -217,7 +225,6 @@ class Replication:
             replicas=options.replicas,
             created=self._configs.created,
         )
-        return replace(deps, known=on_source), topics
 
     async def _first_look(
         self, topics: LinkedTopics | PublishedTopic

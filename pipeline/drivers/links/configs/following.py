@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stilltide.connectors.errors import FatalError
+from stilltide.connectors.errors import ConnectorError, FatalError
 from stilltide.connectors.ports.topics import TopicAdmin
 from stilltide.pipeline.core.links.configs import (
     AlterConfigs,
@@ -29,7 +29,7 @@ from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import ClusterName, TopicPartition
 
 _log = get_logger(__name__)
 
@@ -130,25 +130,32 @@ class FollowedConfigs:
         if unlike:
             await asyncio.gather(*(view.catch_up() for view in self._views))
         gone = set(unlike) - (all_there.keys() & all_here.keys())
+        allowed = self._authorities(unlike)
         return [
             TopicSight(
                 name,
                 seen[partitions[name][0]][:2],
                 TopicConfigs(there[name], all_there.get(name, {})),
                 TopicConfigs(here[name], all_here.get(name, {})),
-                self._authority(name),
+                allowed.get(name, Authority.NONE),  # nothing to alter where nothing differs
                 self._positions(partitions[name]),
             )
             for name in both
             if name not in gone
         ]
 
-    def _authority(self, topic: str) -> Authority:
-        into_source, into_target = (
-            {source for source, into, name in view.links if (into, name) == (side, topic)}
-            for view, side in zip(self._views, (self._source.name, self._target.name), strict=True)
-        )
-        return authority(self._lead, self._source.name, into_source, into_target)
+    def _authorities(self, topics: list[str]) -> dict[str, Authority]:
+        into: list[dict[str, set[ClusterName]]] = []
+        for view, side in zip(self._views, (self._source, self._target), strict=True):
+            found: dict[str, set[ClusterName]] = {name: set() for name in topics}
+            for source, target, name in view.links:
+                if target == side.name and name in found:
+                    found[name].add(source)
+            into.append(found)
+        return {
+            name: authority(self._lead, self._source.name, into[0][name], into[1][name])
+            for name in topics
+        }
 
     def _positions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         known = self._progress.partitions
@@ -167,7 +174,7 @@ class FollowedConfigs:
                 case AlterConfigs(topic, changes):
                     try:
                         await self._admin.alter_configs({topic: changes})
-                    except FatalError as error:
+                    except ConnectorError as error:  # also if the outcome is not known
                         self._refused(topic, error)
                         refused = True
                     else:
@@ -198,7 +205,7 @@ class FollowedConfigs:
             hint=_WAITS if effect.waiting else _LEFT_ALONE,
         )
 
-    def _refused(self, topic: str, error: FatalError) -> None:
+    def _refused(self, topic: str, error: ConnectorError) -> None:
         figures = self._progress.configs_of(topic)
         if figures.refused != error.primary:
             figures.refused = error.primary

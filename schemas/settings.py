@@ -9,7 +9,7 @@ from types import MappingProxyType
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, no_bytes
-from stilltide.schemas.topics import is_topic_name
+from stilltide.schemas.topics import is_topic_name, is_topic_pattern
 from stilltide.schemas.v1.settings_pb2 import Setting
 
 SettingValue = bool | int | str
@@ -33,12 +33,14 @@ def subscription_setting(topic: str, group: str) -> str:
 
 
 def subscription_of(name: str) -> tuple[str, str] | None:
-    """Topic and group in the name of such a setting; None for another setting, or no legal topic.
+    """Topic and group in the name of such a setting, each a name or a pattern (I15).
 
-    Kafka refuses a whole question that contains a name that no topic can have.
+    None for another setting, or for a topic that is neither a legal name nor a pattern: Kafka
+    refuses a whole question that contains a name that no topic can have.
     """
     topic, slash, group = name.removeprefix(_SUBSCRIPTION).partition("/")
-    is_subscription = name.startswith(_SUBSCRIPTION) and slash and is_topic_name(topic)
+    legal = is_topic_name(topic) or is_topic_pattern(topic)
+    is_subscription = name.startswith(_SUBSCRIPTION) and slash and legal
     return (topic, group) if is_subscription else None
 
 

@@ -36,6 +36,7 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_LEGAL_PATTERN = re.compile(r"[a-zA-Z0-9._\-*?\[\]!]{1,249}")
 
 SHOWN_NAME = 64
 """Letters that an error shows of a name that is none."""
@@ -151,6 +152,11 @@ def is_system_topic(name: str) -> bool:
 def is_topic_name(name: str) -> bool:
     """Whether Kafka allows a topic of this name."""
     return _LEGAL_NAME.fullmatch(name) is not None
+
+
+def is_topic_pattern(name: str) -> bool:
+    """Whether a text has only characters of topic names and of shell patterns."""
+    return _LEGAL_PATTERN.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=4096)  # a topic's partitions occur again and again

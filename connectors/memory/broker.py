@@ -8,7 +8,7 @@ from the cluster id and a count. A record that was reported without error stays 
 `delete_records` or `Topic.compact` removes it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from zlib import crc32
 
 from stilltide.connectors.errors import FatalError, RetriableError
@@ -131,6 +131,11 @@ class MemoryBroker:
         if log is None:
             raise FatalError(f"{data} does not exist", hint="create the topic")
         return log.read(position, committed=committed)
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """All consumer groups by name."""
+        return self._groups
 
     def group(self, name: str) -> Group:
         """A consumer group, created by the first call with its name."""

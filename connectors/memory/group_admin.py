@@ -3,7 +3,7 @@
 *Source*: connectors.ports.groups, `GroupAdmin`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError, FatalError
@@ -27,6 +27,19 @@ class MemoryGroupAdmin:
         return {
             group: {data: found[data] for data in partitions if data in found}
             for group, found in held.items()
+        }
+
+    async def listed(self) -> set[str]:
+        """The groups with members or commits; see `GroupAdmin.listed`."""
+        self._broker.check_up()
+        found = self._broker.groups.items()
+        return {name for name, group in found if group.is_active or group.committed}
+
+    async def topics_of(self, groups: Iterable[str]) -> dict[str, set[str]]:
+        """The topics of which groups have committed offsets; see `GroupAdmin.topics_of`."""
+        self._broker.check_up()
+        return {
+            group: {data.topic for data in self._broker.group(group).committed} for group in groups
         }
 
     async def active(self, groups: Collection[str]) -> set[str]:

@@ -3,7 +3,7 @@
 *Source*: connectors.ports.connector; the contract tests cover both implementations.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from stilltide.connectors.ports.connector import Connector
@@ -26,6 +26,17 @@ class GroupAdmin(Protocol):
             RetriableError: the broker is away.
             FatalError: not authorised.
         """
+        ...
+
+    async def listed(self) -> set[str]:
+        """All groups of consumers with members or commits that the caller may describe.
+
+        Raises as `committed`.
+        """
+        ...
+
+    async def topics_of(self, groups: Iterable[str]) -> dict[str, set[str]]:
+        """The topics of which each group has committed an offset; raises as `committed`."""
         ...
 
     async def active(self, groups: Collection[str]) -> set[str]:

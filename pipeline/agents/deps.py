@@ -15,6 +15,7 @@ from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLimits
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
@@ -156,17 +157,23 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDe
             except (RequestTimeoutError, RefusedError) as error:
                 raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
 
-    here = ClusterName(settings.cluster)
+    here, clock = ClusterName(settings.cluster), SystemClock()
     return ReplicationDeps(
         connector=worker.connector,
         admin=worker.admin,
         writer=worker.writer,
-        clock=SystemClock(),
+        clock=clock,
         here=here,
         remotes=[ClusterName(name) for name in sorted(settings.clusters) if name != here],
-        replicated=Replicated(worker.dynamic.subscriptions),
+        replicated=Replicated(worker.dynamic.subscriptions, clock),
         first=first,
         partition_count=settings.partitions,
         mode=SyncMode(settings.sync),
+        snapshot_limits=PositionSnapshotLimits(
+            interval_ms=settings.replication_snapshot_interval_ms,
+            timeout_ms=settings.replication_snapshot_timeout_ms,
+            backoff_ms_max=4 * settings.replication_snapshot_timeout_ms,
+            snapshots_max=settings.replication_snapshots_max,
+        ),
         snapshot_taken=metrics.snapshot_taken,
     )

@@ -5,118 +5,51 @@
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.cli.common.asking import (
     EXIT_INCOMPLETE,
     cluster_connector,
     cluster_options,
     clusters_option,
-    connector_of,
+    connected,
+    timeout_option,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.cli.group_settings import (
+    EXIT_CODES,
+    disable_command,
+    enable_command,
+    list_command,
+    settings_of,
+)
+from stilltide.pipeline.core.groups.choice import GroupChoice
 from stilltide.pipeline.drivers.groups.fail_over import FailOver, fail_over
 from stilltide.pipeline.drivers.groups.reason import reason
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
 from stilltide.pipeline.drivers.groups.unread import CountingProgress, Lag, lag_of
-from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 from stilltide.pipeline.drivers.subscription.topics import topics_now
-from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.settings import subscription_setting
 from stilltide.schemas.values import ClusterName
 
-EXIT_CODES = """\b
-Exit codes:
-  0  done
-  1  the command failed; the error names the next step
-  4  not everything is carried over; the output shows what is left
-"""
-
 _PLACE = ("cluster", "partition")
-_SECOND = ("generation", "snapshots", "snapshot_age_ms", "snapshot_round_trip_ms", "why")
-"""The columns of `describe`'s second table, in addition to those of the place."""
-
-timeout_option = click.option(
-    "--timeout-s",
-    type=click.FloatRange(0.1, 600),
-    default=30.0,
-    show_default=True,
-    help="Longest time that a cluster may be away, or an answer may take.",
+_SECOND = (
+    "generation",
+    "snapshots",
+    "snapshot_age_ms",
+    "snapshot_round_trip_ms",
+    "links_stopped",
+    "why",
 )
+"""The columns of `describe`'s second table, in addition to those of the place."""
 
 
 @click.group("group")
 def group_command() -> None:
     """See and control consumer groups that are replicated between clusters."""
-
-
-def connected(clusters: str | None) -> dict[ClusterName, GroupConnector]:
-    """A connector for each cluster that the settings name.
-
-    Raises:
-        ConfigError: the settings name no cluster.
-    """
-    settings = load_settings(clusters=clusters)
-    if not settings.clusters:
-        raise ConfigError(
-            "no clusters are named",
-            hint="set STILLTIDE_CLUSTERS or --clusters, such as 'a=127.0.0.1:9092 b=...'",
-        )
-    return {ClusterName(name): connector_of(settings, name) for name in settings.clusters}
-
-
-@group_command.command("list", epilog=EXIT_CODES)
-@clusters_option
-@timeout_option
-@output_option
-def list_command(clusters: str | None, timeout_s: float, output: str) -> None:
-    """List the groups that were enabled or disabled, and whether each is replicated."""
-    connectors = connected(clusters)
-    print_rows(asyncio.run(_listed(connectors, timeout_s)), output)
-
-
-async def _listed(connectors: Mapping[ClusterName, GroupConnector], timeout_s: float) -> list[Row]:
-    rows: list[Row] = []
-    for cluster, connector in connectors.items():
-        settings = DynamicSettings(connector, patience_s=timeout_s)
-        try:
-            await settings.open()
-            rows += [
-                {"topic": topic, "group": group, "cluster": cluster, "replicated": enabled}
-                for topic, group, enabled in sorted(settings.subscriptions())
-            ]
-        finally:
-            await settings.close()
-    return sorted(rows, key=lambda row: (row["topic"], row["group"]))
-
-
-def _switch(name: str, text: str, *, value: bool) -> click.Command:
-    @click.command(
-        name,
-        help=f"{text}\n\nThe command writes to every cluster; workers follow within a moment.",
-        epilog=f"\b\nExamples:\n  stilltide group {name} orders billing\n",
-    )
-    @click.argument("topic")
-    @click.argument("group")
-    @clusters_option
-    def switch(topic: str, group: str, clusters: str | None) -> None:
-        connectors = connected(clusters)
-        setting, at_ms = subscription_setting(topic, group), SystemClock().now_ms()
-
-        async def write() -> None:
-            for connector in connectors.values():
-                await write_setting(connector, setting, value, at_ms=at_ms)
-
-        asyncio.run(write())
-        say(f"{group} on {topic}: {'replicated' if value else 'not replicated'}")
-
-    return switch
 
 
 @group_command.command("describe", epilog=EXIT_CODES)
@@ -131,20 +64,18 @@ def describe_command(
     """Show the position of GROUP on TOPIC on every cluster, and what holds it back.
 
     `read_again` is the number of records that a Subscription reads again if it begins on that
-    cluster now; `read_again_others` is the largest such number for any other consumer. `why` names
+    cluster now; `read_again_others` is the largest such number for any other consumer.
+    `links_stopped` names the clusters from which, or to which, a link does not run. `why` names
     what keeps the position from advancing there, and the next step.
     """
     connectors = connected(clusters)
 
     async def described() -> list[Row]:
-        named = await _listed(connectors, timeout_s)
+        named = await settings_of(connectors, timeout_s)
         found = await describe_group(connectors, topic, group, timeout_s=timeout_s, told=say)
         require_group(found, topic, group)
-        disabled = [
-            ClusterName(row["cluster"])
-            for row in named
-            if (row["topic"], row["group"], row["replicated"]) == (topic, group, False)
-        ]
+        settings = ((it, GroupChoice(one).setting_of(topic, group)) for it, one in named.items())
+        disabled = [cluster for cluster, one in settings if one is not None and not one.enabled]
         rows = described_rows(found, SystemClock().now_ms())
         whys = [reason(one, disabled=disabled) for one in found]
         return [{**row, "why": why} for row, why in zip(rows, whys, strict=True)]
@@ -255,6 +186,7 @@ def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:
                 "snapshot_round_trip_ms": newest.completed_ms - newest.started_ms
                 if newest
                 else None,
+                "links_stopped": ", ".join(sorted(one.stopped)) or None,
             }
         )
     return rows
@@ -354,8 +286,5 @@ def _failed_over(done: FailOver) -> list[Row]:
     ]
 
 
-for command in (
-    _switch("enable", "Carry the position of GROUP on TOPIC over between clusters.", value=True),
-    _switch("disable", "Stop carrying over the position of GROUP on TOPIC.", value=False),
-):
+for command in (enable_command, disable_command, list_command):
     group_command.add_command(command)

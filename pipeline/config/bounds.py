@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from stilltide.pipeline.core.groups.position_snapshot_cache import SNAPSHOTS_MIN
 from stilltide.schemas.framing import RECORDS_MAX
 
 KIB = 1024
@@ -44,6 +45,15 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "pending_ack_batch_records_max": _BATCH_RECORDS,
         "pending_ack_batch_bytes_max": _BATCH_BYTES,
         "pending_ack_batch_delay_ms_max": _BATCH_DELAY_MS,
+        "replication_snapshot_interval_ms": Bound(
+            100, 10 * MINUTE_MS, "each attempt writes to every cluster; a fail-over reads that far"
+        ),
+        "replication_snapshot_timeout_ms": Bound(
+            1000, 10 * MINUTE_MS, "answers come by the links, and the next attempt waits as long"
+        ),
+        "replication_snapshots_max": Bound(
+            SNAPSHOTS_MIN, 1000, "the oldest, the newest and one between them; all in one record"
+        ),
         "snapshot_changes_max": Bound(
             1, 1_000_000, "a new reader reads up to that many markers after the snapshot"
         ),

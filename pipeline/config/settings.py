@@ -85,6 +85,10 @@ class Settings(BaseSettings):
             not exist yet.
         sync: how positions of groups are carried over (I12): `exact`, or `snapshot` as in Pulsar,
             where a fail-over reads up to all records between two position snapshots again.
+        replication_snapshot_interval_ms: shortest time between two attempts to make a position
+            snapshot of a data partition (I1).
+        replication_snapshot_timeout_ms: time after which an attempt is given up (I4).
+        replication_snapshots_max: most position snapshots of a data partition that are kept (I5).
         worker_instance_id: static group membership: a restarted worker with the same id gets its
             partitions back without a rebalance.
         coordinators: number of partitions of txn-log and txn-requests.
@@ -156,6 +160,9 @@ class Settings(BaseSettings):
     replicate_configs_except: str = ""
     publish: str = ""
     sync: Literal["exact", "snapshot"] = "exact"
+    replication_snapshot_interval_ms: int = 1000
+    replication_snapshot_timeout_ms: int = 30_000
+    replication_snapshots_max: int = 30
     worker_instance_id: str | None = None
     coordinators: int = 4
     partitions: int = 4

@@ -29,6 +29,7 @@ class ControllerStats(NamedTuple):
         pending: position snapshots asked for and not complete, 0 or 1.
         completed: position snapshots taken.
         timed_out: position snapshots given up.
+        connected: for each other cluster, whether its links run (I13).
         standings: number of groups by why they are where they are.
         lags: of groups by name, those that are shown and were looked at.
         read_again: records that a group would read again at most, of shown groups by name.
@@ -37,6 +38,7 @@ class ControllerStats(NamedTuple):
     pending: int
     completed: int
     timed_out: int
+    connected: Mapping[str, bool]
     standings: Counter[Standing]
     lags: Mapping[str, GroupLag]
     read_again: Mapping[str, int]
@@ -69,6 +71,19 @@ _SNAPSHOTS: tuple[Family[ControllerStats], ...] = (
         "Snapshots given up.",
         "Another cluster, or a link, did not answer in time.",
         read=lambda one: one.timed_out,
+    ),
+)
+
+_LINKS: tuple[Family[Mapping[str, bool]], ...] = (
+    Family(
+        "stilltide_replication_link_connected",
+        Kind.GAUGE,
+        "links",
+        (*_OF_DATA, "remote"),
+        "1 while the links from and to the other cluster run.",
+        "They do while their beats are younger than 15 s, and once the link from the other cluster "
+        "has met the data partition.",
+        read=lambda connected: {remote: int(one) for remote, one in connected.items()},
     ),
 )
 
@@ -128,7 +143,7 @@ _READ_AGAIN: tuple[Family[int], ...] = (
     ),
 )
 
-TABLE = (*_SNAPSHOTS, *_SNAPSHOT_TIMES, *_STANDINGS, *_LAGS, *_READ_AGAIN)
+TABLE = (*_SNAPSHOTS, *_LINKS, *_SNAPSHOT_TIMES, *_STANDINGS, *_LAGS, *_READ_AGAIN)
 
 
 def _standings() -> str:
@@ -181,6 +196,7 @@ class GroupMetrics(Collector):
         lags = [((*of, group), lag) for of, one in found for group, lag in one.lags.items()]
         again = [((*of, group), n) for of, one in found for group, n in one.read_again.items()]
         yield from collected(_SNAPSHOTS, found)
+        yield from collected(_LINKS, [(of, one.connected) for of, one in found])
         yield from self._snapshot_s.collect()
         yield from collected(_STANDINGS, [((cluster,), standings)])
         yield from collected(_LAGS, lags)

@@ -2,7 +2,8 @@
 
 *Source*: docs/protocols H3, H5. Keys are packed by hand, because compaction compares their bytes:
 bucket number u64, partition u32, lengths u16 of source and target, big-endian; then source, target
-and topic in UTF-8.
+and topic in UTF-8. The key of a link's beat (I13) is that of a bucket 0 without a topic, with the
+number of the positions partition; readers of an earlier version pass it over as a foreign key.
 
 Refuses: unknown versions, and ranges that end before they begin.
 """
@@ -35,6 +36,27 @@ class BucketKey(NamedTuple):
     target: ClusterName
     data: TopicPartition
     number: int
+
+
+class BeatKey(NamedTuple):
+    """Key of a link's beat on one partition of replication-positions."""
+
+    source: ClusterName
+    target: ClusterName
+    partition: int
+
+
+class Beat(NamedTuple):
+    """A sign that a link runs (I13).
+
+    Attributes:
+        written_ms: wall clock of the link.
+        heard_age_ms: age of the newest beat of the link back, as read on the source; None: there
+            was none.
+    """
+
+    written_ms: int
+    heard_age_ms: int | None
 
 
 class Bucket(NamedTuple):
@@ -88,6 +110,43 @@ def decode_key(key: bytes | None) -> BucketKey:
                     "a bucket of names not in UTF-8", detail=str(error)
                 ) from error
     raise ForeignKeyError(f"key {shown(key)} is not that of a bucket")
+
+
+def encode_beat_key(key: BeatKey) -> bytes:
+    """Key of a beat."""
+    source, target = key.source.encode(), key.target.encode()
+    return _KEY.pack(0, key.partition, len(source), len(target)) + source + target
+
+
+def encode_beat(beat: Beat) -> bytes:
+    """Value of a beat."""
+    return pb.LinkBeat(version=VERSION, **beat._asdict()).SerializeToString()
+
+
+def beat_key(key: bytes | None) -> BeatKey | None:
+    """The beat that a key names; None: it is no key of a beat."""
+    if key is None or len(key) <= _KEY.size:
+        return None
+    number, partition, source, target = _KEY.unpack_from(key)
+    names = key[_KEY.size :]
+    if number or not source or not target or len(names) != source + target:
+        return None
+    try:
+        found = names[:source].decode(), names[source:].decode()
+    except UnicodeDecodeError:
+        return None
+    return BeatKey(ClusterName(found[0]), ClusterName(found[1]), partition)
+
+
+def decode_beat(value: bytes) -> Beat:
+    """A beat.
+
+    Raises:
+        UnknownVersionError: a later version wrote the beat.
+        DecodeError: not a beat.
+    """
+    body = parsed(pb.LinkBeat, value, "a beat of a link")
+    return Beat(body.written_ms, body.heard_age_ms if body.HasField("heard_age_ms") else None)
 
 
 def encode_bucket(bucket: Bucket) -> bytes:

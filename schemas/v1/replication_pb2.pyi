@@ -116,6 +116,16 @@ class SubscriptionApplied(_message.Message):
     lost: _containers.RepeatedCompositeFieldContainer[IncarnationOffsets]
     def __init__(self, version: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., offset: _Optional[int] = ..., applied_offset: _Optional[int] = ..., until: _Optional[int] = ..., lost: _Optional[_Iterable[_Union[IncarnationOffsets, _Mapping]]] = ...) -> None: ...
 
+class LinkBeat(_message.Message):
+    __slots__ = ("version", "written_ms", "heard_age_ms")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_MS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    written_ms: int
+    heard_age_ms: int
+    def __init__(self, version: _Optional[int] = ..., written_ms: _Optional[int] = ..., heard_age_ms: _Optional[int] = ...) -> None: ...
+
 class OffsetBucket(_message.Message):
     __slots__ = ("version", "source_incarnation", "target_incarnation", "source_from", "source_to", "target_from", "target_to", "holes")
     VERSION_FIELD_NUMBER: _ClassVar[int]

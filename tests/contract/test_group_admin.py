@@ -45,6 +45,28 @@ async def test_a_move_makes_a_group_and_moves_it_anywhere(groups: GroupAdmin, lo
     assert await groups.active([group]) == set()
 
 
+async def test_groups_with_commits_or_members_are_listed_with_their_topics(
+    rig: Rig, groups: GroupAdmin, log: TopicPartition
+):
+    """I15: also a group that has committed nothing; one that nobody knows is not listed."""
+    moved, member, absent = f"{log.topic}-moved", f"{log.topic}-member", f"{log.topic}-absent"
+    await groups.move(moved, {log: Committed(Offset(1), "")})
+    await write(rig, log, b"a")
+    joined = Membership(rig.connector.group_reader("m", member))
+    await joined.join(log.topic)
+    await joined.until(lambda: len(joined.records) == 1)
+    listed = await groups.listed()
+    assert {moved, member} <= listed
+    assert absent not in listed
+    assert await groups.topics_of(iter([moved, member, absent])) == {
+        moved: {log.topic},
+        member: set(),
+        absent: set(),
+    }
+    assert await groups.topics_of([]) == {}
+    await joined.leave()
+
+
 async def test_a_group_with_members_is_not_moved(rig: Rig, groups: GroupAdmin, log: TopicPartition):
     """The error names the group, what it committed stays; once its members left it is moved."""
     group = log.topic

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
-from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
@@ -29,6 +29,9 @@ from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
 
 T = TypeVar("T")
+
+_OF_CONSUMERS = ("consumer", "")
+"""Protocol types of consumers' groups; a group without members that only commits has none."""
 
 _WITHOUT_MEMBERS = ("Empty", "Dead")
 
@@ -72,6 +75,35 @@ class KafkaGroupAdmin:
             return found
 
         return await self._ask(ask, "cannot read the offsets of groups")
+
+    async def listed(self) -> set[str]:
+        """The groups with members or commits; see `GroupAdmin.listed`."""
+
+        async def ask(line: Line) -> set[str]:
+            found: set[str] = set()
+            for node in await line.nodes():
+                response = await line.send(ListGroupsRequest(), node)
+                check(response.error_code)
+                found |= {
+                    one.group_id for one in response.groups if one.protocol_type in _OF_CONSUMERS
+                }
+            return found
+
+        return await self._ask(ask, "cannot list groups")
+
+    async def topics_of(self, groups: Iterable[str]) -> dict[str, set[str]]:
+        """The topics of which groups have committed offsets; see `GroupAdmin.topics_of`."""
+        asked = set(groups)
+
+        async def ask(line: Line) -> dict[str, set[str]]:
+            found: dict[str, set[str]] = {group: set() for group in asked}
+            for node, names in (await self._coordinators(line, asked)).items():
+                offsets = _offsets(await line.send(_fetch(names, None), node))
+                for group, committed in offsets.items():
+                    found[group] = {data.topic for data in committed}
+            return found
+
+        return await self._ask(ask, "cannot read the offsets of groups") if asked else {}
 
     async def active(self, groups: Collection[str]) -> set[str]:
         """The groups that have members; see `GroupAdmin.active`."""
@@ -169,12 +201,15 @@ class KafkaGroupAdmin:
         return found
 
 
-def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition]) -> Any:
+def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition] | None) -> Any:
+    """Asks for the offsets of groups on these partitions; None: on all that they have committed."""
     group = OffsetFetchRequest.OffsetFetchRequestGroup
-    topics = [
-        group.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
-        for name, numbers in _by_topic(partitions).items()
-    ]
+    topics = None
+    if partitions is not None:
+        topics = [
+            group.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+            for name, numbers in _by_topic(partitions).items()
+        ]
     asked = [group(group_id=name, topics=topics) for name in groups]
     return OffsetFetchRequest(groups=asked, min_version=8, max_version=8)
 

@@ -164,6 +164,12 @@ class Line:
             node = self._manager.least_loaded_node()
         return await self._manager.send(request, node)
 
+    async def nodes(self) -> list[int]:
+        """The brokers, as of now."""
+        cluster = self._manager.cluster
+        await cluster.refresh_metadata()
+        return [broker.node_id for broker in cluster.brokers()]
+
     async def leader(self, data: TopicPartition) -> tuple[int, int]:
         """Node and epoch of the partition's leader."""
         cluster, partition = self._manager.cluster, ClientPartition(*data)

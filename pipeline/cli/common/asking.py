@@ -12,10 +12,13 @@ import click
 
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.config.settings import Settings, load_settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.errors import ConfigError
+from stilltide.schemas.values import ClusterName
 
 T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -50,6 +53,15 @@ clusters_option = click.option(
     "--clusters", help="Clusters by name: 'a=host:port b=host:port'.  [default: STILLTIDE_CLUSTERS]"
 )
 """Option of commands that ask more than one cluster."""
+
+
+timeout_option = click.option(
+    "--timeout-s",
+    type=click.FloatRange(0.1, 600),
+    default=30.0,
+    show_default=True,
+    help="Longest time that a cluster may be away, or an answer may take.",
+)
 
 
 web_port_option = click.option(
@@ -87,6 +99,21 @@ def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
         ConfigError: no cluster has this name.
     """
     return KafkaConnector(settings.kafka_of(cluster))
+
+
+def connected(clusters: str | None) -> dict[ClusterName, GroupConnector]:
+    """A connector for each cluster that the settings name.
+
+    Raises:
+        ConfigError: the settings name no cluster.
+    """
+    settings = load_settings(clusters=clusters)
+    if not settings.clusters:
+        raise ConfigError(
+            "no clusters are named",
+            hint="set STILLTIDE_CLUSTERS or --clusters, such as 'a=127.0.0.1:9092 b=...'",
+        )
+    return {ClusterName(name): connector_of(settings, name) for name in settings.clusters}
 
 
 class Target(NamedTuple):

@@ -5,9 +5,13 @@ import asyncio
 import click
 
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.cli.common.asking import bootstrap_option, clusters_option
+from stilltide.pipeline.cli.common.asking import (
+    bootstrap_option,
+    clusters_option,
+    connected,
+    timeout_option,
+)
 from stilltide.pipeline.cli.common.output import output_option, print_rows
-from stilltide.pipeline.cli.group import connected, timeout_option
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.drivers.links.offset_translation import Translated, translate

@@ -7,8 +7,8 @@ time-out has passed; an attempt counts answers with its id and round, one of eac
 is answered with a decided end that was computed after the request was read.
 
 Refuses to begin an attempt before every link into this cluster has written a bucket for the data
-partition, or when nothing was decided since the last snapshot was begun. Whether the links still
-run is not checked: an attempt across a stopped link times out.
+partition, while a link from or to another cluster does not run (I13), or when nothing was decided
+since the last snapshot was begun.
 """
 
 from collections.abc import Collection
@@ -169,10 +169,13 @@ class PositionSnapshotBuilder:
         return self.tick(now_ms)
 
     def links_changed(self, now_ms: int, *, connected: bool) -> list[SnapshotEffect]:
-        """Whether every link into this cluster has written a bucket for the data partition.
+        """Whether every link into this cluster has met the data partition, and runs (I1, I13).
 
-        A link that has stopped since still counts.
+        The back-off after attempts that timed out ends when the links are connected again.
         """
+        if connected and not self._connected and self._failures:
+            self._failures = 0
+            self._next_ms = min(self._next_ms, now_ms)
         self._connected = connected
         return self.tick(now_ms)
 

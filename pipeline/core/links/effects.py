@@ -118,11 +118,13 @@ class Commit:
         transaction: number of the open transaction.
         buckets: changed buckets by data partition; None is a tombstone.
         markers: signals in the order to write.
+        beat: whether to write a beat, too (I13).
     """
 
     transaction: int
     buckets: Mapping[TopicPartition, Sequence[BucketChange]]
     markers: Sequence[CopiedMarker]
+    beat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@
   link has read its positions to the end.
 - H4 Requests and responses are written in order once the link has passed their decided end; a
   position without copies is written at most once a second, unless a signal waits for it.
+- I13 A beat is written with the first transaction that ends after the beat is due; without other
+  work, the beat has a transaction of its own.
 - H6 A transaction is committed only if both topics are still those with which it began.
 
 Refuses: to go on after a transaction whose outcome is not known.
@@ -61,12 +63,14 @@ class LinkLimits:
         quiet_ms: time without a record after which a transaction ends.
         records_max: number of copies at which a transaction ends.
         position_interval_ms: shortest time between two writes of a position without copies.
+        beat_interval_ms: time between two beats (I13); None: the link writes none.
     """
 
     linger_ms: int = 50
     quiet_ms: int = 50
     records_max: int = 20_000
     position_interval_ms: int = 1000
+    beat_interval_ms: int | None = None
 
 
 class _Phase(Enum):
@@ -101,6 +105,21 @@ class _Ends:
     quiet_ms: int = 0
 
 
+@dataclass(slots=True)
+class _Due:
+    """When positions without copies (H4) and the next beat (I13) are due."""
+
+    beat_interval_ms: int | None
+    beat_ms: int = 0
+    position_ms: int = 0
+
+    def is_beat_due(self, now_ms: int) -> bool:
+        return self.beat_interval_ms is not None and now_ms >= self.beat_ms
+
+    def beat_written(self, now_ms: int) -> None:
+        self.beat_ms = now_ms + (self.beat_interval_ms or 0)
+
+
 class Link(Generic[P]):
     """One link on one positions partition of the target.
 
@@ -127,7 +146,7 @@ class Link(Generic[P]):
         self._chunk_counts: dict[TopicPartition, int] = {}
         self._commit: _Commit | None = None
         self._ends = _Ends()
-        self._position_due_ms = 0
+        self._due = _Due(limits.beat_interval_ms)
 
     @property
     def accepts_records(self) -> bool:
@@ -139,9 +158,15 @@ class Link(Generic[P]):
         """When `tick` is due next."""
         if self._phase is _Phase.OPEN:
             return min(self._ends.latest_ms, self._ends.quiet_ms)
-        if self._phase is _Phase.IDLE and self._chunk_counts:
-            return self._position_due_ms
-        return None
+        due_ms = [self._due.position_ms] if self._chunk_counts else []
+        if self._due.beat_interval_ms is not None:
+            due_ms.append(self._due.beat_ms)
+        return min(due_ms, default=None) if self._phase is _Phase.IDLE else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was taken is committed."""
+        return self._phase is _Phase.IDLE and not self._chunk_counts
 
     # -- the start
 
@@ -201,7 +226,7 @@ class Link(Generic[P]):
         effects: list[LinkEffect[P]] = [ReportLost(data, lost)] if lost else []
         if partition.moved:
             self._chunk_counts.setdefault(data, 0)
-        return [*effects, Fetch(data, partition.position), *self._go_on(now_ms)]
+        return [*effects, Fetch(data, partition.position), *self.tick(now_ms)]
 
     def records_read(
         self,
@@ -267,7 +292,7 @@ class Link(Generic[P]):
             effects.append(Copy(self._transaction, data, chunk, copied))
         if partition.moved:
             self._chunk_counts[data] = partition.chunk_count
-        return effects + self._go_on(now_ms)
+        return effects + self.tick(now_ms)
 
     # -- markers
 
@@ -278,12 +303,12 @@ class Link(Generic[P]):
         for key, value in markers:
             if value is not None:
                 self._markers.read(key, value)
-        return self._go_on(now_ms)
+        return self.tick(now_ms)
 
     def markers_caught_up(self, now_ms: int) -> list[LinkEffect[P]]:
         """The source's signals were read to the end at the start: none waiting is outdated."""
         self._caught_up = True
-        return self._go_on(now_ms)
+        return self.tick(now_ms)
 
     def _takeable(self) -> list[CopiedMarker]:
         """Signals that may be written with the positions as they are now (H4)."""
@@ -298,10 +323,6 @@ class Link(Generic[P]):
 
     # -- transactions
 
-    def tick(self, now_ms: int) -> list[LinkEffect[P]]:
-        """Ends the transaction, or writes positions, when that is due."""
-        return self._go_on(now_ms)
-
     def _begin(self, now_ms: int) -> Begin:
         self._phase = _Phase.OPEN
         self._transaction += 1
@@ -309,15 +330,16 @@ class Link(Generic[P]):
         self._ends.latest_ms = now_ms + self._limits.linger_ms
         return Begin(self._transaction)
 
-    def _go_on(self, now_ms: int) -> list[LinkEffect[P]]:
+    def tick(self, now_ms: int) -> list[LinkEffect[P]]:
+        """Ends the transaction, or writes positions, signals or a beat, when that is due."""
         if self._phase is _Phase.OPEN:
             full = self._copy_count >= self._limits.records_max
             due_ms = min(self._ends.latest_ms, self._ends.quiet_ms)
             return self._finish() if full or now_ms >= due_ms else []
         if self._phase is not _Phase.IDLE:
             return []
-        position_due = bool(self._chunk_counts) and now_ms >= self._position_due_ms
-        if position_due or self._takeable():
+        position_due = bool(self._chunk_counts) and now_ms >= self._due.position_ms
+        if position_due or self._due.is_beat_due(now_ms) or self._takeable():
             return [self._begin(now_ms), *self._finish()]
         return []
 
@@ -354,8 +376,11 @@ class Link(Generic[P]):
             commit.buckets[data] = partition.changes(copies.get(data, ()), now.target_log_start)
         commit.markers = self._takeable()
         self._commit = commit
-        self._position_due_ms = now_ms + self._limits.position_interval_ms
-        return [Commit(transaction, commit.buckets, commit.markers)]
+        self._due.position_ms = now_ms + self._limits.position_interval_ms
+        beat = self._due.is_beat_due(now_ms)
+        if beat:
+            self._due.beat_written(now_ms)
+        return [Commit(transaction, commit.buckets, commit.markers, beat)]
 
     def committed(self, transaction: int, now_ms: int) -> list[LinkEffect[P]]:
         """The transaction is committed; the next one may begin."""
@@ -368,4 +393,4 @@ class Link(Generic[P]):
         self._chunk_counts.clear()
         self._commit = None
         self._phase = _Phase.IDLE
-        return self._take_held(now_ms) or self._go_on(now_ms)
+        return self._take_held(now_ms) or self.tick(now_ms)

@@ -33,6 +33,7 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
     WriteSignal,
 )
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
+from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.machine import Machine
 from stilltide.pipeline.drivers.groups.metadata import moved
 from stilltide.pipeline.drivers.groups.polls import GroupPolls, Polled
@@ -89,6 +90,7 @@ class ControlledPartition:
     Attributes:
         builder: machine of position snapshots.
         machine: machine of groups.
+        liveness: which links run.
         read_again: by group, the most records that its consumers would read again if they began
             here now, as of the last `measure`.
     """
@@ -99,12 +101,14 @@ class ControlledPartition:
         deps: ControllerDeps,
         builder: PositionSnapshotBuilder,
         machine: ReplicationController,
+        liveness: LinkLiveness,
     ) -> None:
         self.builder = builder
         self.machine = machine
         self.read_again: dict[str, int] = {}
         self._data = data
         self._deps = deps
+        self.liveness = liveness
         self._snapshots = _Lane(builder, deps.clock, self._carry_out)
         self._groups = _Lane(machine, deps.clock, self._carry_out)
         self._topic = b""  # incarnation of the topic at the last look
@@ -235,7 +239,7 @@ class ControlledPartition:
         if self._topic not in (b"", view.incarnation.topic):
             raise RetriableError("the topic was created anew", topic=self._data.topic)
         self._topic = view.incarnation.topic
-        connected = all(index.newest is not None for index in self.machine.indexes.values())
+        connected = all(connections(self, now_ms).values())
         self._snapshots.add(self.builder.links_changed(now_ms, connected=connected))
         self._snapshots.add(self.builder.log_moved(self._topic, view.decided_end, now_ms))
         return self.machine.polled(number, view, polled.groups, polled.positions_end, now_ms)
@@ -268,6 +272,14 @@ class ControlledPartition:
 
     async def _committed(self, group: str) -> Committed | None:
         return (await self._deps.groups.committed([group], [self._data]))[group].get(self._data)
+
+
+def connections(partition: ControlledPartition, now_ms: int) -> dict[str, bool]:
+    """For each other cluster, whether its link has met the data partition, and runs (I13)."""
+    return {
+        source: index.newest is not None and partition.liveness.connected(source, now_ms)
+        for source, index in partition.machine.indexes.items()
+    }
 
 
 class _Lane:

@@ -9,7 +9,7 @@ Refuses: records that are no signals or buckets.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -30,8 +30,10 @@ from stilltide.pipeline.core.groups.position_snapshots import (
     PositionSnapshotBuilder,
     PositionSnapshotLimits,
 )
+from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
+from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.passed_over import pass_over
@@ -65,22 +67,6 @@ OUTAGE_RETRY_S = 0.25
 
 SLICE_RECORDS = 500
 """Records of the history that are decoded in one turn of the event loop."""
-
-
-class Replicated:
-    """Selects the replicated groups: by an operator's settings, and by other clusters' signals."""
-
-    def __init__(self, named: Callable[[], Collection[tuple[str, str, bool]]]) -> None:
-        self._named = named
-
-    def topics(self) -> set[str]:
-        """The topics of which an operator has enabled a group."""
-        return {topic for topic, _, enabled in self._named() if enabled}
-
-    def groups(self, topic: str, known: Collection[str]) -> set[str]:
-        """The replicated groups of a topic; `known` are the groups in any cluster's signals."""
-        named = {group: on for of, group, on in self._named() if of == topic}
-        return {group for group in {*known, *named} if named.get(group, True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +125,7 @@ class OwnedReplication:
         self._markers = TopicPartition(REPLICATION_MARKERS, partition)
         self._positions = TopicPartition(REPLICATION_POSITIONS, partition)
         self._started: set[TopicPartition] = set()
+        self._liveness = LinkLiveness()
         self._controller_deps: ControllerDeps | None = None
 
     @property
@@ -265,6 +252,12 @@ class OwnedReplication:
         if item.topic == REPLICATION_MARKERS:
             key, value = replication_markers.decode(item.key, item.value)
             self._of(key.data).signal_read(key, value)
+        elif (beat := replication_positions.beat_key(item.key)) is not None:
+            if item.value is not None and beat.target == self._deps.here:
+                now_ms = self._deps.clock.now_ms()
+                since_ms = now_ms if self.serving else 0
+                told = replication_positions.decode_beat(item.value)
+                self._liveness.beat_read(beat.source, told, since_ms, now_ms)
         else:
             bucket_key = replication_positions.decode_key(item.key)
             bucket = None
@@ -289,14 +282,18 @@ class OwnedReplication:
             machine = ReplicationController(
                 data, deps.here, deps.remotes, mode=deps.mode, limits=deps.controller_limits
             )
-            controlled = ControlledPartition(data, self._controller_deps, builder, machine)
+            controlled = ControlledPartition(
+                data, self._controller_deps, builder, machine, self._liveness
+            )
             self.partitions[data] = controlled
         return controlled
 
     async def _look(self, tasks: asyncio.TaskGroup, decided: DecidedLog) -> None:
         """Starts the controllers of data partitions that are wanted and exist."""
         deps = self._deps
+        assert self._controller_deps is not None
         while True:
+            await deps.replicated.look(self._controller_deps.groups)
             enabled = deps.replicated.topics()
             wanted = {data.topic for data, one in self.partitions.items() if one.is_wanted}
             found = await deps.admin.describe_topics(sorted(enabled | wanted))

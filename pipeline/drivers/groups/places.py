@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.fetching import Fetching
@@ -18,6 +19,7 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, claims_below
 from stilltide.pipeline.core.groups.group import GroupSeen, ReplicatedGroup, Standing
+from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.groups.claims import GroupMarkers
 from stilltide.pipeline.drivers.groups.metadata import generation_of
@@ -89,6 +91,8 @@ class GroupPlace:
         markers: the group's signals.
         snapshots: position snapshots of the data partition.
         copied: newest bucket of each link, read before the log; None: the link has no bucket.
+        stopped: clusters of which a link, from or to them, does not run (I13). A beat's age is as
+            exact as the clocks of the link and of this process agree.
         committed: the group's commit; None: the group has no commit.
         seen: state of the group.
         decided: reads the log.
@@ -103,6 +107,7 @@ class GroupPlace:
     markers: GroupMarkers
     snapshots: PositionSnapshots | None
     copied: Mapping[ClusterName, Bucket | None]
+    stopped: Collection[ClusterName]
     committed: Committed | None
     seen: GroupSeen
     decided: DecidedLog
@@ -172,6 +177,7 @@ class GroupPlaces:
         self._admin = connector.admin()
         self._groups = connector.group_admin()
         self._outages = OutageGuard(self._admin, timeout_s=timeout_s, retry_delay_s=RETRY_S)
+        self._liveness = LinkLiveness()
         self._decided: DecidedLog | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -199,6 +205,8 @@ class GroupPlaces:
         before = await self._known(partitions, count, group)
         views = await self._views(found[topic], partitions, committed, found)
         after = await self._known(partitions, count, group)
+        now_ms = SystemClock().now_ms()
+        stopped = [it for it in self._sources if not self._liveness.connected(it, now_ms)]
         return [
             GroupPlace(
                 self._cluster,
@@ -209,6 +217,7 @@ class GroupPlaces:
                 after[data].markers,
                 after[data].snapshots,
                 {name: one.newest for name, one in before[data].indexes.items()},
+                stopped,
                 committed.get(data),
                 _seen(committed.get(data), active=active, elsewhere=bool(committed)),
                 self._log,
@@ -328,12 +337,24 @@ class GroupPlaces:
                 with placed_each(records) as each:
                     for record in each:
                         try:
+                            if self._beat_read(record):
+                                continue
                             _feed_one(places, record, self._cluster, group)
                         except DecodeError as error:
                             await pass_over(self._connector, record, error)
         finally:
             await reader.close()
         return places
+
+    def _beat_read(self, record: Record) -> bool:
+        """Takes the beat of a link; False: the record is something else."""
+        beat = None
+        if record.topic == REPLICATION_POSITIONS:
+            beat = replication_positions.beat_key(record.key)
+        if beat is not None and beat.target == self._cluster and record.value is not None:
+            told = replication_positions.decode_beat(record.value)
+            self._liveness.beat_read(beat.source, told, 0, SystemClock().now_ms())
+        return beat is not None
 
 
 def _feed_one(

@@ -6,6 +6,7 @@
 from collections.abc import Collection
 
 from stilltide.pipeline.core.groups.group import Standing
+from stilltide.pipeline.core.link_liveness import CONNECTED_MS
 from stilltide.pipeline.drivers.groups.report import Standpoint
 from stilltide.schemas.values import ClusterName
 
@@ -32,14 +33,9 @@ def reason(one: Standpoint, *, disabled: Collection[ClusterName]) -> str:
     here, topic = one.cluster, one.data.topic
     if here in disabled:
         return f"the group is not replicated here; `stilltide group enable {topic} GROUP`"
-    for source, left in sorted(one.links.items()):
-        if left is None:
-            return (
-                f"no link from {source} has copied the topic to this cluster yet;"
-                f" run `stilltide replicate --from {source} --to {here}`, and a worker on each"
-            )
-        if left > LAG_MAX:
-            return f"the link from {source} has {left} offsets left to copy; see the link's log"
+    held_up = _link_reason(one)
+    if held_up is not None:
+        return held_up
     step = _STEPS.get(one.standing)
     if step is not None:
         return f"{one.standing}; {step.format(here=here)}"
@@ -50,3 +46,22 @@ def reason(one: Standpoint, *, disabled: Collection[ClusterName]) -> str:
             " the group has read nothing there, or no worker runs there"
         )
     return f"{one.standing}; the next record here was not read elsewhere"
+
+
+def _link_reason(one: Standpoint) -> str | None:
+    """The first fault of a link of the cluster; None: the links run and keep up."""
+    here = one.cluster
+    for source, left in sorted(one.links.items()):
+        if left is None:
+            return (
+                f"no link from {source} has copied the topic to this cluster yet;"
+                f" run `stilltide replicate --from {source} --to {here}`, and a worker on each"
+            )
+        if source in one.stopped:
+            return (
+                f"no sign for {CONNECTED_MS // 1000} s that the links from and to {source} run;"
+                f" run `stilltide replicate --from {source} --to {here}`, and the one back"
+            )
+        if left > LAG_MAX:
+            return f"the link from {source} has {left} offsets left to copy; see the link's log"
+    return None

@@ -32,6 +32,7 @@ class Standpoint(NamedTuple):
         snapshots: position snapshots of the data partition.
         links: for each other cluster, the offsets that its link to this cluster has not passed;
             None: the link has no bucket of the present topic.
+        stopped: clusters of which a link, from or to them, does not run (I13).
         told_by: clusters whose updates of the group have arrived here.
         read_again: records that a `Subscription` reads again if it begins here now.
         read_again_foreign: most records that any other consumer reads again.
@@ -45,6 +46,7 @@ class Standpoint(NamedTuple):
     updated: Offset | None
     snapshots: PositionSnapshots | None
     links: Mapping[ClusterName, int | None]
+    stopped: Collection[ClusterName]
     told_by: Collection[ClusterName]
     read_again: int
     read_again_foreign: int
@@ -127,6 +129,7 @@ async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Cl
             for source in places
             if source.data == place.data and source is not place
         },
+        place.stopped,
         frozenset(place.markers.updates),
         await _read_again(place, places, claims.minus(known, skips)),
         await _read_again(place, places, known),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 from heapq import nsmallest
 
-from stilltide.pipeline.drivers.groups.controller import ControlledPartition
+from stilltide.pipeline.drivers.groups.controller import ControlledPartition, connections
 from stilltide.pipeline.metrics.groups import GROUPS_MAX, ControllerStats
 
 
@@ -25,6 +25,7 @@ def controller_stats(partition: ControlledPartition, now_ms: int) -> ControllerS
         pending=int(builder.pending_since_ms is not None),
         completed=builder.counts.completed,
         timed_out=builder.counts.timed_out,
+        connected=connections(partition, now_ms),
         standings=Counter(map(machine.standing, groups)),
         lags={group: lag for group, lag in lags if lag is not None},
         read_again={group: read_again[group] for group in shown if group in read_again},

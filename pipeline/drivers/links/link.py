@@ -16,6 +16,7 @@ from typing import TypeVar
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.copying import LinkConnector
+from stilltide.pipeline.core.link_liveness import BEAT_INTERVAL_MS
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
@@ -46,6 +47,9 @@ _BEGIN_AGAIN = (RetriableError, StartOverError, OffsetOutOfRangeError, TopicRecr
 PUBLISH_LIMITS = LinkLimits(quiet_ms=5)
 """Limits of a publish: a record that comes alone is visible soon, and a load makes long
 transactions."""
+
+_LINK_LIMITS = LinkLimits(beat_interval_ms=BEAT_INTERVAL_MS)
+"""Limits of a link between two clusters."""
 
 _SOUND_S = 30.0
 """After a life of this length, a driver's failure is not counted with those before it."""
@@ -87,7 +91,7 @@ class ReplicationOptions:
     retry_delay_s_max: float = 5.0
     refuse_after_s: float = 5.0
     stop_timeout_s: float = 5.0
-    limits: LinkLimits = field(default_factory=LinkLimits)
+    limits: LinkLimits = _LINK_LIMITS
     configs: ConfigOptions = field(default_factory=ConfigOptions)
 
 
@@ -178,7 +182,7 @@ class Replication:
             # One admin client: a second one would learn late of partitions that a topic gains.
             source = replace(target, name=options.publish.link)
         await self._patient(lambda: end_hanging_positions(source.name, target))
-        on_target = PositionsView(target, f"link-{source.name}-positions")
+        on_target = PositionsView(target, f"link-{source.name}-positions", self._clock)
         self._views = [on_target]
         deps = LinkDeps(
             source=source,
@@ -199,7 +203,7 @@ class Replication:
                 awaits_source=options.awaits_source,
             )
             return replace(deps, declared=topic.check_others), topic
-        on_source = PositionsView(source, f"link-{target.name}-positions")
+        on_source = PositionsView(source, f"link-{target.name}-positions", self._clock)
         self._views.append(on_source)
         topics = self._linked_topics(source, target, on_source, on_target)
         return replace(deps, known=on_source), topics
@@ -267,6 +271,8 @@ class Replication:
             await asyncio.sleep(self._options.look_interval_s)
             before = {data.topic for data in self._seen}
             self._seen = await self._patient(lambda: topics.look(strict=False))
+            if deps.has_signals:
+                await self._patient(deps.known.catch_up)  # the beats of the link back
             asked = {deps.names.on_source(data): data for data in self._seen}
             ends = await self._patient(
                 lambda asked=asked: deps.source.admin.end_offsets(list(asked), committed=True)

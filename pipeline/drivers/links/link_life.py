@@ -60,6 +60,7 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication.positions import Beat
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
@@ -255,7 +256,7 @@ class LinkDriver:
         # Records that are there come first: they, too, end what is due, and it is not quiet.
         if machine.deadline_ms is not None and (
             (now_ms >= machine.deadline_ms and not (takes and ready))
-            or (self._stopping and not self._todo)
+            or (self._stopping and not self._todo and not machine.is_idle)
         ):
             self._todo += machine.tick(max(now_ms, machine.deadline_ms))
             return True
@@ -271,8 +272,7 @@ class LinkDriver:
         return True
 
     def _is_idle(self) -> bool:
-        machine = self._machine
-        return machine.accepts_records and machine.deadline_ms is None and not self._todo
+        return self._machine.is_idle and not self._todo
 
     async def _wait(self, alarm: Alarm) -> None:
         """Waits until an input arrives or a deadline is due."""
@@ -334,12 +334,16 @@ class LinkDriver:
         self._todo += self._machine.finished(effect.transaction, copies, topics, now_ms)
 
     async def _commit(self, effect: Commit) -> None:
-        await self._writer.commit(effect)
+        await self._writer.commit(effect, self._beat() if effect.beat else None)
         if not self._writer.has_copies:
             await self._deps.declared()
         self._todo += self._machine.committed(effect.transaction, self._deps.clock.now_ms())
         for data in effect.buckets:
             self._deps.progress.committed(data, self._machine.partitions[data].position)
+
+    def _beat(self) -> Beat:
+        deps, now_ms = self._deps, self._deps.clock.now_ms()
+        return Beat(now_ms, deps.known.liveness.age_ms(deps.target.name, now_ms))
 
     async def _read_incarnations(self, data: TopicPartition) -> None:
         known = self._deps.known

@@ -9,14 +9,21 @@ waits while another link's open transaction holds the last stable offset back.
 import asyncio
 from collections import defaultdict
 
+from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
-from stilltide.schemas.replication.positions import decode_bucket, decode_key
+from stilltide.schemas.replication.positions import (
+    beat_key,
+    decode_beat,
+    decode_bucket,
+    decode_key,
+)
 from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
@@ -29,10 +36,14 @@ class PositionsView:
         links: (source, target, topic) of each topic that a link has copied to the cluster.
         publishes: the publishes of the cluster, each with all pairs of incarnations of its source
             and target topic; what a publish has copied counts as written here (H7).
+        liveness: which links to the cluster run, as of the last `catch_up`.
     """
 
-    def __init__(self, side: Side, client_id: str) -> None:
+    def __init__(self, side: Side, client_id: str, clock: Clock) -> None:
         self._side = side
+        self._clock = clock
+        self._read_ms = 0  # when everything that was there then had been read
+        self.liveness = LinkLiveness()
         self._client_id = client_id
         self._reader: LogReader | None = None
         self._positions: dict[TopicPartition, int] = {}
@@ -63,6 +74,7 @@ class PositionsView:
         async with self._turn:
             await self._open()
             assert self._reader is not None
+            began_ms = self._clock.now_ms()
             ends = await self._side.admin.end_offsets(list(self._positions))
             while any(self._positions[data] < end for data, end in ends.items()):
                 with placed_each(await self._reader.read()) as each:
@@ -76,6 +88,7 @@ class PositionsView:
                             self._positions[data] = item.offset + 1
                         else:
                             self._positions[data] = item.end_offset
+            self._read_ms = began_ms
 
     async def close(self) -> None:
         """Releases the connection."""
@@ -91,6 +104,12 @@ class PositionsView:
         self._reader, self._positions = reader, dict(starts)
 
     def _record_read(self, record: Record) -> None:
+        beat = beat_key(record.key)
+        if beat is not None:
+            if record.value is not None and beat.target == self._side.name:
+                told, now_ms = decode_beat(record.value), self._clock.now_ms()
+                self.liveness.beat_read(beat.source, told, self._read_ms, now_ms)
+            return
         key = decode_key(record.key)
         if record.value is None:
             return  # an incarnation that was copied once stays known

@@ -22,7 +22,15 @@ from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import Payload
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.origins import Incarnation, Interval, OriginStamp
-from stilltide.schemas.replication.positions import BucketKey, encode_bucket, encode_key
+from stilltide.schemas.replication.positions import (
+    Beat,
+    BeatKey,
+    BucketKey,
+    encode_beat,
+    encode_beat_key,
+    encode_bucket,
+    encode_key,
+)
 from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, TopicPartition
 
@@ -47,6 +55,7 @@ class LinkWriter:
         self._source = source
         self._origin = origin
         self._target = target
+        self._partition = partition
         self.transactional_id = f"{link_ids(source, target)}{partition}"
         self.cleared: set[TopicPartition] = set()
         self._writer = target.connector.copy_writer(self.transactional_id)
@@ -89,14 +98,16 @@ class LinkWriter:
             for data, chunk_count in effect.partitions.items()
         }
 
-    async def commit(self, effect: Commit) -> None:
-        """Writes buckets and signals, and commits.
+    async def commit(self, effect: Commit, beat: Beat | None) -> None:
+        """Writes buckets, signals and the beat, if there is one, and commits.
 
         Before that, the driver looks at the topics' ids. A link with nothing to commit looks at
         them now and then (`Replication`), since it would not learn otherwise that a topic was
         created again (H6).
         """
         records = [*self._buckets(effect.buckets), *self._markers(effect.markers)]
+        if beat is not None:
+            records.append(self._beat(beat))
         with self._own_time_out():
             await self._writer.commit(records)
         self._open_for.end()
@@ -131,6 +142,13 @@ class LinkWriter:
             for data, changes in buckets.items()
             for number, bucket in changes
         ]
+
+    def _beat(self, beat: Beat) -> NewRecord:
+        return NewRecord(
+            TopicPartition(REPLICATION_POSITIONS, self._partition),
+            encode_beat_key(BeatKey(self._source, self._target.name, self._partition)),
+            encode_beat(beat),
+        )
 
     def _markers(self, markers: Sequence[CopiedMarker]) -> list[NewRecord]:
         return [

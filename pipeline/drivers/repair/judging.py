@@ -70,9 +70,11 @@ def _index(key: bytes | None, value: bytes | None) -> None:
 
 
 def _bucket(key: bytes | None, value: bytes | None) -> None:
-    positions.decode_key(key)
+    is_beat = positions.beat_key(key) is not None
+    if not is_beat:
+        positions.decode_key(key)
     if value is not None:
-        positions.decode_bucket(value)
+        positions.decode_beat(value) if is_beat else positions.decode_bucket(value)
 
 
 def _setting(key: bytes | None, value: bytes | None) -> None:

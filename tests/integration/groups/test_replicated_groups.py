@@ -84,6 +84,22 @@ async def refuses_a_group_that_nobody_knows(operated: Operated, topic: str) -> N
         assert not await operated.run("subscription", verb, topic, "slip", *options, code=1)
 
 
+async def is_taken_by_a_pattern(operated: Operated, topic: str) -> None:
+    """I15: a pattern that takes nothing is refused; one that takes the group moves it to b."""
+    pattern, refused = f"{topic}*", f"{topic}?*"
+    assert not await operated.run("group", "enable", refused, "gro*", code=1)
+    assert not await operated.run("group", "enable", pattern, "group?*", code=1)
+    await operated.run("group", "enable", pattern, "gro*")
+    rows = await operated.ask("group", "list")
+    takes = {it["cluster"]: it["takes"] for it in rows if it["topic"] == pattern}
+    assert takes["a"] == [f"{topic}/group"]
+    assert not [it for it in rows if it["topic"] == refused]
+    b = operated.clusters.addresses["b"]
+    async with asyncio.timeout(WAIT_S):
+        while await asyncio.to_thread(committed, b, topic, "group") < 1:
+            """Each look takes a round trip."""
+
+
 @pytest.mark.timeout(600)
 async def test_groups_fail_over_between_two_brokers(
     clusters: Clusters, topic_name: str, tmp_path: Path
@@ -144,3 +160,50 @@ async def test_groups_fail_over_between_two_brokers(
         await operated.run("subscription", "failover", topic_name, ours, "--to", "c", code=1)
         await refuses_a_group_that_nobody_knows(operated, topic_name)
         await operated.run("subscription", "disable", topic_name, foreign)
+
+
+@pytest.mark.timeout(300)
+async def test_a_link_that_is_stopped_is_seen_on_both_clusters(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+):
+    """I13: 15 s after its last beat, and as soon as the next one is there.
+
+    The group is replicated by a pattern (I15).
+    """
+    operated = Operated(clusters, tmp_path)
+    await clusters.create("a", topic_name)
+    async with AsyncExitStack() as stack:
+        workers: dict[str, WorkerProcess] = {}
+        for name, address in clusters.addresses.items():
+            log = tmp_path / f"worker-{name}.log"
+            worker = WorkerProcess(address, log, "--cluster", name, clusters=operated.named)
+            workers[name] = await stack.enter_async_context(worker)
+        await asyncio.gather(*(worker.serving() for worker in workers.values()))
+        links: dict[str, LinkProcess] = {}
+        for source, target in ("ab", "ba"):
+            log = tmp_path / f"{source}{target}.log"
+            options = ("--topics", topic_name, "--merge")
+            link = LinkProcess(clusters.addresses, source, target, log, *options)
+            links[source] = await stack.enter_async_context(link)
+            await link.serving()
+        produced(clusters.addresses["a"], topic_name, 0, 10)
+        produced(clusters.addresses["b"], topic_name, 10, 20)
+        commit(clusters.addresses["a"], topic_name, "group", 1)
+        await is_taken_by_a_pattern(operated, topic_name)
+
+        async def both_show(connected: int) -> None:
+            for here, remote in ("ab", "ba"):
+                labels = f'cluster="{here}",partition="0",remote="{remote}",topic="{topic_name}"'
+                sample = f"stilltide_replication_link_connected{{{labels}}} {connected}.0"
+                async with asyncio.timeout(WAIT_S):
+                    while sample not in await metrics(workers[here]):
+                        """Each look takes a round trip."""
+
+        await both_show(1)
+        links["a"].pause()
+        await both_show(0)
+        rows = await operated.ask("subscription", "describe", topic_name, "group")
+        assert [(it["cluster"], it["links_stopped"]) for it in rows] == [("a", "b"), ("b", "a")]
+        assert all("no sign for 15 s" in it["why"] for it in rows)
+        links["a"].resume()
+        await both_show(1)

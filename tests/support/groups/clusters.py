@@ -69,7 +69,7 @@ class Site:
             clock=SystemClock(),
             here=ClusterName(self.name),
             remotes=[ClusterName(one) for one in self.others],
-            replicated=Replicated(lambda: self.named),
+            replicated=Replicated(lambda: self.named, SystemClock()),
             first=self._first,
             partition_count=1,
             mode=self.mode,

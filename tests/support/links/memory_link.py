@@ -19,6 +19,7 @@ from stilltide.schemas.replication.origins import Origin, origin_of, topic_incar
 from stilltide.schemas.replication.positions import (
     Bucket,
     BucketKey,
+    beat_key,
     decode_bucket,
     decode_key,
     encode_key,
@@ -116,6 +117,7 @@ class MemoryCluster:
             decode_key(it.key): None if it.value is None else decode_bucket(it.value)
             for number in range(SYSTEM_PARTITIONS)
             for it in self.broker.records(TopicPartition(REPLICATION_POSITIONS, number))
+            if beat_key(it.key) is None
         }
 
     def topic_id(self, data: TopicPartition = ORDERS) -> bytes:

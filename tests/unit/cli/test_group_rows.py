@@ -34,6 +34,7 @@ def row(cluster: str, partition: int) -> Row:
         "snapshots": 3,
         "snapshot_age_ms": 40,
         "snapshot_round_trip_ms": 5,
+        "links_stopped": None,
         "why": f"because of {cluster}{partition}",
     }
 

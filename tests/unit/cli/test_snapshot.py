@@ -18,7 +18,7 @@ from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWo
 COUNT = 5
 """Partitions of the data topic: both snapshot writers serve some of them."""
 
-SOON_S = 0.5
+SOON_S = 3.0
 """A time-out that is meant to run out."""
 
 

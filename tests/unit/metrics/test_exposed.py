@@ -34,7 +34,7 @@ from tests.support.schemas.wire_acks import STORE_STATS
 GOLDEN = Path(__file__).parent / "golden"
 OF_THE_CLUSTER = {
     *("cluster", "coordinator", "partition", "topic", "group", "source", "target"),
-    *("number", "offset"),
+    *("number", "offset", "remote"),
 }
 SNAPSHOTS = SnapshotStats(2, 3, 4, 5, Offset(7), Offset(6), 8)
 

@@ -25,6 +25,7 @@ VERSIONED: dict[str, Callable[[bytes], object]] = {
     "a run of aborted ranges": lambda value: aborted_index.decode_run(Offset(0), value),
     "the coverage of an index": aborted_index.decode_coverage,
     "a bucket of the offset index": positions.decode_bucket,
+    "a beat of a link": positions.decode_beat,
     "a signal": lambda value: signals.decode(SIGNAL, value),
 }
 UNVERSIONED: dict[str, Callable[[bytes], object]] = {

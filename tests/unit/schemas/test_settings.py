@@ -51,6 +51,14 @@ def test_bytes_of_a_replicated_subscription():
     assert subscription_of(decode(key, data)[0]) == ("orders", "billing/eu")
 
 
+def test_bytes_of_a_pattern_of_replicated_groups():
+    """I15: as the names of a topic and a group; earlier versions take it for no setting."""
+    name = subscription_setting("orders-[ab]?*", "billing*")
+    key, data = encode(name, False, at_ms=9)
+    assert (key, data) == (b"subscription/orders-[ab]?*/billing*", bytes.fromhex("0800 7809"))
+    assert subscription_of(decode(key, data)[0]) == ("orders-[ab]?*", "billing*")
+
+
 @ROUND_TRIPS
 @given(TOPICS.filter(lambda topic: "/" not in topic), st.text(min_size=1, max_size=9))
 def test_every_replicated_subscription_is_read_back(topic: str, group: str):
@@ -60,7 +68,15 @@ def test_every_replicated_subscription_is_read_back(topic: str, group: str):
 
 
 @pytest.mark.parametrize(
-    "name", ["subscription", "subscription/", "subscription/t", "subscription//g", "x/t/g"]
+    "name",
+    [
+        "subscription",
+        "subscription/",
+        "subscription/t",
+        "subscription//g",
+        "x/t/g",
+        "subscription/t t*/g",
+    ],
 )
 def test_what_names_no_subscription_is_another_setting(name: str):
     """I: without a topic and a group nothing is replicated."""

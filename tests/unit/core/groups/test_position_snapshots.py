@@ -223,3 +223,23 @@ def test_a_log_that_was_cut_off_clears_the_cache():
     assert with_snapshot(cached, snapshot(7)) == (snapshot(7),)
     newer = snapshot(9)._replace(id=b"x" * 16)
     assert with_snapshot(cached, newer) == (snapshot(5), newer)
+
+
+def test_the_back_off_ends_when_the_links_are_connected_again():
+    """I13: nobody waits two minutes for a link that has come back."""
+    made = asking()
+    assert made.tick(30_000) == []
+    assert made.deadline_ms == 60_000, "it has backed off"
+    assert made.links_changed(31_000, connected=True) == []
+    assert made.links_changed(32_000, connected=False) == []
+    assert made.deadline_ms is None, "nothing is asked while a link is stopped"
+    assert made.tick(61_000) == []
+    assert [type(one) for one in made.links_changed(62_000, connected=True)] == [WriteSignal]
+
+
+def test_the_back_off_goes_on_while_the_links_stay_connected():
+    """I4: another cluster that does not answer is asked less and less often."""
+    made = asking()
+    assert made.tick(30_000) == []
+    assert made.links_changed(30_001, connected=True) == []
+    assert made.tick(60_000)

@@ -368,3 +368,51 @@ def test_buckets_below_the_target_s_log_start_are_dropped():
     topics = TOPICS._replace(target_log_start=Offset(3))
     found = commit(link, [span(4, 5)], topics).buckets
     assert found == {DATA: [(0, None), (1, None), (3, bucket((3, 5), (3, 5)))]}
+
+
+def beating() -> Rig:
+    """A link that serves, has met its topics, and beats every 5 s."""
+    link: Rig = Link(A, B, LinkLimits(beat_interval_ms=5000))
+    link.begin()
+    link.fenced()
+    link.positions_end_read(EndOffset(0))
+    link.positions_read(EndOffset(0))
+    link.markers_caught_up(-1)
+    return link
+
+
+def test_a_link_at_rest_beats():
+    """I13: a beat at the start, and one every 5 s, each in a transaction without anything else."""
+    link = beating()
+    assert link.deadline_ms == 0
+    assert [type(one) for one in link.tick(0)] == [Begin, Finish]
+    assert commit(link) == Commit(1, {}, [], beat=True)
+    assert link.deadline_ms == 5000
+    assert link.tick(4999) == []
+    assert link.is_idle
+    assert [type(one) for one in link.tick(5000)] == [Begin, Finish]
+    assert commit(link, now_ms=5000).beat
+
+
+def test_a_beat_joins_a_transaction_that_ends_after_it_is_due():
+    """I13: a link with work writes its beats with the work, and no more often."""
+    link = beating()
+    link.topics_read(DATA, TOPICS, 0)
+    commit(link)
+    link.records_read(DATA, records(5), EndOffset(6), 4990)
+    assert link.tick(5040)
+    assert commit(link, [span(1, 2)], now_ms=5040).beat
+    link.records_read(DATA, records(6), EndOffset(7), 5050)
+    assert link.tick(5100)
+    assert not commit(link, [span(2, 3)], now_ms=5100).beat
+    assert link.deadline_ms == 10_040
+
+
+def test_a_link_that_only_waits_for_its_next_beat_is_idle():
+    """A link that is to stop commits what it took, and does not wait for beats."""
+    link = beating()
+    assert link.is_idle
+    link.topics_read(DATA, TOPICS, 0)
+    assert not link.is_idle, "the first bucket is being written"
+    commit(link)
+    assert link.is_idle

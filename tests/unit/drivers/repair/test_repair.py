@@ -14,9 +14,16 @@ from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication.positions import BeatKey, encode_beat_key
 from stilltide.schemas.snapshots.snapshots import STAR_KEY, encode_part, end_key, part_key
-from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec
-from stilltide.schemas.values import Offset, TopicPartition, TxnId
+from stilltide.schemas.topics import (
+    REPLICATION_POSITIONS,
+    TXN_LOG,
+    TXN_MARKERS,
+    TXN_SNAPSHOTS,
+    TopicSpec,
+)
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 
 ORDERS = TopicPartition("orders", 0)
@@ -166,3 +173,19 @@ async def test_foreign_records_are_no_damage(
     admin = connector.admin()
     for data in (MARKERS, SNAPSHOTS, LOG):
         assert await find(connector, admin, data.topic, None, NOW_MS) == []
+
+
+async def test_a_beat_is_dropped(
+    broker: MemoryBroker, connector: MemoryConnector, worker: MemoryWorker
+):
+    """A damaged beat of a link: the link writes its next one anyway (I13)."""
+    del worker
+    place = TopicPartition(REPLICATION_POSITIONS, 0)
+    key = encode_beat_key(BeatKey(ClusterName("a"), ClusterName("b"), place.partition))
+    broker.append(place, key, GARBAGE, None)
+    admin = connector.admin()
+    (damage,) = await find(connector, admin, place.topic, None, NOW_MS)
+    assert damage.repairable
+    await repair(connector, admin, [damage], NOW_MS)
+    assert await find(connector, admin, place.topic, None, NOW_MS) == []
+    await admin.close()

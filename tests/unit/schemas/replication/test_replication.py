@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.errors import DecodeError, UnknownVersionError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, UnknownVersionError
 from stilltide.schemas.replication import positions
 from stilltide.schemas.replication import signals as markers
 from stilltide.schemas.replication.origins import (
@@ -268,6 +268,21 @@ def test_a_later_version_is_an_error():
         markers.decode(markers.encode_key(RequestKey(DATA, A)), bytes.fromhex("0802"))
     with pytest.raises(UnknownVersionError, match="has version 2"):
         positions.decode_bucket(bytes.fromhex("0802"))
+
+
+@pytest.mark.parametrize("age_ms", [None, 0, 7000])
+def test_a_beat_is_a_foreign_key_to_readers_of_buckets(age_ms: int | None):
+    """I13, B10: readers of an earlier version pass it over, those of this version know it."""
+    key = positions.BeatKey(A, B, 3)
+    encoded = positions.encode_beat_key(key)
+    assert encoded == bytes.fromhex("0000000000000000 00000003 0001 0001 61 62")
+    assert positions.beat_key(encoded) == key
+    with pytest.raises(ForeignKeyError):
+        positions.decode_key(encoded)
+    beat = positions.Beat(1_700_000_000_000, age_ms)
+    assert positions.decode_beat(positions.encode_beat(beat)) == beat
+    for other in (None, b"", positions.encode_key(BucketKey(A, B, DATA, 0)), b"\xff" * 30):
+        assert positions.beat_key(other) is None
 
 
 def test_bucket_bytes():

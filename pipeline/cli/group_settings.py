@@ -1,0 +1,201 @@
+"""`stilltide group enable`, `disable` and `list`: which groups are replicated, by name or pattern.
+
+*Source*: docs/protocols I15. *Invariants*: a pattern that takes no group of any cluster is not set
+unless the operator says that it may.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.pipeline.cli.common.asking import clusters_option, connected, timeout_option
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.core.groups.choice import GroupChoice, GroupSetting, Pair
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
+from stilltide.pipeline.errors import ConfigError, UnknownGroupError
+from stilltide.schemas.settings import subscription_of, subscription_setting
+from stilltide.schemas.values import ClusterName
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done
+  1  the command failed; the error names the next step
+  4  not everything is carried over; the output shows what is left
+"""
+
+SHOWN_MAX = 10
+"""Groups that a line of text names at most."""
+
+Clusters = Mapping[ClusterName, GroupConnector]
+
+
+@click.command("list", epilog=EXIT_CODES)
+@clusters_option
+@timeout_option
+@output_option
+def list_command(clusters: str | None, timeout_s: float, output: str) -> None:
+    """List the groups that were enabled or disabled, and what each pattern takes now.
+
+    A setting by names wins over every pattern; of patterns that fit, the longer one wins. `takes`
+    has the topics and groups of that cluster for which a pattern is the setting that counts.
+    """
+    connectors = connected(clusters)
+
+    async def rows() -> list[Row]:
+        found = await settings_of(connectors, timeout_s)
+        return [
+            row
+            for cluster, settings in found.items()
+            for row in await _rows(cluster, connectors[cluster], settings)
+        ]
+
+    listed = sorted(asyncio.run(rows()), key=lambda row: (row["topic"], row["group"]))
+    if output != "json":
+        listed = [{**row, "takes": _shown(row["takes"])} for row in listed]
+    print_rows(listed, output)
+
+
+@click.command(
+    "enable",
+    epilog="""\b
+Examples:
+  stilltide group enable orders billing
+  stilltide group enable 'orders-*' 'billing*'
+""",
+)
+@click.argument("topic")
+@click.argument("group")
+@click.option("--allow-none", is_flag=True, help="Set a pattern also if it takes no group yet.")
+@clusters_option
+def enable_command(topic: str, group: str, *, allow_none: bool, clusters: str | None) -> None:
+    """Carry the position of GROUP on TOPIC over between clusters.
+
+    TOPIC and GROUP may be patterns such as 'orders-*'. A group that fits is taken up within 5 s
+    once it has committed an offset of a topic that fits; a setting by names wins over a pattern.
+    The command writes to every cluster; workers follow within a moment.
+    """
+    setting, connectors = _setting(topic, group, enabled=True), connected(clusters)
+
+    async def enable() -> None:
+        if setting.is_pattern:
+            takes = {it: await _taken(one, [setting]) for it, one in connectors.items()}
+            if not allow_none:
+                _require_any(setting, takes)
+            for name, taken in takes.items():
+                say(f"cluster {name}: {_shown(list(map(_named, taken.get(setting, ()))))}")
+        await _write(connectors, setting)
+
+    asyncio.run(enable())
+
+
+@click.command(
+    "disable",
+    epilog="""\b
+Examples:
+  stilltide group disable orders billing
+  stilltide group disable 'orders-*' 'billing-test*'
+""",
+)
+@click.argument("topic")
+@click.argument("group")
+@clusters_option
+def disable_command(topic: str, group: str, clusters: str | None) -> None:
+    """Stop carrying over the position of GROUP on TOPIC; each may be a pattern.
+
+    The command writes to every cluster; workers follow within a moment.
+    """
+    setting = _setting(topic, group, enabled=False)
+    asyncio.run(_write(connected(clusters), setting))
+
+
+def _setting(topic: str, group: str, *, enabled: bool) -> GroupSetting:
+    if subscription_of(subscription_setting(topic, group)) is None:
+        raise ConfigError(
+            f"no topic can have the name or fit the pattern {topic!r}",
+            hint="names have letters, digits, '.', '_', '-'; patterns also '*', '?', '[...]'",
+        )
+    return GroupSetting(topic, group, enabled)
+
+
+async def _write(connectors: Clusters, setting: GroupSetting) -> None:
+    name, at_ms = subscription_setting(setting.topic, setting.group), SystemClock().now_ms()
+    for connector in connectors.values():
+        await write_setting(connector, name, setting.enabled, at_ms=at_ms)
+    state = "replicated" if setting.enabled else "not replicated"
+    say(f"{setting.group} on {setting.topic}: {state}")
+
+
+def _require_any(setting: GroupSetting, takes: Mapping[ClusterName, Mapping[Any, Any]]) -> None:
+    if any(takes.values()):
+        return
+    raise UnknownGroupError(
+        f"no group that fits {setting.group} has committed an offset of a topic that fits"
+        f" {setting.topic}",
+        detail=f"looked on clusters {', '.join(sorted(takes))}; nothing was set",
+        hint="correct the patterns; --allow-none sets them for groups that come later",
+    )
+
+
+async def settings_of(
+    connectors: Clusters, timeout_s: float
+) -> dict[ClusterName, list[GroupSetting]]:
+    """The settings about groups on each cluster.
+
+    Raises:
+        FatalError: a cluster has no topic of settings.
+        UnavailableError: a cluster is away for longer than `timeout_s`.
+    """
+    found: dict[ClusterName, list[GroupSetting]] = {}
+    for cluster, connector in connectors.items():
+        settings = DynamicSettings(connector, patience_s=timeout_s)
+        try:
+            await settings.open()
+            found[cluster] = [GroupSetting(*one) for one in settings.subscriptions()]
+        finally:
+            await settings.close()
+    return found
+
+
+async def _rows(
+    cluster: ClusterName, connector: GroupConnector, settings: Sequence[GroupSetting]
+) -> list[Row]:
+    taken = await _taken(connector, settings)
+    return [
+        {
+            "topic": one.topic,
+            "group": one.group,
+            "cluster": cluster,
+            "replicated": one.enabled,
+            "takes": list(map(_named, taken.get(one, ()))) if one.is_pattern else None,
+        }
+        for one in settings
+    ]
+
+
+async def _taken(
+    connector: GroupConnector, settings: Sequence[GroupSetting]
+) -> dict[GroupSetting, list[Pair]]:
+    """The topics and groups of a cluster that each pattern enables."""
+    choice = GroupChoice(settings)
+    if not choice.has_patterns:
+        return {}
+    groups = connector.group_admin()
+    try:
+        return choice.taken(await groups.topics_of(filter(choice.may_take, await groups.listed())))
+    finally:
+        await groups.close()
+
+
+def _named(pair: Pair) -> str:
+    return "/".join(pair)
+
+
+def _shown(pairs: Sequence[str] | None) -> str | None:
+    if pairs is None:
+        return None
+    more = f" and {len(pairs) - SHOWN_MAX} more" if len(pairs) > SHOWN_MAX else ""
+    return (", ".join(pairs[:SHOWN_MAX]) or "no group yet") + more

@@ -27,7 +27,7 @@ from stilltide.pipeline.cli.group_settings import (
     list_command,
     settings_of,
 )
-from stilltide.pipeline.core.groups.choice import GroupChoice
+from stilltide.pipeline.core.group_choice import GroupChoice
 from stilltide.pipeline.drivers.groups.fail_over import FailOver, fail_over
 from stilltide.pipeline.drivers.groups.reason import reason
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group

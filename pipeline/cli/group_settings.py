@@ -14,7 +14,7 @@ from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.cli.common.asking import clusters_option, connected, timeout_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
-from stilltide.pipeline.core.groups.choice import GroupChoice, GroupSetting, Pair
+from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting, Pair
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 from stilltide.pipeline.errors import ConfigError, UnknownGroupError
 from stilltide.schemas.settings import subscription_of, subscription_setting

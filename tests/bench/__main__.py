@@ -8,8 +8,8 @@ from stilltide.pipeline.cli.common.output import say
 
 CASES = {
     "writer": "writer",
-    "transactions": "transactions",
-    "brokers": "brokers",
+    "transactions": "commits.transactions",
+    "brokers": "commits.brokers",
     "acknowledgements": "acknowledgements",
     "recovery": "startup.recovery",
     "consume_transform_produce": "consume_transform_produce",
@@ -26,7 +26,7 @@ CASES = {
     "translate": "replication.translate",
     "startup": "startup.startup",
     "startup_markers": "startup.startup_markers",
-    "retention": "retention",
+    "retention": "commits.retention",
     "compacted": "startup.compacted",
 }
 """The module of each case, below `tests.bench`."""

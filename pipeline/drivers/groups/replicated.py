@@ -1,6 +1,6 @@
 """Selects the groups that controllers carry over, by settings, patterns and signals.
 
-*Source*: docs/protocols I6, I15; the choice is `core.groups.choice`.
+*Source*: docs/protocols I6, I15; the choice is `core.group_choice`.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from itertools import chain
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.groups import GroupAdmin
-from stilltide.pipeline.core.groups.choice import GroupChoice
+from stilltide.pipeline.core.group_choice import GroupChoice
 from stilltide.pipeline.logging import get_logger
 
 log = get_logger(__name__)

@@ -5,7 +5,8 @@ and commit them ten times a second. Then `a` is killed (SIGKILL), and in the sam
 application turns to `b`: it writes there, and its groups read there. Once `a` is back and each
 cluster has what the other one had when it came back, everything returns to `a`. Each turn comes
 twice, under load and after three seconds in which nothing was written. `mirrormaker` is a group of
-any client that MirrorMaker 2 carries over once a second; MirrorMaker has no way back.
+any client that MirrorMaker 2 carries over once a second; MirrorMaker has no way back. Its copies
+have other names, so that the group reads two topics at `b`: the copy, and the one of the writer.
 
 - `on_s`: from the turn until the group was given a record that it had not been given before.
 - `lost`: records that `a` had acknowledged and `b` did not have while `a` was away.
@@ -97,7 +98,8 @@ async def _ours(pair: Pair, topic: str, load_s: int, found: Found) -> None:
 async def _mirrored(pair: Pair, turn: int, load_s: int, found: Found) -> None:
     for quiet in (False, True):
         topic, alias = f"mirrored-{turn}-{quiet:d}", f"{MIRROR}-{turn}-{quiet:d}"
-        await create(pair.a.bootstrap, topic)
+        for one in (pair.a, pair.b):
+            await create(one.bootstrap, topic)
         command = mirror_command(pair, alias, topic, EVERY_SECOND)
         group = Group(f"{topic}-group", ours=False)
         scene = _Scene(pair, topic, Writer(topic, 1, PER_S), [group], prefix=f"{alias}.")
@@ -129,13 +131,14 @@ class _Scene:
     ) -> None:
         self._pair, self._topic, self._writer, self._groups = pair, topic, writer, groups
         self._copy = f"{prefix}{topic}"
+        self._at_b = sorted({self._copy, topic})
 
     def go_to(self, bootstrap: str) -> None:
         """Writes and reads there from now on."""
         at_b = bootstrap == self._pair.b.bootstrap
         self._writer.go_to(bootstrap)
         for group in self._groups:
-            group.go_to(bootstrap, self._copy if at_b else self._topic)
+            group.go_to(bootstrap, self._at_b if at_b else [self._topic])
 
     async def close(self) -> None:
         """Ends everything; both brokers may be there or not."""
@@ -153,7 +156,7 @@ class _Scene:
         await self._turn(b)
         await self._judge_later()
         lost = len(written - await seen_on(b, self._data(self._copy)))
-        return [await self._turned(group, b, self._copy, lost) for group in self._groups]
+        return [await self._turned(group, b, self._at_b, lost) for group in self._groups]
 
     async def come_back(self, *, quiet: bool) -> list[Turn]:
         """Starts `a`, and goes back to it once `b` has all that `a` had."""
@@ -170,7 +173,7 @@ class _Scene:
         await asyncio.gather(*(group.leave() for group in self._groups))
         await self._turn(a.bootstrap)
         await self._judge_later()
-        turns = [await self._turned(one, a.bootstrap, self._topic, 0) for one in self._groups]
+        turns = [await self._turned(one, a.bootstrap, [self._topic], 0) for one in self._groups]
         start_s, copy_s = began_copying - began, copied - began_copying
         return [one._replace(start_s=start_s, copy_s=copy_s) for one in turns]
 
@@ -195,14 +198,14 @@ class _Scene:
     async def _judge_later(self) -> None:
         await _past(AFTER_S)
 
-    async def _turned(self, group: Group, bootstrap: str, topic: str, lost: int) -> Turn:
+    async def _turned(self, group: Group, bootstrap: str, topics: list[str], lost: int) -> Turn:
         leg = group.leg
-        skipped = await skipped_by(group, bootstrap, self._data(topic))
+        skipped = await skipped_by(group, bootstrap, self._data(*topics))
         return Turn(leg.went_on - leg.began, lost, leg.again, skipped)
 
-    def _data(self, topic: str) -> list[TopicPartition]:
-        count = PARTITIONS if topic == self._topic == self._copy else 1
-        return [TopicPartition(topic, number) for number in range(count)]
+    def _data(self, *topics: str) -> list[TopicPartition]:
+        count = PARTITIONS if self._topic == self._copy else 1
+        return [TopicPartition(topic, number) for topic in topics for number in range(count)]
 
 
 async def _until_mirrored(pair: Pair, copy: str) -> None:

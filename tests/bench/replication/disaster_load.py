@@ -117,14 +117,14 @@ class Group:
     members: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def go_to(self, bootstrap: str, topic: str) -> None:
+    def go_to(self, bootstrap: str, topics: Sequence[str]) -> None:
         """Reads there from now on."""
         self.stop.set()
         for member in self.members if self.ours else ():
             member.cancel()
         self.stop = threading.Event()
         self.leg = Leg(time.perf_counter())
-        work = self._ours(bootstrap, topic) if self.ours else self._foreign(bootstrap, topic)
+        work = self._ours(bootstrap, topics) if self.ours else self._foreign(bootstrap, topics)
         self.members.append(asyncio.create_task(work))
 
     async def leave(self) -> None:
@@ -149,10 +149,10 @@ class Group:
             self.read.add(number)
             self.leg.went_on = self.leg.went_on or time.perf_counter()
 
-    async def _ours(self, bootstrap: str, topic: str) -> None:
+    async def _ours(self, bootstrap: str, topics: Sequence[str]) -> None:
         stop = self.stop
         connector = KafkaConnector(KafkaConfig(bootstrap))
-        async with Subscription([topic], group=self.name, connector=connector) as subscription:
+        async with Subscription(topics, group=self.name, connector=connector) as subscription:
             due = 0.0
             while not stop.is_set():
                 with suppress(TimeoutError):
@@ -165,10 +165,10 @@ class Group:
             with suppress(StilltideError):
                 await subscription.commit()
 
-    async def _foreign(self, bootstrap: str, topic: str) -> None:
-        await asyncio.to_thread(self._consume, self.stop, bootstrap, topic)
+    async def _foreign(self, bootstrap: str, topics: Sequence[str]) -> None:
+        await asyncio.to_thread(self._consume, self.stop, bootstrap, topics)
 
-    def _consume(self, stop: threading.Event, bootstrap: str, topic: str) -> None:
+    def _consume(self, stop: threading.Event, bootstrap: str, topics: Sequence[str]) -> None:
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -178,7 +178,7 @@ class Group:
                 "session.timeout.ms": 6000,
             }
         )
-        consumer.subscribe([topic])
+        consumer.subscribe(list(topics))
         positions: dict[tuple[str, int], int] = {}
         due = 0.0
         while not stop.is_set():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stilltide.pipeline.core.groups.choice import GroupChoice, GroupSetting
+from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting
 
 EVERY = GroupSetting("*", "*", enabled=True)
 BILLING = GroupSetting("orders-*", "billing*", enabled=True)

@@ -18,8 +18,8 @@ from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
+from tests.bench.commits.native_loops import PARTITIONS, RECORDS, TOPIC, VALUE
 from tests.bench.harness import closed_loop, report, size
-from tests.bench.transactions import PARTITIONS, RECORDS, TOPIC, VALUE
 
 RETENTION_MS = {"kept": 24 * 3600 * 1000, "deleted": 0}
 CONCURRENCY = (32, 256)

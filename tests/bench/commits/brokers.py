@@ -9,8 +9,8 @@ transaction of the gaps writes 3 records: ours over 2 topics, a native one over 
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,17 @@ from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import Replicas, TopicSpec
-from tests.bench.harness import Run, closed_loop, middle, report, size
-from tests.bench.transactions import (
+from tests.bench.commits.native_loops import (
     PARTITIONS,
     RECORDS,
     TOPIC,
     VALUE,
-    native_loop,
-    native_producers,
+    NativeLoop,
+    NativeRuns,
+    native_loops,
+    strongest,
 )
+from tests.bench.harness import Run, closed_loop, middle, report, size
 from tests.support.brokers.faults import Brokers
 from tests.support.brokers.native import NativeTransactions
 from tests.support.brokers.transactions import CALLERS, Transactions
@@ -63,16 +65,24 @@ async def run() -> None:
         stack.push_async_callback(worker.stop)
         await worker.start()
         tune()
-        rows = await _rates(connector, cluster.bootstrap)
+        loops = await asyncio.to_thread(
+            native_loops,
+            stack.enter_context(ExitStack()),
+            cluster.bootstrap,
+            directory,
+            max(PRODUCERS),
+        )
+        rows = await _rates(connector, loops)
         rows += await _gaps(Brokers(cluster), cluster.bootstrap)
     report("brokers", rows)
 
 
-async def _rates(connector: KafkaConnector, bootstrap: str) -> list[dict[str, Any]]:
+async def _rates(
+    connector: KafkaConnector, loops: Mapping[str, NativeLoop]
+) -> list[dict[str, Any]]:
     rounds = size("ROUNDS", 5)
     ours: dict[int, list[Run]] = {it: [] for it in CONCURRENCY}
-    native: dict[int, list[Run]] = {it: [] for it in PRODUCERS}
-    producers = await asyncio.to_thread(native_producers, bootstrap)
+    native = {name: {count: list[Run]() for count in PRODUCERS} for name in loops}
     async with TransactionClient(connector=connector) as client:
 
         async def transaction() -> None:
@@ -82,25 +92,29 @@ async def _rates(connector: KafkaConnector, bootstrap: str) -> list[dict[str, An
 
         # Brokers compile their code for half a minute; neither side shall pay for it alone.
         await closed_loop(transaction, max(CONCURRENCY), WARM_UP_SECONDS)
-        await asyncio.to_thread(native_loop, producers, WARM_UP_SECONDS)
+        for loop in loops.values():
+            await asyncio.to_thread(loop.run, max(PRODUCERS), WARM_UP_SECONDS)
         for number in range(rounds):
             for concurrency in CONCURRENCY:
                 ours[concurrency].append(await closed_loop(transaction, concurrency, SECONDS))
             for count in PRODUCERS:
-                done = await asyncio.to_thread(native_loop, producers[:count], SECONDS)
-                native[count].append(done)
+                for name, loop in loops.items():
+                    done = await asyncio.to_thread(loop.run, count, SECONDS)
+                    native[name][count].append(done)
             say(f"brokers: round {number + 1} of {rounds}")
-    best = max(PRODUCERS, key=lambda count: middle(native[count], "per_s"))
-    return [
-        _row(
-            f"{concurrency} at once",
-            middle(ours[concurrency], "per_s"),
-            middle(native[best], "per_s"),
-            "transactions/s",
-            best,
-        )
-        for concurrency in CONCURRENCY
-    ]
+    return [_rate_row(ours[callers], native, callers) for callers in CONCURRENCY]
+
+
+def _rate_row(ours: list[Run], native: NativeRuns, callers: int) -> dict[str, Any]:
+    name, count = strongest(native, callers)
+    theirs = middle(list(native[name][count]), "per_s")
+    return _row(
+        f"{callers} at once, native by {name}",
+        middle(ours, "per_s"),
+        theirs,
+        "transactions/s",
+        count,
+    )
 
 
 async def _gaps(brokers: Brokers, bootstrap: str) -> list[dict[str, Any]]:

@@ -1,0 +1,149 @@
+"""Coordinated transactions through a worker process against native ones of Kafka.
+
+A transaction writes 10 records over 3 partitions and commits. At each concurrency ours is compared
+with the best that native reaches in the same run, with any number of producers up to the number of
+callers, of librdkafka and of Java.
+"""
+
+import asyncio
+import os
+import tempfile
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.client.transaction_client import TransactionClient
+from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
+from stilltide.pipeline.interpreter import tune
+from stilltide.schemas.topics import TopicSpec
+from tests.bench.commits.native_loops import (
+    PARTITIONS,
+    RECORDS,
+    TOPIC,
+    VALUE,
+    NativeLoop,
+    NativeRuns,
+    best,
+    native_loops,
+    strongest,
+)
+from tests.bench.harness import Run, closed_loop, cpu_s, middle, report, size
+
+CONCURRENCY = (1, 8, 32, 256, 1024)
+PRODUCERS = (1, 8, 32, 128, 256)
+SECONDS = 3.0
+WARM_UP_SECONDS = 30.0
+
+
+async def run() -> None:
+    """Measures, prints and writes the case."""
+    rounds = size("ROUNDS", 5)
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
+        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
+        await connector.admin().ensure_topics([TopicSpec(TOPIC, PARTITIONS)])
+        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
+        stack.push_async_callback(worker.stop)
+        await worker.start()
+        client = await stack.enter_async_context(TransactionClient(connector=connector))
+        loops = await asyncio.to_thread(
+            native_loops,
+            stack.enter_context(ExitStack()),
+            cluster.bootstrap,
+            directory,
+            max(PRODUCERS),
+        )
+        ours: dict[int, list[Run]] = {callers: [] for callers in CONCURRENCY}
+        native = {name: {count: list[Run]() for count in PRODUCERS} for name in loops}
+
+        async def transaction() -> None:
+            async with client.transaction() as txn:
+                for number in range(RECORDS):
+                    await txn.send(TOPIC, VALUE, partition=number % PARTITIONS)
+
+        # Brokers and JVMs compile their code for half a minute; no side shall pay for it alone.
+        await closed_loop(transaction, 256, WARM_UP_SECONDS)
+        for loop in loops.values():
+            await asyncio.to_thread(loop.run, PRODUCERS[2], WARM_UP_SECONDS)
+        tune()
+        for number in range(rounds):
+            for callers in CONCURRENCY:
+                used = _Used(cluster, worker)
+                done = await closed_loop(transaction, callers, SECONDS)
+                ours[callers].append(used.by(done))
+            for count in PRODUCERS:
+                for name, loop in loops.items():
+                    native[name][count].append(await _native(loop, count, _Used(cluster, worker)))
+            say(f"transactions: round {number + 1} of {rounds}")
+    rows = [_row(ours, native, callers) for callers in CONCURRENCY]
+    report(
+        "transactions", rows, details=[_details(ours, native, callers) for callers in CONCURRENCY]
+    )
+
+
+async def _native(loop: NativeLoop, producers: int, used: "_Used") -> Run:
+    done = await asyncio.to_thread(loop.run, producers, SECONDS)
+    client_cpu_ms = done.extra["client_cpu_ms"]
+    used.by(done).extra["client_cpu_ms"] = client_cpu_ms
+    return done
+
+
+class _Used:
+    """Processor time of the broker, the worker and this process from now on."""
+
+    def __init__(self, cluster: LocalCluster, worker: WorkerProcess) -> None:
+        self._pids = {"broker_cpu_ms": cluster.pid, "worker_cpu_ms": worker.pid}
+        self._before_s = self._now_s()
+
+    def _now_s(self) -> dict[str, float]:
+        own_s = sum(os.times()[:2])
+        return {name: cpu_s(pid) for name, pid in self._pids.items()} | {"client_cpu_ms": own_s}
+
+    def by(self, done: Run) -> Run:
+        """The run, with the processor milliseconds of each process for one transaction."""
+        now_s = self._now_s()
+        for name, before_s in self._before_s.items():
+            done.extra[name] = (now_s[name] - before_s) * 1000 / done.operations
+        return done
+
+
+def _row(ours: dict[int, list[Run]], native: NativeRuns, callers: int) -> dict[str, Any]:
+    mine = middle(ours[callers], "per_s")
+    name, producers = strongest(native, callers)
+    theirs = list(native[name][producers])
+    baseline = middle(theirs, "per_s")
+    return {
+        "setting": callers,
+        "ours": mine,
+        "baseline": baseline,
+        "ratio": mine / baseline,
+        "unit": "transactions/s",
+        "strongest": f"{name} x {producers}",
+        "ours_p50_ms": middle(ours[callers], "p50_ms"),
+        "baseline_p50_ms": middle(theirs, "p50_ms"),
+        "ours_p99_ms": middle(ours[callers], "p99_ms"),
+        "baseline_p99_ms": middle(theirs, "p99_ms"),
+    }
+
+
+def _details(
+    ours: dict[int, list[Run]], native: NativeRuns, callers: int
+) -> dict[str, float | int]:
+    """Each client's best, and processor time, for the JSON file."""
+    name, producers = strongest(native, callers)
+    theirs = list(native[name][producers])
+    found: dict[str, float | int] = {"setting": callers}
+    for client, runs in native.items():
+        count = best(runs, callers)
+        found[f"{client}_per_s"] = middle(list(runs[count]), "per_s")
+        found[f"{client}_producers"] = count
+    for figure in ("broker_cpu_ms", "client_cpu_ms"):
+        found[f"ours_{figure}"] = middle(ours[callers], figure)
+        found[f"baseline_{figure}"] = middle(theirs, figure)
+    found["worker_cpu_ms"] = middle(ours[callers], "worker_cpu_ms")
+    return found

@@ -152,6 +152,7 @@ NEEDS: Mapping[Component, tuple[str, ...]] = MappingProxyType(
 """The names without which a component's rights are not known."""
 
 _ALTER, _CREATE, _DELETE = Operation.ALTER, Operation.CREATE, Operation.DELETE
+_ALTER_CONFIGS = Operation.ALTER_CONFIGS
 _DESCRIBE, _DESCRIBE_CONFIGS = Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS
 _READ, _WRITE = Operation.READ, Operation.WRITE
 
@@ -275,11 +276,11 @@ def _link_target(names: Names) -> Iterator[Right]:
         ResourceKind.TOPIC,
         names.topics,
         _ALTER,
+        _ALTER_CONFIGS,
         _CREATE,
-        _DESCRIBE_CONFIGS,
         _READ,
         _WRITE,
-        purpose="makes the topic, adds partitions, copies, looks for what hangs",
+        purpose="makes the topic, adds partitions, copies, follows configs, looks for what hangs",
     )
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
     own = f"{names.own_prefix}link-{names.source}-{names.target}-"

@@ -229,15 +229,14 @@ class MemoryTopicAdmin:
                 found[name] = tuple(PartitionReplicas(held, held) for held in replicas)
         return found
 
-    async def alter_configs(self, changes: Mapping[str, Mapping[str, str]]) -> None:
+    async def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
         """Sets configs of topics; see `TopicAdmin.alter_configs`."""
         self._broker.check_up()
         for name, configs in changes.items():
             topic = self._broker.topics.get(name)
             if topic is None:
                 raise FatalError(f"topic {name} does not exist", hint="create the topic")
-            topic.set_configs.update(configs)
-            topic.configs.update(configs)
+            topic.alter(configs)
 
     async def close(self) -> None:
         """Does nothing: an admin holds no resources."""

@@ -4,7 +4,7 @@
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 
@@ -22,6 +22,7 @@ _CONFIGS = {
     "max.compaction.lag.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
     "message.timestamp.type": "CreateTime",
+    "min.compaction.lag.ms": "0",
     "min.cleanable.dirty.ratio": "0.5",
     MIN_INSYNC_REPLICAS: "1",
     "retention.bytes": "-1",
@@ -104,7 +105,7 @@ class Topic:
     """One topic.
 
     Attributes:
-        set_configs: configs that the topic was created with.
+        set_configs: configs that are set on the topic itself.
         configs: all configs, with defaults for those that are not set.
         logs: the log of each partition, by number.
     """
@@ -129,6 +130,12 @@ class Topic:
             Log(TopicPartition(self._name, number))
             for number in range(len(self.logs), partition_count)
         ]
+
+    def alter(self, changes: Mapping[str, str | None]) -> None:
+        """Sets configs; None takes the topic's own value away."""
+        own = {**self.set_configs, **changes}
+        self.set_configs = {name: value for name, value in own.items() if value is not None}
+        self.configs = {**_CONFIGS, **self.set_configs}
 
     def compact(self) -> None:
         """Keeps the last record of each key, unless that is a tombstone; offsets stay."""

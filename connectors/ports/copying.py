@@ -6,9 +6,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.native import NativeTransactions
 from stilltide.connectors.ports.records import EndReached, NewRecord
+from stilltide.connectors.ports.topics import TopicConnector
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -129,8 +129,8 @@ COPY_TIMEOUT_S = 10.0
 """Longest time for which a dead link's transaction holds back readers of the target (H2)."""
 
 
-class LinkConnector(Connector, Protocol):
-    """A connector of a cluster that links read from and write to."""
+class LinkConnector(TopicConnector, Protocol):
+    """A connector of a cluster that links read from and write to, and whose topics they alter."""
 
     def column_reader(self, client_id: str) -> ColumnReader:
         """A reader of columns of committed native data."""

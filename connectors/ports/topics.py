@@ -25,10 +25,11 @@ class TopicAdmin(Protocol):
         """The placement of each partition, by number, of the topics that exist."""
         ...
 
-    async def alter_configs(self, changes: Mapping[str, Mapping[str, str]]) -> None:
+    async def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
         """Sets configs of topics, by topic and config; all other configs keep their values.
 
-        Once the call returns, `LogAdmin.topic_configs` reports the new values.
+        None takes a topic's own value away, so that the cluster's default holds again. Once the
+        call returns, `LogAdmin.topic_configs` and `topic_overrides` report the new values.
 
         Raises:
             FatalError: a topic does not exist, or a value is refused; some topics may have been

@@ -19,6 +19,7 @@ from stilltide.pipeline.agents.placement import LINKS, LINKS_PARTITION, PUBLISHE
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.links.progress import LinkProgress
+from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.links.topics import TopicChoice
@@ -43,6 +44,7 @@ def links_agent(
         partition_count=settings.partitions,
         replicas=settings.replicas,
         patience_s=math.inf,  # the watches tell of a cluster that is away
+        configs=ConfigOptions(settings.replicate_configs_from, settings.left_alone),
     )
 
     def watching(source: str) -> AbstractAsyncContextManager[ClusterWatch]:
@@ -110,6 +112,12 @@ def ended_finding(agent: PartitionOwners[LinksDriver] | None, kind: str) -> Prob
     for name, end in ({} if agent is None else agent.ends).items():
         return ProbeResult(passed=False, text=f"{kind}{name} has ended: {end.text(now_s)}")
     return None
+
+
+def config_refusals(agent: PartitionOwners[LinksDriver] | None) -> str:
+    """What clusters refuse of the configs of topics, for people; empty if nothing is refused."""
+    drivers = () if agent is None else agent.drivers.values()
+    return "".join(link.progress.refusals for driver in drivers for link in driver.links.values())
 
 
 async def publishes_finding(agent: PartitionOwners[LinksDriver] | None) -> ProbeResult:

@@ -24,6 +24,7 @@ from stilltide.pipeline.agents.apps import cluster_app, worker_group, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.links import (
+    config_refusals,
     ended_finding,
     link_metrics,
     links_agent,
@@ -219,7 +220,7 @@ class Worker:
                 return ProbeResult(*finding)
             said.append(name)
         ended = ended_finding(self._links, "the link from ")
-        text = f"copies from {', '.join(said) or 'none here'}"
+        text = f"copies from {', '.join(said) or 'none here'}{config_refusals(self._links)}"
         return ended or ProbeResult(passed=True, text=text)
 
     async def _refuse_older_workers(self, connector: KafkaConnector) -> None:

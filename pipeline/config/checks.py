@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from stilltide.pipeline.config.bounds import PORT_MAX, Bound
 from stilltide.pipeline.config.sources import CONFIG_VARIABLE, ENV_PREFIX
+from stilltide.pipeline.core.links.configs import LeftAlone
 from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.errors import ConfigError, PublishError
@@ -128,6 +129,15 @@ def check_publishes(publishes: Sequence[PublishRoute]) -> None:
             raise SettingError(
                 "publish", error.primary, detail=error.detail, hint=error.hint
             ) from error
+
+
+def parse_left_alone(text: str) -> LeftAlone:
+    """The configs in the setting `replicate_configs_except`."""
+    try:
+        return LeftAlone.parsed(text.split())
+    except ConfigError as error:
+        name = "replicate_configs_except"
+        raise SettingError(name, error.primary, detail=error.detail, hint=error.hint) from error
 
 
 def check_web(hosts: Sequence[str], token: str | None) -> None:

@@ -36,6 +36,7 @@ from stilltide.pipeline.config.checks import (
     check_server,
     check_topic,
     check_web,
+    parse_left_alone,
     parse_publishes,
     where,
 )
@@ -49,6 +50,7 @@ from stilltide.pipeline.config.sources import (
 )
 from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
+from stilltide.pipeline.core.links.configs import LeftAlone
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.logging import get_logger
@@ -73,6 +75,11 @@ class Settings(BaseSettings):
         clusters: all linked clusters, by name; see `parse_clusters`.
         replicate_from: names of clusters that workers copy topics from, separated by spaces.
         replicate_topics: names or patterns (`orders-*`) of topics to copy, separated by spaces.
+        replicate_configs_from: name of the cluster whose topic configs all others follow (H8);
+            empty: a link carries only the changes that it sees, and none between clusters that copy
+            a topic to each other.
+        replicate_configs_except: configs of topics that links leave alone on their target,
+            separated by spaces, such as `retention.ms` or `orders-*:cleanup.policy`.
         publish: topics whose committed records workers copy to another topic (H7), such as
             `orders:orders.committed`, separated by commas; workers wait for source topics that do
             not exist yet.
@@ -149,6 +156,8 @@ class Settings(BaseSettings):
     clusters: Annotated[Mapping[str, ClusterAddress], NoDecode] = {}
     replicate_from: str = ""
     replicate_topics: str = "*"
+    replicate_configs_from: str = ""
+    replicate_configs_except: str = ""
     publish: str = ""
     sync: Literal["exact", "snapshot"] = "exact"
     replication_snapshot_interval_ms: int = 1000
@@ -337,6 +346,9 @@ class Settings(BaseSettings):
         check_replicas(self.replicas)
         for name in self.replicate_from.split():
             self._check_source(name)
+        if self.replicate_configs_from not in ("", self.cluster):
+            self.address_of(self.replicate_configs_from)
+        parse_left_alone(self.replicate_configs_except)
         for server in self.bootstrap_servers.split(","):
             check_server(server.strip())
         for name, one in self.clusters.items():
@@ -350,6 +362,11 @@ class Settings(BaseSettings):
             check_topic(topic)
         check_publishes(self.publishes)
         return self
+
+    @property
+    def left_alone(self) -> LeftAlone:
+        """The configs in `replicate_configs_except`."""
+        return parse_left_alone(self.replicate_configs_except)
 
     @property
     def publishes(self) -> list[PublishRoute]:

@@ -10,7 +10,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from stilltide.connectors.clock import Clock
-from stilltide.pipeline.core.links.progress import LinkProgress, PartitionProgress
+from stilltide.pipeline.core.links.progress import (
+    ConfigProgress,
+    LinkProgress,
+    PartitionProgress,
+)
 from stilltide.pipeline.metrics.families import Family, Kind, Section, collected
 
 _LABELS = ("source", "target", "topic", "partition")
@@ -70,6 +74,35 @@ TABLE: tuple[Family[_Figures], ...] = (
     ),
 )
 
+CONFIGS: tuple[Family[ConfigProgress], ...] = (
+    Family(
+        "stilltide_link_configs_carried_total",
+        Kind.COUNTER,
+        "configs",
+        _LABELS[:3],
+        "Configs of the topic that the link has set or unset on the target.",
+        read=lambda one: one.carried,
+    ),
+    Family(
+        "stilltide_link_configs_differing",
+        Kind.GAUGE,
+        "configs",
+        _LABELS[:3],
+        "Configs of the topic that differ and are not altered.",
+        "The log names them. Those of `replicate_configs_except` do not count.",
+        read=lambda one: one.differing,
+    ),
+    Family(
+        "stilltide_link_configs_refused",
+        Kind.GAUGE,
+        "1",
+        _LABELS[:3],
+        "1 while a cluster refuses to show or to alter the configs of the topic, else 0.",
+        "`/readyz` and the log say why; the link goes on copying.",
+        read=lambda one: bool(one.refused),
+    ),
+)
+
 SECTION = Section(
     "Links",
     """\
@@ -78,7 +111,7 @@ links of `replicate_from`. `source` and `target` are the names of the clusters; 
 `partition` are those of the data, the same on both. `stilltide publish` and workers with the
 setting `publish` show them, too: `source` is then the name of the publish, such as
 `publish:orders:orders.committed`, and `topic` the topic of the copies.""",
-    TABLE,
+    (*TABLE, *CONFIGS),
 )
 
 
@@ -101,9 +134,16 @@ class LinkMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """The families as they are now."""
         now_ms = self._clock.now_ms()
+        links = sorted(self._progress().items())
         figures = [
             ((source, self._target, data.topic, str(data.partition)), _Figures(one, now_ms))
-            for source, link in sorted(self._progress().items())
+            for source, link in links
             for data, one in sorted(link.partitions.items())
         ]
-        return collected(TABLE, figures)
+        configs = [
+            ((source, self._target, topic), one)
+            for source, link in links
+            for topic, one in sorted(link.configs.items())
+        ]
+        yield from collected(TABLE, figures)
+        yield from collected(CONFIGS, configs)

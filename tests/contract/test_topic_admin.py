@@ -64,6 +64,20 @@ async def test_a_config_is_altered_and_others_stay(
     }
 
 
+async def test_a_config_that_is_taken_away_has_the_default_of_the_cluster(
+    rig: Rig, topics: TopicAdmin, admin: LogAdmin, topic_name: str
+):
+    """None takes the topic's own value away, also twice; one call may set other configs, too."""
+    own = {"cleanup_policy": "compact", "retention_ms": "1000", "min_compaction_lag_ms": "5"}
+    await create(rig, topic_name, **own)
+    gone = {"cleanup.policy": None, "min.compaction.lag.ms": None}
+    for _ in range(2):
+        await topics.alter_configs({topic_name: {**gone, "retention.ms": "2000"}})
+        assert await admin.topic_overrides([topic_name]) == {topic_name: {"retention.ms": "2000"}}
+    found = (await admin.topic_configs([topic_name]))[topic_name]
+    assert (found["cleanup.policy"], found["min.compaction.lag.ms"]) == ("delete", "0")
+
+
 async def test_a_missing_topic_is_refused(topics: TopicAdmin, admin: LogAdmin, topic_name: str):
     """The error names the topic, and no topic is created."""
     with pytest.raises(FatalError, match=topic_name):

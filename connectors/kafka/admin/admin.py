@@ -18,12 +18,17 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._cluster import DescribeClusterResult
-from confluent_kafka.admin._config import ConfigEntry, ConfigResource, ConfigSource
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec, TimestampSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from stilltide.connectors.errors import FatalError, RetriableError
-from stilltide.connectors.kafka.admin.client import AdminClients, Answers, make_client
+from stilltide.connectors.kafka.admin.client import (
+    SET_ON_TOPIC,
+    AdminClients,
+    Answers,
+    make_client,
+)
 from stilltide.connectors.kafka.authorization import (
     DESCRIBE_BROKERS,
     DESCRIBE_CLUSTER,
@@ -47,8 +52,6 @@ _DEFAULT_REPLICAS = "default.replication.factor"
 
 _CLUSTER_DEFAULT = -1
 """The number of replicas that means `default.replication.factor`."""
-
-_SET_ON_TOPIC = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begins so
 """The client's error when no partition of a request has a leader, or none exists.
@@ -218,7 +221,7 @@ class KafkaAdmin:
             topic: {
                 name: str(entry.value)
                 for name, entry in entries.items()
-                if entry.source == _SET_ON_TOPIC
+                if entry.source == SET_ON_TOPIC
             }
             for topic, entries in (await self._described_configs(names)).items()
         }

@@ -17,12 +17,16 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigSource
 
 from stilltide.connectors.kafka.config import KafkaConfig, admin_options
 from stilltide.connectors.kafka.errors import AWAY, REFUSED, error_of, translate
 from stilltide.connectors.kafka.logs import ClientLog
 
 K = TypeVar("K")
+
+SET_ON_TOPIC = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+"""The source of a config that is set on the topic itself, in a description of configs."""
 
 _UNANSWERED = 0.9
 """Share of the request time-out; a longer call counts as one without an answer."""

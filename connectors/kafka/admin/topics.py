@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
-from stilltide.connectors.kafka.admin.client import AdminClients, Answers
+from stilltide.connectors.kafka.admin.client import SET_ON_TOPIC, AdminClients, Answers
 from stilltide.connectors.kafka.authorization import DESCRIBE_CLUSTER, Access, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import MISSING, error_of, translate
@@ -65,7 +65,7 @@ class KafkaTopicAdmin:
             ).items()
         }
 
-    async def alter_configs(self, changes: Mapping[str, Mapping[str, str]]) -> None:
+    async def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
         """Sets configs of topics; see `TopicAdmin.alter_configs`."""
         if not changes:
             return
@@ -93,7 +93,7 @@ class KafkaTopicAdmin:
         """Releases connections; safe to call twice."""
         await self._clients.close()
 
-    async def _show(self, changes: Mapping[str, Mapping[str, str]]) -> bool:
+    async def _show(self, changes: Mapping[str, Mapping[str, str | None]]) -> bool:
         """Whether the brokers report the new values: the controller answers before them."""
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in changes]
         answers = await self._clients.ask(
@@ -104,7 +104,7 @@ class KafkaTopicAdmin:
         )
         entries = {resource.name: one for resource, one in found.items()}
         return all(
-            topic in entries and same_config(entries[topic][name].value, value)
+            topic in entries and _is_set(entries[topic][name], value)
             for topic, configs in changes.items()
             for name, value in configs.items()
         )
@@ -131,9 +131,22 @@ def _ids(nodes: Sequence[Any]) -> tuple[int, ...]:
     return tuple(node.id for node in nodes)
 
 
-def _resource(topic: str, configs: Mapping[str, str]) -> ConfigResource:
+def _is_set(entry: ConfigEntry, value: str | None) -> bool:
+    """Whether a topic has a value of its own, or none of its own for None."""
+    if value is None:
+        return entry.source != SET_ON_TOPIC
+    return same_config(entry.value, value)
+
+
+def _resource(topic: str, configs: Mapping[str, str | None]) -> ConfigResource:
     entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        ConfigEntry(
+            name,
+            value,
+            incremental_operation=AlterConfigOpType.DELETE
+            if value is None
+            else AlterConfigOpType.SET,
+        )
         for name, value in configs.items()
     ]
     return ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)

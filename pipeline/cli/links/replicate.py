@@ -9,6 +9,7 @@ from stilltide.pipeline.cli.common.asking import clusters_option, connector_of
 from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options
 from stilltide.pipeline.cli.links.running import RunningLink
 from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.schemas.values import ClusterName
@@ -22,6 +23,7 @@ Examples:
   stilltide replicate --from a --to b --topics orders --topics 'payments-*'
   stilltide replicate --from b --to a --merge
   stilltide replicate --from a --to b --throttle-bytes-per-s 10000000
+  stilltide replicate --from a --to b --configs-from a --configs-except 'logs-*:retention.ms'
 
 {EXIT_CODES}"""
 )
@@ -37,6 +39,18 @@ Examples:
     is_flag=True,
     help="Also copy into topics that held records before the first copy.",
 )
+@click.option(
+    "--configs-from",
+    metavar="CLUSTER",
+    help="Cluster whose topic configs all others follow; the same for all links.  "
+    "[default: carry the changes that the link sees, unless topics are copied both ways]",
+)
+@click.option(
+    "--configs-except",
+    multiple=True,
+    metavar="[TOPIC:]CONFIG",
+    help="A config that is left alone on the target, such as retention.ms; may be repeated.",
+)
 @copying_options
 @clusters_option
 def replicate(
@@ -45,6 +59,8 @@ def replicate(
     target: str,
     topics: tuple[str, ...],
     merge: bool,
+    configs_from: str | None,
+    configs_except: tuple[str, ...],
     throttle_bytes_per_s: float | None,
     progress_s: float,
     replication_factor: str | None,
@@ -54,12 +70,14 @@ def replicate(
 ) -> None:
     """Copy committed records of topics from one cluster to another, until stopped.
 
-    Records are copied exactly once, in order, from partition n to partition n; missing topics are
-    created and partitions added. Run one link for each direction: records are never copied back.
-    Prints one JSON line when it serves.
+    Records are copied exactly once, in order, from partition n to partition n. Missing topics are
+    created and partitions added; changed configs, such as retention.ms, are followed. Run one link
+    for each direction: records are never copied back. Prints one JSON line when it serves.
     """
     settings = load_settings(
         clusters=clusters,
+        replicate_configs_from=configs_from,
+        replicate_configs_except=" ".join(configs_except) or None,
         replication_factor=replication_factor,
         min_insync_replicas=min_insync_replicas,
     )
@@ -70,6 +88,7 @@ def replicate(
         partition_count=settings.partitions,
         replicas=settings.replicas,
         patience_s=settings.broker_away_s_max,
+        configs=ConfigOptions(settings.replicate_configs_from, settings.left_alone),
     )
     named = {
         name: (name, settings.address_of(name).bootstrap_servers, connector)

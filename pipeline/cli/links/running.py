@@ -76,7 +76,8 @@ class RunningLink:
         if not self._copies:
             return ProbeResult(passed=False, text="has not begun")
         progress = self._replication.progress
-        return ProbeResult(passed=True, text=f"copies; {progress.lag} offsets behind")
+        text = f"copies; {progress.lag} offsets behind{progress.refusals}"
+        return ProbeResult(passed=True, text=text)
 
 
 async def _tell(replication: Replication, progress_s: float) -> None:

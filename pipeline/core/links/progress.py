@@ -42,11 +42,32 @@ class PartitionProgress:
         return max(0, now_ms - self.newest_ms) / 1000
 
 
+@dataclass(slots=True)
+class ConfigProgress:
+    """How the configs of one topic follow the source's (H8).
+
+    Attributes:
+        carried: number of configs that were set or unset on the target since the process began.
+        differing: number of configs that differ and are not altered.
+        refused: why the last request was refused; empty if it was not.
+    """
+
+    carried: int = 0
+    differing: int = 0
+    refused: str = ""
+
+
 class LinkProgress:
-    """The figures of all data partitions of a link."""
+    """The figures of a link.
+
+    Attributes:
+        partitions: figures of each data partition.
+        configs: figures of each topic's configs.
+    """
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionProgress] = {}
+        self.configs: dict[str, ConfigProgress] = {}
 
     def of(self, data: TopicPartition) -> PartitionProgress:
         """The figures of one partition; zeros at first."""
@@ -76,6 +97,27 @@ class LinkProgress:
         """Drops the figures of partitions that are gone."""
         for data in partitions:
             self.partitions.pop(data, None)
+
+    def configs_of(self, topic: str) -> ConfigProgress:
+        """The figures of one topic's configs; zeros at first."""
+        return self.configs.setdefault(topic, ConfigProgress())
+
+    def forget_configs(self, topics: set[str]) -> None:
+        """Drops the figures of topics that are gone."""
+        for topic in topics:
+            self.configs.pop(topic, None)
+
+    @property
+    def carried(self) -> int:
+        """The number of configs that were set or unset, of all topics."""
+        return sum(one.carried for one in self.configs.values())
+
+    @property
+    def refusals(self) -> str:
+        """The refusals of configs, for people: the first, and how many topics more; empty: none."""
+        said = sorted({one.refused for one in self.configs.values() if one.refused})
+        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
+        return f"; configs are not followed: {said[0]}{more}" if said else ""
 
     @property
     def records(self) -> int:

@@ -21,12 +21,13 @@ from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
+from stilltide.pipeline.drivers.links.configs.following import ConfigOptions, FollowedConfigs
 from stilltide.pipeline.drivers.links.hanging import end_hanging_positions
 from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, StartOverError
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.publish.topic import PublishedTopic
-from stilltide.pipeline.drivers.links.sides import check_distinct, opened
+from stilltide.pipeline.drivers.links.sides import Side, check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
@@ -75,6 +76,7 @@ class ReplicationOptions:
             since the link back may just have created a topic whose buckets are not visible yet.
         stop_timeout_s: longest wait at the end for open transactions to commit.
         limits: limits of transactions.
+        configs: what is followed of the configs of topics; a publish follows none.
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
@@ -90,6 +92,7 @@ class ReplicationOptions:
     refuse_after_s: float = 5.0
     stop_timeout_s: float = 5.0
     limits: LinkLimits = _LINK_LIMITS
+    configs: ConfigOptions = field(default_factory=ConfigOptions)
 
 
 class Replication:
@@ -118,6 +121,8 @@ class Replication:
         self._clock = clock
         self._patience_s = self._options.patience_s
         self._admins = source[1].admin(), target[1].admin()
+        self._topic_admin = target[1].topic_admin()
+        self._configs: FollowedConfigs | None = None
         self._views: list[PositionsView] = []
         self._seen: dict[TopicPartition, Topics] = {}
         self._drivers: dict[int, LinkDriver] = {}
@@ -147,6 +152,7 @@ class Replication:
         try:
             deps, topics = await self._opened()
             self._seen = await self._first_look(topics)
+            await self._follow_configs()
             self._patience_s = math.inf
             serving(sorted({data.topic for data in self._seen}))
             await self._serve(deps, topics)
@@ -199,10 +205,30 @@ class Replication:
             return replace(deps, declared=topic.check_others), topic
         on_source = PositionsView(source, f"link-{target.name}-positions", self._clock)
         self._views.append(on_source)
-        topics = LinkedTopics(
-            source, target, options.choice, on_source, on_target, replicas=options.replicas
-        )
+        topics = self._linked_topics(source, target, on_source, on_target)
         return replace(deps, known=on_source), topics
+
+    def _linked_topics(
+        self, source: Side, target: Side, on_source: PositionsView, on_target: PositionsView
+    ) -> LinkedTopics:
+        """The topics of a link between clusters; they and their configs follow the source's."""
+        options = self._options
+        self._configs = FollowedConfigs(
+            (source, target),
+            (on_source, on_target),
+            self._topic_admin,
+            options.configs,
+            self.progress,
+        )
+        return LinkedTopics(
+            source,
+            target,
+            options.choice,
+            on_source,
+            on_target,
+            replicas=options.replicas,
+            created=self._configs.created,
+        )
 
     async def _first_look(
         self, topics: LinkedTopics | PublishedTopic
@@ -239,8 +265,11 @@ class Replication:
             await _cancelled([looking, *self._keepers.values()])
 
     async def _keep_looking(self, deps: LinkDeps, topics: LinkedTopics | PublishedTopic) -> None:
+        now = asyncio.get_running_loop().time
+        due = now() + self._options.configs.interval_s
         while True:
             await asyncio.sleep(self._options.look_interval_s)
+            before = {data.topic for data in self._seen}
             self._seen = await self._patient(lambda: topics.look(strict=False))
             if deps.has_signals:
                 await self._patient(deps.known.catch_up)  # the beats of the link back
@@ -251,6 +280,15 @@ class Replication:
             self.progress.forget(self.progress.partitions.keys() - self._seen.keys())
             self.progress.ends_seen({asked[data]: end for data, end in ends.items()})
             self._looked.set()
+            if now() >= due or {data.topic for data in self._seen} - before:
+                await self._follow_configs()
+                due = now() + self._options.configs.interval_s
+
+    async def _follow_configs(self) -> None:
+        """Looks at the topics' configs once."""
+        configs = self._configs
+        if configs is not None:
+            await self._patient(lambda: configs.look(self._seen))
 
     async def _keep_drivers(self, deps: LinkDeps) -> None:
         count = deps.target.counts[REPLICATION_POSITIONS]
@@ -275,6 +313,7 @@ class Replication:
         options, delay_s = self._options, self._options.retry_delay_s
         while not self._stopping.is_set():
             began, topics = now(), self._of(partition, count)
+            carried = self.progress.carried
             driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
             try:
                 return await driver.run()
@@ -282,9 +321,11 @@ class Replication:
                 problem = error
             except FatalError as error:
                 await asyncio.sleep(self._options.look_interval_s)
-                if self._of(partition, count) == topics:
+                # A record may be larger than the target takes, and not than the source takes (H8).
+                await self._follow_configs()
+                if (self._of(partition, count), self.progress.carried) == (topics, carried):
                     raise
-                problem = error  # the topics have changed: one is gone, or was created again
+                problem = error  # a topic has changed: it is gone, was created again or altered
             finally:
                 del self._drivers[partition]
                 await driver.close()
@@ -325,7 +366,7 @@ class Replication:
     async def _close(self) -> None:
         for view in self._views:
             await view.close()
-        for admin in self._admins:
+        for admin in (*self._admins, self._topic_admin):
             await admin.close()
 
 

@@ -12,10 +12,11 @@ with records that no link has copied.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.pipeline.core.links.configs import carried
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.core.topic_choice import fits, is_pattern
@@ -72,6 +73,7 @@ async def create_like(
     sides: tuple[Side, Side],
     topics: Mapping[str, TopicDescription],
     replicas: WantedReplicas,
+    created: Callable[[str, Mapping[str, str]], None] = lambda *_: None,
 ) -> None:
     """Creates topics on the target with the partitions and configs that others have on the source.
 
@@ -79,6 +81,7 @@ async def create_like(
         sides: source and target.
         topics: by the name of a topic to create, the topic of the source.
         replicas: replicas of the created topics.
+        created: called with each topic's name and the configs that it got from the source.
     """
     if not topics:
         return
@@ -87,7 +90,12 @@ async def create_like(
     found = replicas.on(await target.admin.broker_figures())
     for name, topic in topics.items():
         own = configs.get(topic.name, {})
-        kept = {config: value for config, value in own.items() if config not in _OF_THE_CLUSTER}
+        kept = {
+            config: carried(config, value)
+            for config, value in own.items()
+            if config not in _OF_THE_CLUSTER
+        }
+        created(name, kept)
         await target.admin.ensure_topics([TopicSpec(name, topic.partition_count, kept, found)])
         _log.info(
             "created a topic",
@@ -161,6 +169,7 @@ class LinkedTopics:
         on_target: PositionsView,
         *,
         replicas: WantedReplicas,
+        created: Callable[[str, Mapping[str, str]], None] = lambda *_: None,
     ) -> None:
         self._source = source
         self._target = target
@@ -168,6 +177,7 @@ class LinkedTopics:
         self._on_source = on_source
         self._on_target = on_target
         self._replicas = replicas
+        self._created = created
         self._refused: dict[str, str] = {}
         self._linked: set[str] = set()
         self._left_out: set[str] = set()
@@ -236,7 +246,8 @@ class LinkedTopics:
         """The topics of the target that may be copied to; creates missing ones first."""
         missing = [name for name in on_source if name not in on_target]
         lacking = {name: on_source[name] for name in missing}
-        await create_like((self._source, self._target), lacking, self._replicas)
+        sides = self._source, self._target
+        await create_like(sides, lacking, self._replicas, self._created)
         good: list[str] = list(missing)
         for name in on_source:
             if name not in on_target:

@@ -13,8 +13,10 @@ from confluent_kafka.cimpl import NewPartitions
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.errors import LinkError
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.signals import (
@@ -29,6 +31,7 @@ from stilltide.schemas.rights import (
     Names,
     Operation,
     Resource,
+    ResourceKind,
     entries,
     rights,
 )
@@ -103,7 +106,7 @@ def stranger(pair: Pair) -> Iterator[None]:
 
 
 async def copied(pair: Pair) -> None:
-    """Copies a new topic, and a partition that it gains, to a cluster that lacks both."""
+    """Copies a new topic, a partition and a config that it gains, to a cluster that lacks all."""
     topic = f"{PREFIX}{next(_numbers)}"
     await create_unguarded(pair.source, TopicSpec(topic, 1))
     produce_unguarded(pair.source, TopicPartition(topic, 0))
@@ -121,6 +124,7 @@ async def copied(pair: Pair) -> None:
             patience_s=5,
             look_interval_s=0.2,
             refuse_after_s=0.5,
+            configs=ConfigOptions(interval_s=0.2),
         ),
     )
     running = asyncio.create_task(link.run())
@@ -131,9 +135,29 @@ async def copied(pair: Pair) -> None:
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
         produce_unguarded(pair.source, TopicPartition(topic, 1))
         await until_there(pair, running, TopicPartition(topic, 1))
+        await until_followed(pair, link, topic)
+        if link.progress.refusals:
+            end = await stable_end(pair, TopicPartition(topic, 1))
+            produce_unguarded(pair.source, TopicPartition(topic, 1))
+            await until_there(pair, running, TopicPartition(topic, 1), end)
+            raise LinkError(link.progress.refusals)
     finally:
         link.stop()
         await running
+
+
+async def until_followed(pair: Pair, link: Replication, topic: str) -> None:
+    """Alters a config on the source, and waits until it is followed or refused."""
+    source = KafkaConnector(KafkaConfig(pair.source.cluster.bootstrap)).topic_admin()
+    await source.alter_configs({topic: {"retention.bytes": "1000000000"}})
+    await source.close()
+    target = KafkaConnector(KafkaConfig(pair.target.cluster.bootstrap)).admin()
+    try:
+        while "retention.bytes" not in (await target.topic_overrides([topic]))[topic]:
+            if link.progress.refusals:
+                break
+    finally:
+        await target.close()
 
 
 def produce_open(pair: Pair) -> None:
@@ -193,3 +217,17 @@ async def test_without_one_right_the_error_names_it(
             said = said_of(error)
     assert said, "nothing failed"
     assert names(said, USER, *entry), said
+
+
+async def test_a_link_that_may_not_alter_configs_goes_on_copying(pair: Pair):
+    """H8: with the right to read them; `/readyz` and the metrics name the right that is missing."""
+    resource = Resource(ResourceKind.TOPIC, PREFIX, prefixed=True)
+    alters, reads = (resource, Operation.ALTER_CONFIGS), (resource, Operation.DESCRIBE_CONFIGS)
+    pair.target.allow(USER, reads)
+    try:
+        with pair.target.without(USER, alters), pytest.raises(LinkError) as caught:
+            async with asyncio.timeout(WAIT_S):
+                await copied(pair)
+        assert names(str(caught.value), USER, *alters), caught.value
+    finally:
+        pair.target.withdraw(USER, reads)

@@ -225,6 +225,21 @@ def test_what_is_replicated_from_must_be_known():
         load_settings(clusters=clusters, replicate_from="a")
 
 
+def test_the_leader_of_configs_must_be_known_and_what_is_left_alone_followed():
+    """Of all clusters, the worker's own included; the error names what links follow."""
+    clusters = "a=h:1 b=h:2"
+    for name in ("a", "b"):
+        load_settings(clusters=clusters, replicate_configs_from=name)
+    with pytest.raises(ConfigError, match="unknown cluster 'c'"):
+        load_settings(clusters=clusters, replicate_configs_from="c")
+    settings = load_settings(replicate_configs_except="retention.ms orders-*:cleanup.policy")
+    assert settings.left_alone.has("payments", "retention.ms")
+    assert settings.left_alone.has("orders-1", "cleanup.policy")
+    assert not settings.left_alone.has("payments", "cleanup.policy")
+    with pytest.raises(ConfigError, match=r"'segment\.ms' names no config that links follow"):
+        load_settings(replicate_configs_except="segment.ms")
+
+
 def test_a_worker_goes_by_the_name_that_others_know():
     """Two clusters under one name would take each other's word for their own."""
     clusters = "a=h:1 b=h:2"

@@ -44,6 +44,7 @@ def add_link(registry: CollectorRegistry) -> CollectorRegistry:
     progress = LinkProgress()
     progress.copied(TopicPartition("orders", 0), 3, 300, newest_ms=1)
     progress.ends_seen({TopicPartition("orders", 0): EndOffset(9)})
+    progress.configs_of("orders").carried = 1
     registry.register(LinkMetrics("b", lambda: {"a": progress}, MemoryClock(2)))
     return registry
 

@@ -18,6 +18,8 @@ def registry() -> CollectorRegistry:
     progress.committed(DATA, EndOffset(5))
     progress.ends_seen({DATA: EndOffset(7)})
     progress.lost(DATA, 2)
+    configs = progress.configs_of("orders")
+    configs.carried, configs.differing, configs.refused = 4, 2, "not allowed"
     made = CollectorRegistry()
     made.register(LinkMetrics("b", lambda: {"a": progress}, MemoryClock(10_000)))
     return made
@@ -37,6 +39,15 @@ def test_a_link_tells_what_it_copied_and_what_is_left():
         )
     }
     assert list(found.values()) == [3, 300, 2, 2, 1.5]
+
+
+def test_a_link_tells_how_configs_follow():
+    """H8: what was carried, what differs, and whether a cluster refuses; for each topic."""
+    labels = {"source": "a", "target": "b", "topic": "orders"}
+    names = "carried_total", "differing", "refused"
+    made = registry()
+    found = [made.get_sample_value(f"stilltide_link_configs_{name}", labels) for name in names]
+    assert found == [4, 2, 1]
 
 
 def test_no_lag_is_none_however_old_the_last_record_is():

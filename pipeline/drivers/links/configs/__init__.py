@@ -1,0 +1,1 @@
+"""How the configs of topics follow those of the source."""

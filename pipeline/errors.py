@@ -24,6 +24,10 @@ class RefusedError(PipelineError):
     """The owner that was asked (such as a coordinator) refused the request; nothing was changed."""
 
 
+class ActiveMembersError(RefusedError):
+    """A group has members, and may not be reset; nothing was changed."""
+
+
 class OutcomeUnknownError(PipelineError):
     """Whether the transaction was committed is not known yet; ask again, never guess."""
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from stilltide.schemas.topics import (
     ABORTED_INDEX,
     ACK_REQUESTS,
+    GROUP_REQUESTS,
     OPERATOR_ACK_REQUESTS,
     OPERATOR_REQUESTS,
     PREFIX,
@@ -228,6 +229,7 @@ def _operator(names: Names) -> Iterator[Right]:
     yield _topic(OPERATOR_REQUESTS, _WRITE, purpose=purpose)
     yield _topic(OPERATOR_ACK_REQUESTS, _WRITE, purpose="acknowledgements in transactions")
     yield _topic(SNAPSHOT_REQUESTS, _WRITE, purpose="snapshot take")
+    yield _topic(GROUP_REQUESTS, _WRITE, purpose="group reset, sync-now and snapshot-now")
     yield _topic(TXN_RESPONSES, _READ, purpose="answers")
     yield _topic(TXN_MARKERS, _READ, purpose="snapshot verify")
     yield _topic(TXN_SNAPSHOTS, _READ, purpose="snapshot list, show and verify")

@@ -25,6 +25,7 @@ ACK_REQUESTS = PREFIX + "ack-requests"
 OPERATOR_REQUESTS = PREFIX + "operator-requests"
 OPERATOR_ACK_REQUESTS = PREFIX + "operator-ack-requests"
 SNAPSHOT_REQUESTS = PREFIX + "snapshot-requests"
+GROUP_REQUESTS = PREFIX + "group-requests"
 REPLICATION_MARKERS = PREFIX + "replication-markers"
 REPLICATION_POSITIONS = PREFIX + "replication-positions"
 ABORTED_INDEX = PREFIX + "aborted-index"
@@ -36,7 +37,7 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
-_LEGAL_PATTERN = re.compile(r"[a-zA-Z0-9._\-*?\[\]!]{1,249}")
+_LEGAL_PATTERN = re.compile(r"(?=.*[*?\[])[a-zA-Z0-9._\-*?\[\]!]{1,249}")
 
 SHOWN_NAME = 64
 """Letters that an error shows of a name that is none."""
@@ -155,7 +156,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def is_topic_pattern(name: str) -> bool:
-    """Whether a text has only characters of topic names and of shell patterns."""
+    """Whether a text is a shell pattern that some topic name may fit."""
     return _LEGAL_PATTERN.fullmatch(name) is not None
 
 
@@ -216,6 +217,7 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(ACK_REQUESTS, partitions, passing, wanted=unlimited),
         TopicSpec(OPERATOR_ACK_REQUESTS, partitions, passing, wanted=unlimited),
         TopicSpec(SNAPSHOT_REQUESTS, partitions, passing, wanted=unlimited),
+        TopicSpec(GROUP_REQUESTS, partitions, passing, wanted=unlimited),
         TopicSpec(REPLICATION_MARKERS, partitions, compacted, wanted=often),
         TopicSpec(REPLICATION_POSITIONS, partitions, compacted, wanted=often),
         TopicSpec(ABORTED_INDEX, partitions, compacted, wanted=often),

@@ -34,6 +34,10 @@ class Member(Protocol):
         """Assigns these partitions to the member."""
         ...
 
+    def join_again(self) -> None:
+        """Joins the group again after the member was removed from it, unless it was closed."""
+        ...
+
 
 class Group:
     """One group.
@@ -68,6 +72,13 @@ class Group:
             return False
         self._members.remove(member)
         return True
+
+    def remove_members(self) -> list[Member]:
+        """Removes all members, and returns them; the caller lets them join again."""
+        members, self._members = self._members, []
+        for member in members:
+            member.take_back()
+        return members
 
     def rebalance(self, partitions_of: Callable[[Iterable[str]], list[TopicPartition]]) -> None:
         """Assigns all partitions again, without regard to the former assignment."""

@@ -3,6 +3,7 @@
 *Source*: connectors.ports.groups, `GroupAdmin`.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 
 from stilltide.connectors.commit_check import check_metadata
@@ -10,6 +11,9 @@ from stilltide.connectors.errors import ActiveGroupError, FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
+
+HEARTBEAT_S = 0.05
+"""After this time a member that was removed from its group joins again."""
 
 
 class MemoryGroupAdmin:
@@ -51,6 +55,12 @@ class MemoryGroupAdmin:
         """Ids of the group's members; see `GroupAdmin.members`."""
         self._broker.check_up()
         return self._broker.group(group).member_ids
+
+    async def remove_members(self, group: str) -> None:
+        """Removes all members, which join again soon; see `GroupAdmin.remove_members`."""
+        self._broker.check_up()
+        for member in self._broker.group(group).remove_members():
+            asyncio.get_running_loop().call_later(HEARTBEAT_S, member.join_again)
 
     async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
         """Commits for a group without members; see `GroupAdmin.move`."""

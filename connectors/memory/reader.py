@@ -139,6 +139,7 @@ class MemoryGroupReader:
         self._group = broker.group(group)
         self._from_start = from_start
         self._reader = MemoryReader(broker, client_id)
+        self._client_id = client_id
         self._member_id = f"{client_id}-{uuid4()}"
         self._held: frozenset[TopicPartition] = frozenset()
         self._found: dict[TopicPartition, Committed] = {}
@@ -251,6 +252,13 @@ class MemoryGroupReader:
         self._found = {data: committed[data] for data in partitions if data in committed}
         self._reader.move(positions)
         self._assigned(positions)
+
+    def join_again(self) -> None:
+        """Joins the group again, as another member, unless this reader was closed."""
+        if self._looking is not None and not self._looking.done():
+            self._member_id = f"{self._client_id}-{uuid4()}"
+            self._group.join(self)
+            self._rebalance_soon()
 
     def _position(self, data: TopicPartition) -> Offset:
         if data in self._group.committed:

@@ -47,6 +47,14 @@ class GroupAdmin(Protocol):
         """Kafka's ids of the group's members; raises as `committed`."""
         ...
 
+    async def remove_members(self, group: str) -> None:
+        """Removes all members from a group; without members it does nothing. Raises as `committed`.
+
+        A removed member's commits are refused. A consumer that still runs notices at its next
+        heartbeat, and joins the group again.
+        """
+        ...
+
     async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
         """Commits for a group without members; creates the group if it does not exist.
 

@@ -162,6 +162,7 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDe
         connector=worker.connector,
         admin=worker.admin,
         writer=worker.writer,
+        replies=worker.replies,
         clock=clock,
         here=here,
         remotes=[ClusterName(name) for name in sorted(settings.clusters) if name != here],

@@ -77,7 +77,7 @@ class Owners:
             self.snapshots,
         ]
         if deps.settings.clusters:
-            self._own_replication(app)
+            self._own_replication(app, undecodable)
         coordinators, stores, writers = self.coordinators, self.pending_acks, self.snapshots
         deps.metrics.watch_coordinators(
             lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
@@ -183,7 +183,7 @@ class Owners:
         metrics = self._deps.metrics.snapshots(partition)
         return SnapshotDriver(partition, self._snapshot_deps, metrics=metrics)
 
-    def _own_replication(self, app: faust.App) -> None:
+    def _own_replication(self, app: faust.App, undecodable: PassedOver) -> None:
         """Runs replication controllers, see `placement.CONTROLLERS`."""
 
         def stats() -> dict[TopicPartition, ControllerStats]:
@@ -196,7 +196,9 @@ class Owners:
         def controller(partition: int) -> ReplicationDriver:
             return ReplicationDriver(partition, deps)
 
-        controllers = PartitionOwners(app, placement.CONTROLLERS, controller, self._ended)
+        controllers = PartitionOwnerAgent(
+            app, placement.CONTROLLERS, controller, self._ended, undecodable=undecodable
+        )
         self._owners.append(controllers)
         self._deps.metrics.registry.register(metrics)
 

@@ -6,9 +6,10 @@ keeps two owners from writing.
 Faust assigns the partitions of the topics that agents read, which are the topics of requests. Its
 assignor keeps equal numbers together among topics with equally many partitions: so coordinators and
 stores have a topic of operators' requests each, with as many partitions as the topic of clients'
-requests (C15). Owners that no client asks follow the topic of snapshot writers. Data partitions
-are hashed to the partitions of all these topics in the same way, so a worker that writes the
-snapshots of a data partition also indexes the partition and controls its groups.
+requests (C15). Controllers of groups have a topic of operators' requests alone (I14). Owners that
+nobody asks follow the topic of snapshot writers. Data partitions are hashed to the partitions of
+all these topics in the same way, so a worker that writes the snapshots of a data partition also
+indexes the partition and controls its groups.
 """
 
 from typing import NamedTuple
@@ -68,9 +69,9 @@ SNAPSHOT_WRITERS = Placement(
 CONTROLLERS = Placement(
     "replication",
     "replication controllers",
-    SNAPSHOT_WRITERS.topic,
+    topics.GROUP_REQUESTS,
     (topics.REPLICATION_MARKERS, topics.REPLICATION_POSITIONS),
-    is_asked=False,
+    is_asked=True,
 )
 
 INDEXERS = Placement(

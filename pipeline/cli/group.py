@@ -1,7 +1,7 @@
 """`stilltide group`: consumer groups whose positions are carried over between clusters.
 
 *Source*: docs/protocols I. The commands read topics and groups of every cluster; only `enable` and
-`disable` write, and `failover` waits for the workers.
+`disable` write, `failover` waits for the workers, and `cli.group_requests` asks them.
 """
 
 import asyncio
@@ -20,6 +20,11 @@ from stilltide.pipeline.cli.common.asking import (
     timeout_option,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.group_requests import (
+    reset_command,
+    snapshot_now_command,
+    sync_now_command,
+)
 from stilltide.pipeline.cli.group_settings import (
     EXIT_CODES,
     disable_command,
@@ -286,5 +291,12 @@ def _failed_over(done: FailOver) -> list[Row]:
     ]
 
 
-for command in (enable_command, disable_command, list_command):
+for command in (
+    reset_command,
+    sync_now_command,
+    snapshot_now_command,
+    enable_command,
+    disable_command,
+    list_command,
+):
     group_command.add_command(command)

@@ -1,11 +1,17 @@
 """`GroupAdmin`: promises of connectors.ports, on every connector."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 
-from stilltide.connectors.errors import ActiveGroupError, FatalError, RetriableError
+from stilltide.connectors.errors import (
+    ActiveGroupError,
+    FatalError,
+    FencedError,
+    RetriableError,
+)
 from stilltide.connectors.ports.groups import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import Offset, TopicPartition
@@ -88,6 +94,31 @@ async def test_a_group_with_members_is_not_moved(rig: Rig, groups: GroupAdmin, l
     assert await groups.committed([group], [log]) == {group: {log: Committed(Offset(2), "")}}
 
 
+async def test_removed_members_join_again_where_the_group_was_moved_to(
+    rig: Rig, groups: GroupAdmin, log: TopicPartition
+):
+    """I14: the removed member cannot commit any more; it comes back by itself."""
+    group = log.topic
+    await groups.remove_members(group)
+    await write(rig, log, b"a", b"b")
+    member = Membership(rig.connector.group_reader("m", group))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.records) == 2)
+    first = member.reader.member_id
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            await groups.remove_members(group)
+            with contextlib.suppress(ActiveGroupError):
+                await groups.move(group, {log: Committed(Offset(1), "")})
+                break
+    with pytest.raises(FencedError):
+        await member.reader.commit({log: Offset(2)}, {})
+    await member.until(lambda: len(member.records) == 3)
+    assert [one.value for one in member.records] == [b"a", b"b", b"b"]
+    assert member.reader.member_id != first
+    await member.leave()
+
+
 async def test_a_moved_group_begins_where_it_was_moved_to(
     rig: Rig, groups: GroupAdmin, log: TopicPartition
 ):
@@ -128,6 +159,7 @@ async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
         lambda: admin.committed(["g"], [data]),
         lambda: admin.active(["g"]),
         lambda: admin.members("g"),
+        lambda: admin.remove_members("g"),
         lambda: admin.move("g", {data: Committed(Offset(0), "")}),
     ):
         with pytest.raises(RetriableError, match=rig.address):

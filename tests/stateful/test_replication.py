@@ -12,8 +12,10 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.core.groups.group_between_rounds import Reset, ResetResult
 from stilltide.pipeline.core.offset_index import claims
-from tests.support.groups.system import System
+from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.groups.system import ControllerActor, System
 from tests.support.groups.world import Cluster, Txn, World, end_txn
 
 PICK = st.integers(0, 10**6)
@@ -321,10 +323,8 @@ class ReplicationOfShortLogs(Replication):
                     assert not [one for _, one in log.visible(0, log.end) if one.truth not in read]
 
 
-class ReplicationWithResets(Replication):
-    """I10: operators set groups back, on one cluster by hand, or everywhere by a command."""
-
-    names = "abc"
+class ResetsByHand(Replication):
+    """I10: operators set groups back on one cluster, with Kafka's tools."""
 
     @rule(pick=PICK, group=GROUP, to=PICK)
     def set_back_by_hand(self, pick: int, group: str, to: int):
@@ -345,25 +345,69 @@ class ReplicationWithResets(Replication):
         assert given() >= len(missed), "I11 skipped after a reset"
         self.world.stop(group, cluster, commit=True)
 
-    @rule(pick=PICK, group=GROUP, to=PICK)
-    def set_back_everywhere(self, pick: int, group: str, to: int):
-        """The group is at its reset position on every cluster, and reads on from there."""
+
+class ReplicationBySnapshotsWithResets(ReplicationBySnapshots, ResetsByHand):
+    """I10, I12: a reset by hand is not undone by a position of another cluster."""
+
+
+class ReplicationWithResets(ResetsByHand):
+    """I10, I14: groups are set back on one cluster by hand, or everywhere by a request."""
+
+    names = "abc"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[Cluster, TopicPartition, str, Reset]] = []
+
+    @rule(pick=PICK, group=GROUP, to=PICK, stop=st.booleans())
+    def set_back_everywhere(self, pick: int, group: str, to: int, *, stop: bool):
+        """The group is at its reset position on every cluster, and reads on from there.
+
+        With `stop` it has a member there, which is removed afterwards and cannot commit any more.
+        """
         self.calm()
         cluster, data = self.cluster(pick), self.data(pick)
         committed = cluster.committed.get((group, data))
         if committed is None or not committed[0]:
             return
-        offset = to % committed[0]
+        offset = Offset(to % committed[0])
+        if stop:
+            self.world.start(group, cluster, ours=group == "ours")
+            self.world.poll(group, cluster, data, to % 7)
         self.world.set_back(cluster, group, data, offset)
-        for controller in self.system.controllers:
-            if controller.cluster is cluster and controller.data == data:
-                controller.machine.reset(group, offset)
+        machine = self.controller(cluster, data).machine
+        reset = machine.reset(group, offset, stop=stop)
+        if stop:
+            self.system.settle()
+            self.world.stop(group, cluster, commit=False)
         self.system.settle()
+        assert machine.groups[group].result_of(reset) is ResetResult.DONE
+        self.asked.append((cluster, data, group, reset))
         read, log = self.world.have_read(group, data), cluster.data[data]
         now, generation = cluster.committed[group, data]
         assert generation == self.world.generations[group, data]
         assert now >= offset
         assert not [one for _, one in log.visible(offset, now) if one.truth not in read]
+
+    @rule(pick=PICK)
+    def set_back_once_more(self, pick: int):
+        """I14: a request that is read again changes nothing, whichever controller reads it."""
+        self.calm()
+        if not self.asked:
+            return
+        cluster, data, group, reset = self.asked[pick % len(self.asked)]
+        before = {one.name: dict(one.committed) for one in self.world.clusters}
+        machine = self.controller(cluster, data).machine
+        machine.reset(group, reset.offset, generation=reset.generation)
+        self.system.settle()
+        assert before == {one.name: dict(one.committed) for one in self.world.clusters}
+        assert machine.groups[group].result_of(reset) is not ResetResult.REFUSED
+
+    def controller(self, cluster: Cluster, data: TopicPartition) -> ControllerActor:
+        """The controller of a data partition on a cluster."""
+        return next(
+            one for one in self.system.controllers if (one.cluster, one.data) == (cluster, data)
+        )
 
 
 def limits(examples: int) -> settings:
@@ -377,9 +421,11 @@ ReplicationOfPartitions.TestCase.settings = limits(30)
 ReplicationBySnapshots.TestCase.settings = limits(30)
 ReplicationOfShortLogs.TestCase.settings = limits(80)
 ReplicationWithResets.TestCase.settings = limits(40)
+ReplicationBySnapshotsWithResets.TestCase.settings = limits(30)
 TestReplication = Replication.TestCase
 TestReplication3 = Replication3.TestCase
 TestReplicationOfPartitions = ReplicationOfPartitions.TestCase
 TestReplicationBySnapshots = ReplicationBySnapshots.TestCase
 TestReplicationOfShortLogs = ReplicationOfShortLogs.TestCase
 TestReplicationWithResets = ReplicationWithResets.TestCase
+TestReplicationBySnapshotsWithResets = ReplicationBySnapshotsWithResets.TestCase

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.commit_check import check_metadata
@@ -44,6 +44,7 @@ _ACTIVE = (
 """A broker's errors for a commit that only a member of the group may make."""
 
 _ABSENT = kafka_errors.GroupIdNotFoundError.errno
+_NO_MEMBER = kafka_errors.UnknownMemberIdError.errno
 _GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue] - a stub of version 2
 """The metadata does not name the broker any more."""
 
@@ -137,6 +138,28 @@ class KafkaGroupAdmin:
             return {member.member_id for member in described.members}
 
         return await self._ask(ask, f"cannot describe group {group}")
+
+    async def remove_members(self, group: str) -> None:
+        """Removes all members from a group; see `GroupAdmin.remove_members`."""
+        members = await self.members(group)
+        if not members:
+            return
+
+        async def ask(line: Line) -> None:
+            (node,) = await self._coordinators(line, [group])
+            identity = LeaveGroupRequest.MemberIdentity
+            leaving = [
+                identity(member_id=it, group_instance_id=None, reason="a reset of the group")
+                for it in sorted(members)
+            ]
+            request = LeaveGroupRequest(group_id=group, members=leaving, min_version=3)
+            response = await line.send(request, node)
+            asked = on_group(Operation.READ, group)
+            for code in (response.error_code, *(it.error_code for it in response.members)):
+                if code != _NO_MEMBER:  # it has left meanwhile
+                    check(code, asked)
+
+        await self._ask(ask, f"cannot remove the members of group {group}")
 
     async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
         """Commits for a group without members; see `GroupAdmin.move`."""

@@ -1,6 +1,6 @@
 """The controller of one data partition on one cluster: evaluates its replicated groups in rounds.
 
-*Source*: docs/protocols I6-I12.
+*Source*: docs/protocols I6-I12, I14.
 *Invariants*: a round evaluates every group with the offsets, log and index of one moment: the index
 is read past the end that it had after offsets and log were read; decisions about a group are
 carried out and read back before the group is evaluated again; a group without changes is not
@@ -25,7 +25,7 @@ from stilltide.pipeline.core.groups.group import (
     ReplicatedGroup,
     Standing,
 )
-from stilltide.pipeline.core.groups.group_between_rounds import GroupBetweenRounds
+from stilltide.pipeline.core.groups.group_between_rounds import GroupBetweenRounds, Reset
 from stilltide.pipeline.core.groups.lag import GroupLag, read_again_bounded
 from stilltide.pipeline.core.groups.log_window import LogWindow
 from stilltide.pipeline.core.groups.pace import ControllerLimits, Pace
@@ -141,7 +141,7 @@ class ReplicationController:
     def positions_read(self, stable_offset: EndOffset, now_ms: int) -> list[ControllerEffect]:
         """Every bucket below this last stable offset was reported."""
         self._positions_read_to = max(self._positions_read_to, stable_offset)
-        return self._go_on(now_ms)
+        return self.tick(now_ms)
 
     def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """Takes a signal on this cluster, in log order; None is a tombstone."""
@@ -152,30 +152,25 @@ class ReplicationController:
         elif isinstance(key, UpdateKey):
             assert value is None or isinstance(value, Update)
             self._group(key.group).state.update_read(key.source, value)
-            self._read_back(key, value)
+            self._group(key.group).read_back(key, value)
             if key.source != self._here:
                 self._pace.updated()
         elif isinstance(key, AppliedKey) and key.source == self._here:
             assert value is None or isinstance(value, Applied)
             self._group(key.group).state.applied_read(value)
-            self._read_back(key, value)
-
-    def _read_back(self, key: UpdateKey | AppliedKey, value: SignalValue | None) -> None:
-        group = self._group(key.group)
-        if key.source == self._here:
-            group.untold_since_ms = None  # until the next poll
-        if group.read_back(key, value):
-            self._pace.at_once()  # the move may have stopped at the bound of a walk
+            if self._group(key.group).read_back(key, value):
+                self._pace.at_once()  # the move may have stopped at the bound of a walk
 
     def caught_up(self, now_ms: int) -> list[ControllerEffect]:
         """All signals that existed at the start were read."""
         self._caught_up = True
-        return self._go_on(now_ms)
+        return self.tick(now_ms)
 
     def _group(self, name: str) -> GroupBetweenRounds:
         group = self.groups.get(name)
         if group is None:
-            state = ReplicatedGroup(self._here)
+            is_by_snapshots = self._mode is SyncMode.SNAPSHOT
+            state = ReplicatedGroup(self._here, by_snapshots=is_by_snapshots)
             group = GroupBetweenRounds(name, self._data, self._here, state)
             self.groups[name] = group
         return group
@@ -183,10 +178,7 @@ class ReplicationController:
     # -- rounds
 
     def tick(self, now_ms: int) -> list[ControllerEffect]:
-        """Begins the next round when it is due."""
-        return self._go_on(now_ms)
-
-    def _go_on(self, now_ms: int) -> list[ControllerEffect]:
+        """Begins the next round when it is due, or goes on with the present one."""
         if not self._caught_up:
             return []
         round_ = self._round
@@ -231,7 +223,7 @@ class ReplicationController:
         for name, seen in groups.items():
             self._group(name).polled(seen, view, now_ms)
         round_.view, round_.positions_end, round_.left = view, positions_end, list(groups)
-        return self._go_on(now_ms)
+        return self.tick(now_ms)
 
     def _next_group(self, round_: _Round, now_ms: int) -> list[ControllerEffect]:
         """Evaluates one group after the other, until an evaluation has to read the log."""
@@ -261,9 +253,11 @@ class ReplicationController:
         assert view is not None
         assert seen is not None
         indexes = list(self.indexes.values())
-        if group.reset_to is not None:
-            reset_to, group.reset_to, group.looked_at = group.reset_to, None, None
-            return group.state.reset(view, indexes, seen, reset_to)
+        if group.reset is not None and group.reset_refused is None:
+            group.reset_refused, group.looked_at = False, None
+            if group.reset.generation == group.generation:
+                reset = group.reset
+                return group.state.reset(view, indexes, seen, reset.offset, stop=reset.stop)
         published_ms = group.published_ms
         may_publish = published_ms is None or now_ms >= published_ms + limits.publish_interval_ms
         commit_again = now_ms >= group.since_ms + limits.commit_again_ms
@@ -290,7 +284,7 @@ class ReplicationController:
         round_.asked = None
         effects: list[ControllerEffect] = []
         wanted = self._advance(round_, whole, effects, now_ms)
-        return [*effects, *(wanted or self._go_on(now_ms))]
+        return [*effects, *(wanted or self.tick(now_ms))]
 
     def _advance(
         self,
@@ -315,16 +309,40 @@ class ReplicationController:
         round_.evaluation = None
         group = self.groups[round_.group]
         group.standing = found.standing
+        if found.standing is Standing.RESET_REFUSED:
+            group.reset_refused = True
         effects += [group.carry_out(decision, now_ms) for decision in found.decisions]
         return []
 
-    def reset(self, group: str, offset: Offset) -> None:
+    def reset(
+        self, group: str, offset: Offset, *, generation: int | None = None, stop: bool = False
+    ) -> Reset:
         """An operator resets a group on all clusters, to `offset` here (I10), in the next round.
 
-        The group's standing then shows the result.
+        A group with another generation than `generation` is left as it is; None: the present one.
+        `GroupBetweenRounds.result_of` tells the result. A group with members is not reset without
+        `stop`.
         """
-        self._group(group).reset_to = offset
+        held = self._group(group)
+        reset = Reset(offset, held.generation if generation is None else generation, stop)
+        held.reset_requested(reset)
         self._pace.end_rest()
+        return reset
+
+    def look_now(self) -> int:
+        """A round shall begin at once; returns its number, see `has_looked`."""
+        self._pace.at_once()
+        return self._number + 1
+
+    def has_looked(self, group: str, number: int) -> bool:
+        """Whether the round `number` has ended, and what it decided about a group was read back."""
+        held = self.groups.get(group)
+        if self._number < number or (self._number == number and self._round is not None):
+            return False
+        if held is None:
+            return True
+        is_busy = bool(held.unread) or held.move is not None
+        return not is_busy and held.standing is not Standing.PUBLISHED_LATELY
 
     def moved(self, group: str, now_ms: int, *, done: bool) -> list[ControllerEffect]:
         """The result of `MoveGroup`."""

@@ -98,10 +98,12 @@ class ReplicatedGroup:
 
     Args:
         here: this cluster.
+        by_snapshots: whether positions are carried over by position snapshots (I12).
     """
 
-    def __init__(self, here: ClusterName) -> None:
+    def __init__(self, here: ClusterName, *, by_snapshots: bool = False) -> None:
         self._here = here
+        self._by_snapshots = by_snapshots
         self.updates: dict[ClusterName, Update] = {}
         self.applied: Applied | None = None
         self.version = 0  # raised by each signal
@@ -144,6 +146,20 @@ class ReplicatedGroup:
         """The highest offset of this cluster that a signal of it contains; -1: none."""
         return _highest(self.own(topic), self.noted(topic))
 
+    def told(self, topic: bytes) -> int:
+        """The highest offset of this cluster that other clusters know, or gave; -1: none.
+
+        With position snapshots an offset is also noted to notice resets by hand (I12).
+        """
+        noted = self.noted(topic)
+        if noted is not None and self._by_snapshots:
+            noted = noted._replace(offset=noted.applied_offset)
+        return _highest(self.own(topic), noted)
+
+    def left_alone_until(self, topic: bytes, offset: Offset) -> Offset | None:
+        """The offset up to which the group is left alone after a reset by hand; None: no reset."""
+        return _left_alone_until(self.own(topic), self.noted(topic), offset)
+
     def read_anywhere(self) -> Claims:
         """J: union of all clusters' claims in the current generation (I7)."""
         generation = self.generation
@@ -151,13 +167,20 @@ class ReplicatedGroup:
         return claims.join(*current)
 
     def reset(
-        self, view: LogView, indexes: Sequence[OffsetIndex], seen: GroupSeen, offset: Offset
+        self,
+        view: LogView,
+        indexes: Sequence[OffsetIndex],
+        seen: GroupSeen,
+        offset: Offset,
+        *,
+        stop: bool = False,
     ) -> Reading[Evaluation]:
         """Resets the group on all clusters to the records below `offset` here (I10).
 
-        Each cluster, this one too, adopts the new generation once the group is inactive there.
+        Each cluster, this one too, adopts the new generation once the group is inactive there. With
+        `stop` the group may have members, which are removed afterwards (I14).
         """
-        if seen.active or not view.log_start <= offset <= view.end:
+        if (seen.active and not stop) or not view.log_start <= offset <= view.end:
             return Evaluation([], Standing.RESET_REFUSED)
         read = yield from claims_below(view, indexes, offset)
         topic = view.incarnation.topic
@@ -192,6 +215,13 @@ class ReplicatedGroup:
 def _highest(own: Update | None, applied: Applied | None) -> int:
     told = [one.offset for one in (own, applied) if one is not None]
     return max((one for one in told if one is not None), default=-1)
+
+
+def _left_alone_until(own: Update | None, applied: Applied | None, offset: Offset) -> Offset | None:
+    if applied is not None and applied.until is not None:
+        return applied.until if offset < applied.until else None
+    reached = _highest(own, applied)
+    return Offset(reached) if offset < reached else None
 
 
 class _Look:
@@ -259,17 +289,10 @@ class _Look:
 
     def _set_back(self, offset: Offset) -> bool:
         """I10: whether the group is left alone because it was moved back by hand."""
-        until = self.applied.until if self.applied else None
-        if until is None:
-            reached = self._reached()
-            if offset >= reached:
-                return False
-            self._note(self._noted(offset)._replace(until=Offset(reached), applied_offset=None))
-            return True
-        if offset < until:
-            return True
-        self._note(self._noted(offset)._replace(until=None, applied_offset=None))
-        return False
+        until = _left_alone_until(self.own, self.applied, offset)
+        if until != (self.applied.until if self.applied else None):
+            self._note(self._noted(offset)._replace(until=until, applied_offset=None))
+        return until is not None
 
     def _publish(self, offset: Offset) -> Reading[bool]:
         """I6: whether what the group has read here is published, or need not be."""

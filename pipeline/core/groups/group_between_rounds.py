@@ -1,11 +1,12 @@
 """The controller's state of a group from one round to the next.
 
-*Source*: docs/protocols I8, I9.
+*Source*: docs/protocols I8, I9, I14 (results of resets).
 *Invariants*: a group is busy from a decision until the signal of that decision was read back, or
 was replaced by another one.
 """
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from stilltide.pipeline.core.groups.controller_effects import ControllerEffect, MoveGroup
 from stilltide.pipeline.core.groups.frontier import LogView
@@ -31,6 +32,26 @@ from stilltide.schemas.replication.signals import (
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 
+class ResetResult(Enum):
+    """How a reset ended."""
+
+    DONE = "the update of the next generation was read back"
+    REFUSED = "the group has members, or the log has no such offset"
+    OVERTAKEN = "the group has another generation than the reset names"
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A reset that an operator has asked for: to `offset` here, from `generation` to the next.
+
+    With `stop` it is carried out although the group has members.
+    """
+
+    offset: Offset
+    generation: int
+    stop: bool = False
+
+
 @dataclass(slots=True)
 class GroupBetweenRounds:
     """A group's last poll, its standing, and decisions that are being carried out."""
@@ -48,12 +69,32 @@ class GroupBetweenRounds:
     unread: dict[SignalKey, SignalValue] = field(default_factory=dict[SignalKey, SignalValue])
     written_ms: int = 0
     move: Move | None = None  # being carried out
-    reset_to: Offset | None = None  # requested by an operator
+    reset: Reset | None = None  # the last one that was requested
+    reset_refused: bool | None = False  # None: the reset waits for the next round
+
+    @property
+    def generation(self) -> int:
+        """The highest generation of the group in any signal (I10)."""
+        return self.state.generation
+
+    def reset_requested(self, reset: Reset) -> None:
+        """An operator has asked for this reset."""
+        self.reset, self.reset_refused = reset, None
+
+    def result_of(self, reset: Reset) -> ResetResult | None:
+        """How a reset has ended, as far as signals say; None: it is under way, or was not asked."""
+        if self.generation == reset.generation:
+            refused = self.reset == reset and self.reset_refused is True
+            return ResetResult.REFUSED if refused else None
+        own = self.state.updates.get(self.here)
+        if own is not None and own.generation == reset.generation + 1 == self.generation:
+            return ResetResult.DONE if own.offset == reset.offset else ResetResult.OVERTAKEN
+        return ResetResult.OVERTAKEN
 
     def untold(self, view: LogView) -> int:
         """How many offsets the group is above the highest in this cluster's signals."""
         offset = self.seen.offset if self.seen else None
-        return max(0, (offset or 0) - max(0, self.state.reached(view.incarnation.topic)))
+        return max(0, (offset or 0) - max(0, self.state.told(view.incarnation.topic)))
 
     def lag(self, view: LogView, now_ms: int) -> GroupLag:
         """How much of the group's reading is unpublished, as of the last poll."""
@@ -124,6 +165,8 @@ class GroupBetweenRounds:
 
     def read_back(self, key: UpdateKey | AppliedKey, value: SignalValue | None) -> bool:
         """Takes a signal of the group; True when it ends a move of this controller."""
+        if key.source == self.here:
+            self.untold_since_ms = None  # until the next poll
         unread = self.unread
         if key not in unread or unread[key] != value:
             return False

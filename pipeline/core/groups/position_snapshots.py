@@ -21,7 +21,6 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
     SnapshotEffect,
     WriteSignal,
 )
-from stilltide.pipeline.core.groups.position_snapshot_requests import PositionRequests
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.signals import (
     Position,
@@ -99,6 +98,34 @@ def rounds_of(remote_count: int) -> int:
     return 2 if remote_count > 1 else 1
 
 
+class _PositionRequests:
+    """The requests of other clusters that have no answer yet (I2).
+
+    At most one of each cluster is open, the newest. A request that was answered is not opened
+    again, not even by the next controller, which reads the answers of former ones.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[ClusterName, PositionSnapshotRequest] = {}
+        self._answers: dict[ClusterName, PositionSnapshotResponse] = {}  # the last one to each
+
+    def read(self, asker: ClusterName, request: PositionSnapshotRequest) -> bool:
+        """Takes a request; False if the same request is open or was answered."""
+        answer = self._answers.get(asker)
+        if answer is not None and answer[:2] == request[:2]:
+            return False
+        before = self.open.get(asker)
+        self.open[asker] = request
+        return before is None or before[:2] != request[:2]
+
+    def answered(self, asker: ClusterName, answer: PositionSnapshotResponse) -> None:
+        """Takes an answer of this cluster; closes the answered request."""
+        self._answers[asker] = answer
+        request = self.open.get(asker)
+        if request is not None and request[:2] == answer[:2]:
+            del self.open[asker]
+
+
 class PositionSnapshotBuilder:
     """Makes and keeps position snapshots of one data partition, and answers other clusters.
 
@@ -128,14 +155,14 @@ class PositionSnapshotBuilder:
         self._remotes = frozenset(remotes)
         self._nonce = nonce
         self._limits = limits
-        self._count = 0
         self._caught_up = False
         self._connected = False
         self._decided: tuple[bytes, EndOffset] | None = None  # incarnation, decided end
         self._attempt: _Attempt | None = None
         self._failures = 0
         self._next_ms = 0
-        self._requests = PositionRequests()
+        self._asked_for = False  # by an operator (I14)
+        self._requests = _PositionRequests()
 
     @property
     def pending_since_ms(self) -> int | None:
@@ -179,6 +206,18 @@ class PositionSnapshotBuilder:
         self._connected = connected
         return self.tick(now_ms)
 
+    @property
+    def can_begin(self) -> bool:
+        """Whether an attempt could complete: all links have written here, and the log was read."""
+        return self._caught_up and self._connected and bool(self._decided and self._remotes)
+
+    def snapshot_now(self, now_ms: int) -> list[SnapshotEffect]:
+        """An operator asks for an attempt within `interval_ms`, or after the present one (I14)."""
+        self._asked_for = True
+        self._failures = 0
+        self._next_ms = min(self._next_ms, now_ms + self._limits.interval_ms)
+        return self.tick(now_ms)
+
     def tick(self, now_ms: int) -> list[SnapshotEffect]:
         """Gives up an attempt whose time-out has passed, and begins the next when it is due."""
         attempt = self._attempt
@@ -194,8 +233,11 @@ class PositionSnapshotBuilder:
 
     def _wanted(self) -> bool:
         """I1: whether records were decided since the newest snapshot was begun."""
-        if not (self._caught_up and self._connected and self._decided and self._remotes):
+        if not self.can_begin:
             return False
+        if self._asked_for:
+            return True
+        assert self._decided is not None
         incarnation, decided_end = self._decided
         cached = self.cached
         if cached is not None and cached.incarnation == incarnation:
@@ -204,10 +246,10 @@ class PositionSnapshotBuilder:
 
     def _start(self, now_ms: int) -> list[SnapshotEffect]:
         assert self._decided is not None
-        self._count += 1
         self.counts.started += 1
+        self._asked_for = False
         self._next_ms = now_ms + self._limits.interval_ms
-        attempt = _Attempt(self._nonce + self._count.to_bytes(8), *self._decided, now_ms)
+        attempt = _Attempt(self._nonce + self.counts.started.to_bytes(8), *self._decided, now_ms)
         self._attempt = attempt
         return self._ask(attempt)
 

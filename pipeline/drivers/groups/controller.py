@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ActiveGroupError, ConnectorError, RetriableError
@@ -54,6 +55,8 @@ ABSENT_S = 1.0
 REST_MS = 10
 """Milliseconds from a tick without effects to the next tick."""
 
+T = TypeVar("T")
+
 Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
 
 
@@ -84,6 +87,28 @@ class ControllerDeps:
     snapshot_taken: Callable[[float], None] = lambda _s: None
 
 
+class MachineChanges:
+    """Wakes those who wait for a state of a machine."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def tell(self) -> None:
+        """A machine may have changed."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def until(self, found: Callable[[], T | None]) -> T:
+        """The first result of `found` that is not None."""
+        while (result := found()) is None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+        return result
+
+
 class ControlledPartition:
     """Both machines of one data partition, fed from the start of an ownership.
 
@@ -93,6 +118,10 @@ class ControlledPartition:
         liveness: which links run.
         read_again: by group, the most records that its consumers would read again if they began
             here now, as of the last `measure`.
+        changes: tells when a machine may have changed.
+        data: the data partition.
+        deps: dependencies shared with other controllers of the ownership.
+        group_lane, snapshot_lane: carry out the effects of the machines.
     """
 
     def __init__(
@@ -105,12 +134,13 @@ class ControlledPartition:
     ) -> None:
         self.builder = builder
         self.machine = machine
+        self.changes = MachineChanges()
         self.read_again: dict[str, int] = {}
-        self._data = data
-        self._deps = deps
+        self.data = data
+        self.deps = deps
         self.liveness = liveness
-        self._snapshots = _Lane(builder, deps.clock, self._carry_out)
-        self._groups = _Lane(machine, deps.clock, self._carry_out)
+        self.snapshot_lane = Lane(builder, deps.clock, self._carry_out, self.changes.tell)
+        self.group_lane = Lane(machine, deps.clock, self._carry_out, self.changes.tell)
         self._topic = b""  # incarnation of the topic at the last look
 
     @property
@@ -121,21 +151,22 @@ class ControlledPartition:
     @property
     def groups(self) -> Collection[str]:
         """The groups that are replicated."""
-        return self._deps.replicated(self._data.topic, self.machine.groups)
+        return self.deps.replicated(self.data.topic, self.machine.groups)
 
     def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """Takes a signal of this cluster, in log order."""
         self.machine.signal_read(key, value)
         if value is not None:
             self._snapshot_signal_read(key, value)
-        self._groups.wake()
+        self.group_lane.wake()
+        self.changes.tell()
 
     def _snapshot_signal_read(self, key: SignalKey, value: SignalValue) -> None:
         builder, now_ms = self.builder, self._now_ms()
         since_ms, completed = builder.pending_since_ms, builder.counts.completed
-        self._snapshots.add(builder.signal_read(key, value, now_ms))
+        self.snapshot_lane.add(builder.signal_read(key, value, now_ms))
         if since_ms is not None and builder.counts.completed > completed:
-            self._deps.snapshot_taken((now_ms - since_ms) / 1000)
+            self.deps.snapshot_taken((now_ms - since_ms) / 1000)
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """Takes a record of the positions partition, in log order."""
@@ -143,7 +174,8 @@ class ControlledPartition:
 
     def positions_read(self, stable_offset: EndOffset) -> None:
         """Every bucket below this last stable offset was passed to `bucket_read`."""
-        self._groups.add(self.machine.positions_read(stable_offset, self._now_ms()))
+        self.group_lane.add(self.machine.positions_read(stable_offset, self._now_ms()))
+        self.changes.tell()
 
     async def run(self) -> None:
         """Serves until it fails; call it after the signals that existed at the start were read.
@@ -151,11 +183,11 @@ class ControlledPartition:
         Raises:
             ConnectorError: a question, or the write of a signal, failed.
         """
-        self._snapshots.add(self.builder.caught_up(self._now_ms()))
-        self._groups.add(self.machine.caught_up(self._now_ms()))
+        self.snapshot_lane.add(self.builder.caught_up(self._now_ms()))
+        self.group_lane.add(self.machine.caught_up(self._now_ms()))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._snapshots.run())
-            tasks.create_task(self._groups.run())
+            tasks.create_task(self.snapshot_lane.run())
+            tasks.create_task(self.group_lane.run())
 
     async def measure(self, group: str) -> None:
         """Counts the records that a group would read again here; reads a bounded part of the log.
@@ -169,7 +201,7 @@ class ControlledPartition:
             self.read_again[group] = await answered(reading, self._visible)
 
     def _now_ms(self) -> int:
-        return self._deps.clock.now_ms()
+        return self.deps.clock.now_ms()
 
     async def _carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
         match effect:
@@ -201,24 +233,24 @@ class ControlledPartition:
                 written.set_exception(error)
 
         data = encode_value(value)
-        self._deps.writer.append(self._deps.markers, data, delivered, key=encode_key(key))
+        self.deps.writer.append(self.deps.markers, data, delivered, key=encode_key(key))
         await written
 
     async def _topic_now(self) -> bytes | None:
-        found = await self._deps.admin.describe_topics([self._data.topic])
-        topic = found.get(self._data.topic)
+        found = await self.deps.admin.describe_topics([self.data.topic])
+        topic = found.get(self.data.topic)
         return None if topic is None else topic_incarnation(topic.topic_id)
 
     async def _read_decided_end(self, asked: ReadDecidedEnd) -> Effects:
         before = await self._topic_now()
-        end = await self._deps.decided.decided_end_now(self._data)
+        end = await self.deps.decided.decided_end_now(self.data)
         if before is None or before != await self._topic_now():
-            raise RetriableError("the topic was created anew", topic=self._data.topic)
+            raise RetriableError("the topic was created anew", topic=self.data.topic)
         now_ms = self._now_ms()
         return self.builder.decided_end_read(asked.asker, asked.request, before, end, now_ms)
 
     async def _read_end(self, asked: ReadEnd) -> Effects:
-        end = (await self._deps.admin.end_offsets([self._data])).get(self._data)
+        end = (await self.deps.admin.end_offsets([self.data])).get(self.data)
         topic = await self._topic_now()
         if topic is None or end is None:
             return []
@@ -227,8 +259,8 @@ class ControlledPartition:
     async def _poll(self, asked: Poll) -> Effects:
         while True:
             known = {*asked.groups, *self.machine.groups}
-            wanted = self._deps.replicated(self._data.topic, known)
-            polled = await self._deps.polls.poll(self._data, wanted)
+            wanted = self.deps.replicated(self.data.topic, known)
+            polled = await self.deps.polls.poll(self.data, wanted)
             if polled is not None:
                 break
             await asyncio.sleep(ABSENT_S)
@@ -237,22 +269,22 @@ class ControlledPartition:
     def _polled(self, number: int, polled: Polled) -> Effects:
         view, now_ms = polled.view, self._now_ms()
         if self._topic not in (b"", view.incarnation.topic):
-            raise RetriableError("the topic was created anew", topic=self._data.topic)
+            raise RetriableError("the topic was created anew", topic=self.data.topic)
         self._topic = view.incarnation.topic
         connected = all(connections(self, now_ms).values())
-        self._snapshots.add(self.builder.links_changed(now_ms, connected=connected))
-        self._snapshots.add(self.builder.log_moved(self._topic, view.decided_end, now_ms))
+        self.snapshot_lane.add(self.builder.links_changed(now_ms, connected=connected))
+        self.snapshot_lane.add(self.builder.log_moved(self._topic, view.decided_end, now_ms))
         return self.machine.polled(number, view, polled.groups, polled.positions_end, now_ms)
 
     async def _visible(self, wanted: ReadLog) -> LogRead:
-        found = await self._deps.decided.visible(self._data, wanted)
+        found = await self.deps.decided.visible(self.data, wanted)
         if await self._topic_now() != self._topic:
             return LogRead([], EndOffset(wanted.first))
         return found
 
     async def _move(self, move: MoveGroup) -> bool:
         """Moves a group; whether its state was right before and the commit after (I7, I12)."""
-        groups, data = self._deps.groups, self._data
+        groups, data = self.deps.groups, self.data
         if move.offset is None:
             return False
         topic, active = await asyncio.gather(self._topic_now(), groups.active([move.group]))
@@ -271,7 +303,7 @@ class ControlledPartition:
         return after is not None and after.offset == move.offset
 
     async def _committed(self, group: str) -> Committed | None:
-        return (await self._deps.groups.committed([group], [self._data]))[group].get(self._data)
+        return (await self.deps.groups.committed([group], [self.data]))[group].get(self.data)
 
 
 def connections(partition: ControlledPartition, now_ms: int) -> dict[str, bool]:
@@ -282,7 +314,7 @@ def connections(partition: ControlledPartition, now_ms: int) -> dict[str, bool]:
     }
 
 
-class _Lane:
+class Lane:
     """Carries out one machine's effects one after the other, and ticks it at its deadline."""
 
     def __init__(
@@ -290,15 +322,18 @@ class _Lane:
         machine: Machine[int, ControllerEffect | SnapshotEffect],
         clock: Clock,
         carry_out: Callable[[ControllerEffect | SnapshotEffect], Awaitable[Effects]],
+        carried_out: Callable[[], None],
     ) -> None:
         self._machine = machine
         self._clock = clock
         self._carry_out = carry_out
+        self._carried_out = carried_out
         self._todo: deque[ControllerEffect | SnapshotEffect] = deque()
         self._woken = asyncio.Event()
         self._alarm = Alarm(self._woken.set)
 
     def add(self, effects: Effects) -> None:
+        """Carries out these effects after the others."""
         self._todo.extend(effects)
         self._woken.set()
 
@@ -307,6 +342,7 @@ class _Lane:
         self._woken.set()
 
     async def run(self) -> None:
+        """Carries out effects until cancelled, or until one fails."""
         try:
             await self._run()
         finally:
@@ -318,6 +354,7 @@ class _Lane:
                 effects = await self._carry_out(self._todo.popleft())
                 # They come before the other effects: a move is noted before anything else.
                 self._todo.extendleft(reversed(effects))
+                self._carried_out()
                 continue
             self._woken.clear()
             deadline_ms, now_ms = self._machine.deadline_ms, self._clock.now_ms()

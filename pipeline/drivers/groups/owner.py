@@ -34,9 +34,11 @@ from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
 from stilltide.pipeline.drivers.groups.replicated import Replicated
+from stilltide.pipeline.drivers.groups.requests.answers import GroupAnswers, RequestDeps
 from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
@@ -77,6 +79,7 @@ class ReplicationDeps:
         connector: the cluster.
         admin: admin client of the cluster.
         writer: writes signals.
+        replies: sends answers.
         clock: wall clock.
         here: name of the cluster.
         remotes: names of the other clusters.
@@ -93,6 +96,7 @@ class ReplicationDeps:
     connector: GroupConnector
     admin: LogAdmin
     writer: LogWriter
+    replies: Replies
     clock: Clock
     here: ClusterName
     remotes: Sequence[ClusterName]
@@ -334,7 +338,8 @@ class ReplicationDriver:
     """The controllers of one partition, for as long as it is assigned to this worker.
 
     Args:
-        partition: number of the partition of replication-markers and replication-positions.
+        partition: number of the partition of replication-markers, replication-positions and
+            group-requests.
         deps: dependencies shared with other owners.
     """
 
@@ -343,6 +348,17 @@ class ReplicationDriver:
         self.owned: OwnedReplication | None = None
         self._partition = partition
         self._deps = deps
+        self._requests = GroupAnswers(
+            partition,
+            RequestDeps(
+                replies=deps.replies,
+                clock=deps.clock,
+                partition_count=deps.partition_count,
+                mode=deps.mode,
+                enabled=deps.replicated.topics,
+            ),
+            lambda: self.owned.served if self.owned is not None and self.owned.serving else None,
+        )
 
     @property
     def serving(self) -> bool:
@@ -356,8 +372,22 @@ class ReplicationDriver:
         now_ms = self._deps.clock.now_ms()
         return {data: controller_stats(one, now_ms) for data, one in self.owned.served.items()}
 
-    def requests_received(self, value: bytes | None) -> None:
-        """Ignores the value: controllers take no requests; their input is in topics."""
+    def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
+        """Takes one value of group-requests, to which only operators may write (C15).
+
+        Raises:
+            DecodeError: the value holds no requests; none of it was taken.
+        """
+        del operator
+        self._requests.received(value)
+
+    def refuse(self, value: bytes | None, reason: str) -> None:
+        """Refuses requests while this owner has ended (B8); a reset gets no answer.
+
+        Raises:
+            DecodeError: the value holds no requests.
+        """
+        self._requests.refuse(value, reason)
 
     async def run(self) -> None:
         """Serves until cancelled, or until a failure while the partition is not assigned.
@@ -370,7 +400,10 @@ class ReplicationDriver:
 
     async def _own(self) -> None:
         self.owned = OwnedReplication(self._partition, self._deps)
-        await self.owned.run()
+        try:
+            await self.owned.run()
+        finally:
+            self._requests.drop()
 
     def _failed(self, error: StilltideError) -> Retry | None:
         match error:

@@ -34,6 +34,13 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRequest,
     ack_request,
 )
+from stilltide.schemas.replication import requests as group_requests
+from stilltide.schemas.replication.requests import (
+    GroupAnswer,
+    GroupQuestion,
+    GroupRequest,
+    group_request,
+)
 from stilltide.schemas.service.client_ids import client_key, new_client_id
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, snapshot_request
@@ -102,6 +109,14 @@ SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Ser
     snapshot_request,
     snapshot_requests.encode_request,
     snapshot_requests.decode_response,
+)
+GROUP_SERVICE: Service[GroupQuestion, GroupRequest, GroupAnswer] = Service(
+    topics.GROUP_REQUESTS,
+    "controller",
+    group_request,
+    group_requests.encode_request,
+    group_requests.decode_response,
+    for_operators=True,
 )
 
 
@@ -409,3 +424,4 @@ def home_of(client_id: bytes, count: int) -> int:
 CoordinatorRequests = Requests[RequestBody, Request, Answer]
 AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]
 SnapshotRequests = Requests[TopicPartition, SnapshotRequest, SnapshotAnswer]
+GroupRequests = Requests[GroupQuestion, GroupRequest, GroupAnswer]

@@ -146,7 +146,7 @@ async def test_groups_fail_over_between_two_brokers(
         assert sorted(first + rest) == list(range(600))
 
         listed = await operated.ask("subscription", "list")
-        assert {"topic": topic_name, "group": ours, "cluster": "b", "replicated": True} in listed
+        assert (ours, "b") in [(it["group"], it["cluster"]) for it in listed if it["replicated"]]
         described = await operated.ask("subscription", "describe", topic_name, foreign)
         assert [one["cluster"] for one in described] == ["a", "b"]
         assert described[1]["offset"] == 120

@@ -20,6 +20,7 @@ from stilltide.pipeline.cli.topics.command import look as look_at_topics
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.drivers.groups.requests.client import connect_groups
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
@@ -29,7 +30,7 @@ from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
-from stilltide.pipeline.errors import NoTopicError
+from stilltide.pipeline.errors import NoTopicError, RefusedError
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
 from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.pipeline.jobs.audits.scope import resolve
@@ -77,7 +78,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster
         for component in (Component.WORKER, *COMPONENTS):
             made.allow(component.value, *entries(rights(component, CHOSEN)))
         asyncio.run(prepare(made))
-        settings = made.settings("worker")
+        settings = made.settings("worker") | {"clusters": "b=127.0.0.1:1"}
         with running_worker(made.bootstrap, directory / "worker.log", **settings):
             yield made
 
@@ -140,6 +141,9 @@ async def operator(guarded: GuardedCluster) -> None:
         await stores.log_bounds()
     async with connect_snapshots(connector, "operator", timeout_s=ASK_S) as line:
         await line.take(DATA)
+    async with connect_groups(connector, "operator", timeout_s=ASK_S) as controllers:
+        with pytest.raises(RefusedError, match="no group of topic orders is replicated"):
+            await controllers.take_positions(DATA)
     await list_snapshots(connector)
     await verify_topic(connector, ORDERS, evidence_max=1)
     await look_at_topics(connector, load_settings())

@@ -19,6 +19,7 @@ from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps, ReplicationDriver
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.signals import SignalKey, SignalValue, UpdateKey
@@ -66,6 +67,7 @@ class Site:
             connector=self.connector,
             admin=self.connector.admin(),
             writer=self.connector.writer("controller"),
+            replies=Replies(self.connector.writer("replies")),
             clock=SystemClock(),
             here=ClusterName(self.name),
             remotes=[ClusterName(one) for one in self.others],

@@ -17,7 +17,14 @@ from stilltide.schemas.native.aborted_index import Coverage
 from stilltide.schemas.pending_ack import codec as acks
 from stilltide.schemas.pending_ack.acknowledgements import AckQuestion, DescribeAcks, ack_request
 from stilltide.schemas.replication import positions, signals
+from stilltide.schemas.replication import requests as group_requests
 from stilltide.schemas.replication.positions import Bucket, BucketKey
+from stilltide.schemas.replication.requests import (
+    AtOffset,
+    GroupQuestion,
+    GroupRequest,
+    ResetGroup,
+)
 from stilltide.schemas.replication.signals import Applied, AppliedKey
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots import snapshots
@@ -26,6 +33,7 @@ from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.topics import (
     ABORTED_INDEX,
     ACK_REQUESTS,
+    GROUP_REQUESTS,
     OPERATOR_ACK_REQUESTS,
     OPERATOR_REQUESTS,
     PENDING_ACK_LOG,
@@ -88,6 +96,12 @@ def _snapshot_request(data: TopicPartition, number: int) -> Sample:
     return CLIENT, snapshot_requests.encode_request(request)
 
 
+def _group_request(data: TopicPartition, number: int) -> Sample:
+    question = GroupQuestion(data, "g", ResetGroup(AtOffset(Offset(number)), 0, number))
+    request = GroupRequest(CLIENT, number, 0, question)
+    return CLIENT, group_requests.encode_request(request)
+
+
 def _signal(data: TopicPartition, number: int) -> Sample:
     value = Applied(number, _INCARNATION, Offset(number), None, None, {})
     key = AppliedKey(data, ClusterName("\x1b[2J"), "g")
@@ -123,6 +137,7 @@ SAMPLES: dict[str, Callable[[TopicPartition, int], Sample]] = {
     OPERATOR_ACK_REQUESTS: _ack_request,
     PENDING_ACK_LOG: _ack_request,
     SNAPSHOT_REQUESTS: _snapshot_request,
+    GROUP_REQUESTS: _group_request,
     REPLICATION_MARKERS: _signal,
     REPLICATION_POSITIONS: _bucket,
     ABORTED_INDEX: _coverage,

@@ -59,6 +59,12 @@ def test_bytes_of_a_pattern_of_replicated_groups():
     assert subscription_of(decode(key, data)[0]) == ("orders-[ab]?*", "billing*")
 
 
+@pytest.mark.parametrize("topic", ["..", ".", "a!", "a]", "or ders", "a*\n"])
+def test_a_setting_of_no_topic_is_none(topic: str):
+    """I15: a broker refuses a whole question with such a name; without a wildcard it is a name."""
+    assert subscription_of(subscription_setting(topic, "g")) is None
+
+
 @ROUND_TRIPS
 @given(TOPICS.filter(lambda topic: "/" not in topic), st.text(min_size=1, max_size=9))
 def test_every_replicated_subscription_is_read_back(topic: str, group: str):

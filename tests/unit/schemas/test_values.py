@@ -73,6 +73,7 @@ def test_system_topics_are_kept_as_their_readers_need():
         "stilltide.pending-ack-log": (5, "delete"),
         "stilltide.ack-requests": (5, "delete"),
         "stilltide.snapshot-requests": (5, "delete"),
+        "stilltide.group-requests": (5, "delete"),
         "stilltide.replication-markers": (5, "compact"),
         "stilltide.replication-positions": (5, "compact"),
         "stilltide.settings": (1, "compact"),

@@ -255,17 +255,26 @@ def snapshots(*ends: int) -> PositionSnapshots:
     )
 
 
-def test_a_passed_snapshot_is_published_and_applied_forward_only():
-    """I12: a group is moved forward to a position snapshot that it has passed elsewhere."""
-    rig = Rig()
+class SnapshotRig(Rig):
+    """A group whose positions are carried over by position snapshots."""
 
-    def look(
-        offset: int | None, held: PositionSnapshots | None = None, *, active: bool = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = ReplicatedGroup(HERE.cluster, by_snapshots=True)
+
+    def see(
+        self, offset: int | None, held: PositionSnapshots | None = None, *, active: bool = False
     ) -> Evaluation:
+        """An evaluation whose decisions are not carried out."""
         at = None if offset is None else Offset(offset)
         seen = GroupSeen(at, active=active)
-        return rig.log.run(evaluate_by_snapshots(rig.group, rig.log.view, held, seen))
+        return self.log.run(evaluate_by_snapshots(self.group, self.log.view, held, seen))
 
+
+def test_a_passed_snapshot_is_published_and_applied_forward_only():
+    """I12: a group is moved forward to a position snapshot that it has passed elsewhere."""
+    rig = SnapshotRig()
+    look = rig.see
     newest = Update(
         0, HERE.topic, Offset(3), {}, (Position(ON_X, EndOffset(13)),), bytes(15) + b"\3"
     )
@@ -276,6 +285,24 @@ def test_a_passed_snapshot_is_published_and_applied_forward_only():
     rig.group.update_read(X, told)
     assert look(3)[0] == [moved(3, 4)]
     assert look(None)[0] == [moved(None, 4)]
+    assert look(4) == ([Note(applied(4))], Standing.AT_THE_PREFIX)
+    rig.group.applied_read(applied(4))
     assert look(4) == ([], Standing.AT_THE_PREFIX)
     rig.group.update_read(X, told._replace(positions=(Position(HERE, EndOffset(9)),)))
-    assert look(3) == ([], Standing.NOTHING_CLAIMED), "a position beyond the end of the log"
+    assert look(4) == ([], Standing.NOTHING_CLAIMED), "a position beyond the end of the log"
+
+
+def test_a_reset_by_hand_is_respected_with_snapshots():
+    """I10, I12: the group is left alone up to its former offset, and noted offsets are not told."""
+    rig = SnapshotRig()
+    rig.group.update_read(
+        X, Update(0, ON_X.topic, Offset(9), {}, (Position(HERE, EndOffset(4)),), b"s" * 16)
+    )
+    rig.group.applied_read(applied(5))
+    assert rig.group.told(HERE.topic) == -1
+    reset = applied(1, until=5)
+    assert rig.see(1, snapshots(1)) == ([Note(reset)], Standing.RESET_BY_HAND)
+    rig.group.applied_read(reset)
+    for offset in (1, 3, 4):
+        assert rig.see(offset, snapshots(1)) == ([], Standing.RESET_BY_HAND)
+    assert rig.see(5) == ([Note(applied(5))], Standing.AT_THE_PREFIX)

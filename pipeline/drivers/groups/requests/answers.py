@@ -1,0 +1,191 @@
+"""Answers what operators ask the controllers of one partition of group-requests.
+
+*Source*: docs/protocols I14, I10.
+*Invariants*: a repetition of a request gets the same answer, and of a request in work none; nothing
+is taken on before the owner serves, because requests come again (C1b).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stilltide.connectors.clock import Clock
+from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.drivers.groups.controller import ControlledPartition
+from stilltide.pipeline.drivers.groups.requests.resets import looked, reset_group
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.coordinator.requests import OLDER_CLIENT
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.framing import decode_value
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication import requests as group_requests
+from stilltide.schemas.replication.requests import (
+    GroupAnswer,
+    GroupRequest,
+    GroupResponse,
+    PositionsAnswer,
+    ResetGroup,
+    SyncAnswer,
+    SyncGroup,
+    TakePositions,
+)
+from stilltide.schemas.service.client_ids import is_client_id
+from stilltide.schemas.values import TopicPartition
+
+log = get_logger(__name__)
+
+IN_WORK_MAX = 1000
+"""Requests in work; further ones are dropped, and clients repeat them."""
+
+ANSWERS_MAX = 1000
+"""Answers that are kept for repeated requests; the oldest are forgotten first."""
+
+WORK_S_MAX = 120.0
+"""Longest work on a request; after that it is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDeps:
+    """Dependencies of the answers of one owner.
+
+    Attributes:
+        replies: sends answers.
+        clock: wall clock.
+        partition_count: number of partitions of group-requests.
+        mode: way in which positions are carried over (I12).
+        enabled: the topics of which an operator has enabled a group.
+    """
+
+    replies: Replies
+    clock: Clock
+    partition_count: int
+    mode: SyncMode
+    enabled: Callable[[], set[str]]
+
+
+class GroupAnswers:
+    """The requests to one owner, from their arrival to their answers.
+
+    Args:
+        partition: number of the partition of group-requests.
+        deps: dependencies.
+        served: the data partitions whose controllers run; None: the owner does not serve.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        deps: RequestDeps,
+        served: Callable[[], Mapping[TopicPartition, ControlledPartition] | None],
+    ) -> None:
+        self._partition = partition
+        self._deps = deps
+        self._served = served
+        self._work: dict[tuple[bytes, int], asyncio.Task[None]] = {}
+        self._answers: OrderedDict[tuple[bytes, int], GroupAnswer] = OrderedDict()
+
+    def received(self, value: bytes | None) -> None:
+        """Takes one value of group-requests; raises `DecodeError`, and then took none of it."""
+        for request in [group_requests.decode_request(it) for it in decode_value(value)]:
+            self._received(request)
+
+    def refuse(self, value: bytes | None, reason: str) -> None:
+        """Refuses the requests of a value that change nothing; raises `DecodeError`."""
+        for request in [group_requests.decode_request(it) for it in decode_value(value)]:
+            ask = request.question.ask
+            if not isinstance(ask, ResetGroup) or ask.generation is None:
+                self._answer(request, Refused(reason))
+
+    def drop(self) -> None:
+        """Ends the work on requests; they get no answer and come again."""
+        work, self._work = self._work, {}
+        for task in work.values():
+            task.cancel()
+
+    def _received(self, request: GroupRequest) -> None:
+        key = request.client_id, request.number
+        data, count = request.question.data, self._deps.partition_count
+        if not is_client_id(request.client_id):
+            self._answer(request, OLDER_CLIENT)
+        elif system_partition(data, count) != self._partition:
+            self._answer(request, Refused(f"another of {count} owners has its controller"))
+        elif (known := self._answers.get(key)) is not None:
+            self._answer(request, known)
+        elif key not in self._work and (served := self._served()) is not None:
+            if len(self._work) >= IN_WORK_MAX:
+                log.warning("group_request_dropped", partition=self._partition)
+                return
+            one = served.get(data)
+            if one is None and data.topic in self._deps.enabled():
+                return  # its controller begins within a moment
+            task = asyncio.create_task(self._serve(request, one), name="group-request")
+            self._work[key] = task
+            task.add_done_callback(lambda task: self._ended(key, task))
+
+    def _ended(self, key: tuple[bytes, int], task: "asyncio.Task[None]") -> None:
+        if self._work.get(key) is task:
+            del self._work[key]
+
+    async def _serve(self, request: GroupRequest, one: ControlledPartition | None) -> None:
+        try:
+            async with asyncio.timeout(WORK_S_MAX):
+                answer = await self._answer_to(request, one)
+        except (StilltideError, TimeoutError) as error:  # the client repeats the request
+            log.warning("group_request_failed", partition=self._partition, error=str(error))
+            return
+        self._answers[request.client_id, request.number] = answer
+        if len(self._answers) > ANSWERS_MAX:
+            self._answers.popitem(last=False)
+        self._answer(request, answer)
+
+    def _answer(self, request: GroupRequest, answer: GroupAnswer) -> None:
+        response = GroupResponse(request.number, self._partition, answer)
+        data = group_requests.encode_response(response)
+        self._deps.replies.add(request.client_id, request.reply_partition, data)
+
+    async def _answer_to(
+        self, request: GroupRequest, one: ControlledPartition | None
+    ) -> GroupAnswer:
+        data, group, ask = request.question
+        if one is None:
+            return Refused(f"no group of topic {data.topic} is replicated on this cluster")
+        if isinstance(ask, TakePositions):
+            return await _positions(one)
+        if group not in one.groups:
+            return Refused(
+                f"the group is not replicated: `stilltide group enable {data.topic} ...`"
+            )
+        if isinstance(ask, SyncGroup):
+            return await _synced(one, group)
+        if self._deps.mode is SyncMode.SNAPSHOT:
+            reason = "with sync=snapshot no generation says that a group is to read again"
+            return Refused(reason, RefusalCode.UNSUPPORTED)
+        return await reset_group(one, group, ask, self._deps.clock)
+
+
+async def _synced(one: ControlledPartition, group: str) -> GroupAnswer:
+    await looked(one, group)
+    machine = one.machine
+    held, lag = machine.groups.get(group), machine.lag(group, one.deps.clock.now_ms())
+    offset = None if held is None or held.seen is None else held.seen.offset
+    return SyncAnswer(offset, 0 if lag is None else lag.untold, machine.standing(group).value)
+
+
+async def _positions(one: ControlledPartition) -> GroupAnswer:
+    builder, now_ms = one.builder, one.deps.clock.now_ms()
+    if not builder.can_begin:
+        return Refused(
+            "a link from or to another cluster does not run, or has not copied the partition yet;"
+            f" `stilltide group describe {one.data.topic} GROUP` names it"
+        )
+    one.snapshot_lane.add(builder.snapshot_now(now_ms))
+
+    def taken() -> PositionsAnswer | None:
+        kept = builder.cached.snapshots if builder.cached else ()
+        new = kept[-1] if kept and kept[-1].started_ms >= now_ms else None
+        return new and PositionsAnswer(new.local_end, new.started_ms, new.completed_ms)
+
+    return await one.changes.until(taken)

@@ -1,0 +1,118 @@
+"""Asks the controllers of replicated groups for an operator.
+
+*Source*: docs/protocols I14. *Invariants*: a reset is carried out with the offset and the
+generation of an earlier answer, so that it moves a group as was shown, once.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from stilltide.connectors.clock import Clock, SystemClock
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.service.client import connect_service
+from stilltide.pipeline.drivers.service.requests import GROUP_SERVICE, GroupRequests
+from stilltide.pipeline.errors import ActiveMembersError, RefusedError
+from stilltide.schemas.coordinator.transactions import Refused
+from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication.requests import (
+    AtOffset,
+    GroupAnswer,
+    GroupAsk,
+    GroupQuestion,
+    HasMembers,
+    PositionsAnswer,
+    ResetAnswer,
+    ResetGroup,
+    ResetTarget,
+    SyncAnswer,
+    SyncGroup,
+    TakePositions,
+)
+from stilltide.schemas.values import TopicPartition
+
+
+class GroupLine:
+    """A client of the controllers of a cluster; made by `connect_groups`."""
+
+    def __init__(
+        self, requests: GroupRequests, partition_count: int, clock: Clock, timeout_s: float
+    ) -> None:
+        self._requests = requests
+        self._partition_count = partition_count
+        self._clock = clock
+        self._timeout_ms = round(timeout_s * 1000)
+
+    async def reset_shown(
+        self, data: TopicPartition, group: str, target: ResetTarget, *, stop: bool = False
+    ) -> ResetAnswer:
+        """The result of a reset now; nothing is changed.
+
+        Raises:
+            ActiveMembersError: the group has members on this cluster, and `stop` is not given.
+            RefusedError: the group is not replicated, or the log has no such offset.
+            RequestTimeoutError: no answer in time.
+        """
+        answer = await self._ask(data, group, ResetGroup(target, None, 0, stop))
+        assert isinstance(answer, ResetAnswer)
+        return answer
+
+    async def reset(
+        self, data: TopicPartition, group: str, shown: ResetAnswer, *, stop: bool = False
+    ) -> ResetAnswer:
+        """Resets a group on all clusters as `shown` says; safe to call again.
+
+        Each cluster moves the group once it has no members there (I10). With `stop` the members on
+        this cluster are removed; those that still run join again behind the reset.
+
+        Raises:
+            As `reset_shown`; RefusedError also if another reset came between. After
+            RequestTimeoutError the reset may have been carried out, and will not be later.
+        """
+        until_ms = self._clock.now_ms() + self._timeout_ms
+        ask = ResetGroup(AtOffset(shown.to_offset), shown.generation, until_ms, stop)
+        answer = await self._ask(data, group, ask)
+        assert isinstance(answer, ResetAnswer)
+        return answer
+
+    async def sync(self, data: TopicPartition, group: str) -> SyncAnswer:
+        """The group after a look that began after this call; raises as `reset_shown`."""
+        answer = await self._ask(data, group, SyncGroup())
+        assert isinstance(answer, SyncAnswer)
+        return answer
+
+    async def take_positions(self, data: TopicPartition) -> PositionsAnswer:
+        """A position snapshot that began after this call; raises as `reset_shown`."""
+        answer = await self._ask(data, "", TakePositions())
+        assert isinstance(answer, PositionsAnswer)
+        return answer
+
+    async def _ask(self, data: TopicPartition, group: str, ask: GroupAsk) -> GroupAnswer:
+        owner = system_partition(data, self._partition_count)
+        answer = await self._requests.ask(owner, GroupQuestion(data, group, ask))
+        if isinstance(answer, HasMembers):
+            shown = ", ".join(answer.members)
+            raise ActiveMembersError(
+                f"group {group} has members on this cluster; nothing was changed",
+                detail=f"members: {shown}" if shown else "",
+                hint="stop the consumers of the group, or remove its members with --stop",
+                topic=data.topic,
+                partition=data.partition,
+            )
+        if isinstance(answer, Refused):
+            raise RefusedError(
+                "the controller refused the request; nothing was changed",
+                detail=answer.reason,
+                topic=data.topic,
+                partition=data.partition,
+            )
+        return answer
+
+
+@asynccontextmanager
+async def connect_groups(
+    connector: Connector, name: str, *, timeout_s: float
+) -> AsyncIterator[GroupLine]:
+    """A `GroupLine` that is open for the length of the block; see `connect_service`."""
+    line = connect_service(GROUP_SERVICE, connector, name, timeout_s=timeout_s)
+    async with line as (requests, partition_count):
+        yield GroupLine(requests, partition_count, SystemClock(), timeout_s)

@@ -1,0 +1,157 @@
+"""Bytes of group-requests and of their answers (I14)."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.replication import requests as codec
+from stilltide.schemas.replication.requests import (
+    TIME_MS_MAX,
+    AtOffset,
+    AtTime,
+    Edge,
+    GroupAnswer,
+    GroupAsk,
+    GroupQuestion,
+    GroupRequest,
+    GroupResponse,
+    HasMembers,
+    PositionsAnswer,
+    ResetAnswer,
+    ResetGroup,
+    SyncAnswer,
+    SyncGroup,
+    TakePositions,
+)
+from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.schemas.wire import DATA_PARTITIONS, ROUND_TRIPS, TEXT, U32, U64
+
+ORDERS = TopicPartition("orders", 2)
+HEAD_HEX = "0a0163 1007 1803 22066f7264657273 2802"
+ASKS: dict[str, tuple[str, GroupAsk, str]] = {
+    "to an offset": ("g", ResetGroup(AtOffset(Offset(300)), 4, 9), "320167 3a07 08ac02 2804 3009"),
+    "to offset 0, shown": ("g", ResetGroup(AtOffset(Offset(0)), None, 0), "320167 3a02 0800"),
+    "to a time, with stop": (
+        "g",
+        ResetGroup(AtTime(300), 0, 9, stop=True),
+        "320167 3a09 10ac02 2800 3009 3801",
+    ),
+    "to the log start": ("g", ResetGroup(Edge.EARLIEST, 0, 9), "320167 3a06 1801 2800 3009"),
+    "to the end": ("g", ResetGroup(Edge.LATEST, 0, 9), "320167 3a06 2001 2800 3009"),
+    "sync": ("g", SyncGroup(), "320167 4200"),
+    "snapshot": ("", TakePositions(), "4a00"),
+}
+MEMBERS_HEX = b"the group has members on this cluster".hex()
+ANSWERS: dict[str, tuple[GroupAnswer, str]] = {
+    "reset": (ResetAnswer(Offset(300), Offset(4), 5, moved=True), "1a09 08ac02 1004 1805 2001"),
+    "reset of a group without offset": (ResetAnswer(None, Offset(0), 0), "1a00"),
+    "sync": (SyncAnswer(Offset(300), 4, "why"), "220a 08ac02 1004 1a03776879"),
+    "sync of a group without offset": (SyncAnswer(None, 0, ""), "2200"),
+    "snapshot": (PositionsAnswer(300, 4, 5), "2a07 08ac02 1004 1805"),
+    "members": (
+        HasMembers(("m-1", "m-2")),
+        f"323e 0a25 {MEMBERS_HEX} 120b4841535f4d454d42455253 1a036d2d31 1a036d2d32",
+    ),
+    "refused": (Refused("why", RefusalCode.MALFORMED), "3210 0a03776879 12094d414c464f524d4544"),
+}
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_request_bytes(name: str):
+    """Every kind of request has exactly these bytes, and is read back from them."""
+    group, ask, body = ASKS[name]
+    request = GroupRequest(b"c", 7, 3, GroupQuestion(ORDERS, group, ask))
+    data = bytes.fromhex(f"{HEAD_HEX} {body}")
+    assert codec.encode_request(request) == data
+    assert codec.decode_request(data) == request
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answer_bytes(name: str):
+    """Every kind of answer has exactly these bytes, and is read back from them."""
+    answer, body = ANSWERS[name]
+    response = GroupResponse(7, 1, answer)
+    data = bytes.fromhex(f"0807 1001 {body}")
+    assert codec.encode_response(response) == data
+    assert codec.decode_response(data) == response
+
+
+OFFSETS = U64.map(Offset)
+TARGETS = st.one_of(
+    st.builds(AtOffset, OFFSETS),
+    st.builds(AtTime, st.integers(0, TIME_MS_MAX)),
+    st.sampled_from(Edge),
+)
+RESETS = st.builds(ResetGroup, TARGETS, st.none() | U64, U64, st.booleans())
+NAMES = TEXT.filter(bool)
+QUESTIONS = st.one_of(
+    st.builds(GroupQuestion, DATA_PARTITIONS, NAMES, RESETS | st.just(SyncGroup())),
+    st.builds(GroupQuestion, DATA_PARTITIONS, TEXT, st.just(TakePositions())),
+)
+
+
+@ROUND_TRIPS
+@given(st.binary(min_size=1), U64.filter(bool), U32, QUESTIONS)
+def test_every_request_is_read_back(
+    client_id: bytes, number: int, reply_partition: int, question: GroupQuestion
+):
+    """Encoding loses nothing of a request."""
+    one = codec.group_request(client_id, number, 0, reply_partition, question)
+    assert codec.decode_request(codec.encode_request(one)) == one
+
+
+WANTED = st.one_of(
+    st.builds(ResetAnswer, st.none() | OFFSETS, OFFSETS, U64, st.booleans()),
+    st.builds(SyncAnswer, st.none() | OFFSETS, U64, TEXT),
+    st.builds(PositionsAnswer, U64, U64, U64),
+    st.builds(HasMembers, st.lists(TEXT, max_size=3).map(tuple)),
+    st.builds(Refused, TEXT, st.sampled_from(RefusalCode)),
+)
+
+
+@ROUND_TRIPS
+@given(U64.filter(bool), U32, WANTED)
+def test_every_answer_is_read_back(number: int, partition: int, answer: GroupAnswer):
+    """Encoding loses nothing of an answer."""
+    one = GroupResponse(number, partition, answer)
+    assert codec.decode_response(codec.encode_response(one)) == one
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param("0a", id="cut off"),
+        pytest.param("1007 22066f7264657273 4a00", id="no client id"),
+        pytest.param("0a0163 22066f7264657273 4a00", id="no number"),
+        pytest.param("0a0163 1007 4a00", id="no topic"),
+        pytest.param("0a0163 1007 22022e2e 4a00", id="a name that no topic has"),
+        pytest.param("0a0163 1007 22066f7264657273 28ffffffff0f 4a00", id="high partition"),
+        pytest.param(f"{HEAD_HEX} 4200", id="sync of no group"),
+        pytest.param(f"{HEAD_HEX} 320167", id="nothing is asked"),
+        pytest.param(f"{HEAD_HEX} 320167 3a022804", id="a reset to nowhere"),
+        pytest.param(
+            f"{HEAD_HEX} 320167 3a0b 10ffffffffffffffffff01", id="a time that Kafka cannot write"
+        ),
+    ],
+)
+def test_what_is_no_request_is_refused(data: str):
+    """Cut off, without what it needs, or with what cannot be."""
+    with pytest.raises(DecodeError):
+        codec.decode_request(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize("data", ["0807 1001", "0807 5a00"])
+def test_c10_an_answer_of_a_later_version_is_a_refusal(data: str):
+    """C10: one request fails, and its client goes on."""
+    answer = codec.decode_response(bytes.fromhex(data)).answer
+    assert isinstance(answer, Refused)
+    assert answer.code is RefusalCode.UNSUPPORTED
+
+
+@pytest.mark.parametrize("data", ["08", "1001 1a00"])
+def test_what_is_no_answer_is_refused(data: str):
+    """Cut off, or without number."""
+    with pytest.raises(DecodeError):
+        codec.decode_response(bytes.fromhex(data))

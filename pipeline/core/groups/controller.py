@@ -1,10 +1,10 @@
 """The controller of one data partition on one cluster: evaluates its replicated groups in rounds.
 
-*Source*: docs/protocols I6-I12, I14.
+*Source*: docs/protocols I6-I12, I14, I16.
 *Invariants*: a round evaluates every group with the offsets, log and index of one moment: the index
 is read past the end that it had after offsets and log were read; decisions about a group are
 carried out and read back before the group is evaluated again; a group without changes is not
-evaluated.
+evaluated, and a poll without changes costs one comparison (I16).
 
 A round costs one read of the groups' and the log's offsets, and what `frontier` reads of the log.
 """
@@ -12,6 +12,7 @@ A round costs one read of the groups' and the log's offsets, and what `frontier`
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from stilltide.pipeline.core.groups.controller_effects import (
     ControllerEffect,
@@ -28,7 +29,7 @@ from stilltide.pipeline.core.groups.group import (
 from stilltide.pipeline.core.groups.group_between_rounds import GroupBetweenRounds, Reset
 from stilltide.pipeline.core.groups.lag import GroupLag, read_again_bounded
 from stilltide.pipeline.core.groups.log_window import LogWindow
-from stilltide.pipeline.core.groups.pace import ControllerLimits, Pace
+from stilltide.pipeline.core.groups.pace import ControllerLimits, Pace, Settled
 from stilltide.pipeline.core.groups.snapshot_mode import evaluate_by_snapshots
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.schemas.replication.positions import Bucket, BucketKey
@@ -59,8 +60,10 @@ class _Round:
     number: int
     view: LogView | None = None
     positions_end: int = 0
+    groups: Mapping[str, GroupSeen] = field(default_factory=dict[str, GroupSeen])
     left: list[str] = field(default_factory=list[str])
     group: str = ""
+    quiet: bool = True
     evaluation: Generator[ReadLog, LogRead, Evaluation] | None = None
     wanted: ReadLog | None = None
     asked: ReadLog | None = None
@@ -215,6 +218,12 @@ class ReplicationController:
         round_ = self._round
         if round_ is None or round_.number != number or round_.view is not None:
             return []
+        settled = self._pace.settled
+        if settled is not None and now_ms < settled.until_ms and settled[:2] == (view, groups):
+            self._round = None
+            self._pace.look_ended(now_ms)
+            return []
+        self._pace.settled = None
         before, self._view = self._view, view
         if view != before:
             self._pace.changed(now_ms)
@@ -222,7 +231,8 @@ class ReplicationController:
             self._window = LogWindow()
         for name, seen in groups.items():
             self._group(name).polled(seen, view, now_ms)
-        round_.view, round_.positions_end, round_.left = view, positions_end, list(groups)
+        round_.view, round_.positions_end = view, positions_end
+        round_.groups, round_.left = groups, list(groups)
         return self.tick(now_ms)
 
     def _next_group(self, round_: _Round, now_ms: int) -> list[ControllerEffect]:
@@ -232,15 +242,23 @@ class ReplicationController:
             name = round_.left.pop()
             group = self.groups[name]
             if group.is_busy(now_ms, self._limits.read_back_ms):
+                round_.quiet = False
                 continue
             evaluation = self._evaluation(round_, group, now_ms)
             if evaluation is None:
+                round_.quiet &= group.standing is not Standing.PUBLISHED_LATELY
                 continue
+            round_.quiet = False
             self._pace.changed(now_ms)
             round_.group, round_.evaluation = name, evaluation
             wanted = self._advance(round_, None, effects, now_ms)
             if wanted:
                 return [*effects, *wanted]
+        if round_.quiet and round_.view is not None:
+            again_ms = self._limits.commit_again_ms
+            due_ms = (self.groups[name].since_ms + again_ms for name in round_.groups)
+            until_ms = min((it for it in due_ms if it > now_ms), default=inf)
+            self._pace.settled = Settled(round_.view, round_.groups, until_ms)
         self._round = None
         self._pace.look_ended(now_ms)
         return effects

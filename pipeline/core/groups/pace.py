@@ -1,11 +1,16 @@
 """When the controller of a data partition begins a round.
 
-*Source*: docs/protocols I8.
+*Source*: docs/protocols I8, I16.
 *Invariants*: two rounds are at least `update_interval_ms` apart, except after a move that was read
 back; a change ends the longer interval of times without changes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from stilltide.pipeline.core.groups.frontier import LogView
+from stilltide.pipeline.core.groups.group import GroupSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +31,34 @@ class ControllerLimits:
     read_back_ms: int = 10_000
 
 
+class Settled(NamedTuple):
+    """A poll after which no group had anything to do (I16).
+
+    Attributes:
+        view: offsets of the log.
+        groups: replicated groups.
+        until_ms: when the first idle position must be committed again.
+    """
+
+    view: LogView
+    groups: Mapping[str, GroupSeen]
+    until_ms: float
+
+
 class Pace:
     """Computes when the next round is due.
 
     Args:
         limits: intervals between rounds.
+
+    Attributes:
+        next_ms: when the next round is due.
+        settled: the last poll, if no group had anything to do after it and nothing has changed.
     """
 
     def __init__(self, limits: ControllerLimits) -> None:
         self.next_ms = 0
+        self.settled: Settled | None = None
         self._limits = limits
         self._began_ms = self._ended_ms = self._changed_ms = 0
         self._updated = False  # since the last round began
@@ -60,7 +84,8 @@ class Pace:
             self.next_ms = (now_ms // limits.rest_interval_ms + 1) * limits.rest_interval_ms
 
     def end_rest(self) -> None:
-        """The next round begins as soon as in times of changes."""
+        """Something has changed: the next round begins soon, and looks at every group."""
+        self.settled = None
         self.next_ms = min(self.next_ms, self._began_ms + self._limits.poll_interval_ms)
 
     def updated(self) -> None:

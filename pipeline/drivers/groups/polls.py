@@ -10,6 +10,7 @@ topics as the previous look has found them.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
@@ -26,6 +27,9 @@ from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
 log = get_logger(__name__)
+
+_KEPT = 65_536
+"""Commits that are kept decoded: at rest a group's is the same at every look (I16)."""
 
 
 class Polled(NamedTuple):
@@ -125,6 +129,7 @@ class GroupPolls:
         if self._positions not in index_ends:
             raise RetriableError("the positions of links have no end", topic=self._positions.topic)
         found: dict[TopicPartition, Polled] = {}
+        topics = {group: {one.topic for one in committed.get(group, ())} for group in groups}
         for data, wanted, _ in there:
             same = data.topic in after and after[data.topic].topic_id == before[data.topic].topic_id
             if not same or data not in starts or data not in ends:
@@ -132,7 +137,13 @@ class GroupPolls:
             incarnation = Incarnation(self._here, topic_incarnation(before[data.topic].topic_id))
             view = LogView(incarnation, starts[data], ends[data], min(decided[data], ends[data]))
             seen = {
-                group: _seen(data, group, committed.get(group, {}), active=group in active)
+                group: _seen(
+                    data,
+                    group,
+                    committed.get(group, {}).get(data),
+                    active=group in active,
+                    elsewhere=data.topic in topics[group],
+                )
                 for group in wanted
             }
             readable = {group: one for group, one in seen.items() if one is not None}
@@ -141,19 +152,18 @@ class GroupPolls:
 
 
 def _seen(
-    data: TopicPartition,
-    group: str,
-    committed: Mapping[TopicPartition, Committed],
-    *,
-    active: bool,
+    data: TopicPartition, group: str, held: Committed | None, *, active: bool, elsewhere: bool
 ) -> GroupSeen | None:
     """The state of a group; None: its commit cannot be decoded, so that it must not be moved."""
-    elsewhere = any(one.topic == data.topic for one in committed)
-    held = committed.get(data)
-    if held is None:
-        return GroupSeen(None, None, active, elsewhere)
     try:
-        return GroupSeen(held.offset, generation_of(held), active, elsewhere)
+        return _state(held, active, elsewhere)
     except DecodeError as error:
         log.warning("group_left_alone", group=group, data=str(data), why=str(error))
         return None
+
+
+@lru_cache(_KEPT)
+def _state(held: Committed | None, active: bool, elsewhere: bool) -> GroupSeen:  # noqa: FBT001 - a key
+    if held is None:
+        return GroupSeen(None, None, active, elsewhere)
+    return GroupSeen(held.offset, generation_of(held), active, elsewhere)

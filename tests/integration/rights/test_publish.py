@@ -121,7 +121,7 @@ async def test_without_one_right_the_error_names_it(
     said = ""
     with guarded.without(USER, entry):
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WAIT_S):
                 await both(guarded)
         except (StilltideError, TimeoutError) as error:
             said = said_of(error)

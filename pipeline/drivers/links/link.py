@@ -75,7 +75,7 @@ class ReplicationOptions:
         refuse_after_s: time that topics must be wrong at the start before the link refuses them,
             since the link back may just have created a topic whose buckets are not visible yet.
         stop_timeout_s: longest wait at the end for open transactions to commit.
-        limits: limits of transactions.
+        limits: limits of transactions; a publish writes no beats, since nobody asks for them.
         configs: what is followed of the configs of topics; a publish follows none.
     """
 
@@ -202,7 +202,10 @@ class Replication:
                 replicas=options.replicas,
                 awaits_source=options.awaits_source,
             )
-            return replace(deps, declared=topic.check_others), topic
+            # A beat would be a transaction before the one that declares the publish, and records
+            # that are read meanwhile would be copied before the publish is declared.
+            limits = replace(options.limits, beat_interval_ms=None)
+            return replace(deps, declared=topic.check_others, limits=limits), topic
         on_source = PositionsView(source, f"link-{target.name}-positions", self._clock)
         self._views.append(on_source)
         topics = self._linked_topics(source, target, on_source, on_target)

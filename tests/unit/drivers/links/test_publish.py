@@ -10,7 +10,9 @@ from stilltide.pipeline.drivers.links.publish.translation import translate_publi
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.errors import PublishError, RefusedError
 from stilltide.schemas.replication.origins import Incarnation, Origin, origin_of
+from stilltide.schemas.replication.positions import beat_key, decode_bucket
 from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition, TxnId
 from tests.support.links.memory_link import (
     OPTIONS,
@@ -70,6 +72,19 @@ async def test_the_committed_records_of_a_topic_are_copied_to_another():
     assert a.origins(COMMITTED) == origins
     names = {name for it in a.broker.records(there) for name, _ in it.headers or ()}
     assert names == {"origin"}
+
+
+async def test_a_publish_is_declared_before_it_copies_and_writes_no_beats(a: MemoryCluster):
+    """H7: a look at the target finds a bucket before the first copy; beats are for links."""
+    a.write(b"1", b"2")
+    beating = replace(OPTIONS, limits=replace(OPTIONS.limits, beat_interval_ms=1))
+    async with published(a, PUBLISH, beating):
+        await until(lambda: len(a.values(COMMITTED)) == 2)
+        a.write(b"3")
+        await until(lambda: len(a.values(COMMITTED)) == 3)
+    positions = a.broker.records(TopicPartition(REPLICATION_POSITIONS, 0))
+    assert [beat_key(it.key) for it in positions] == [None] * len(positions)
+    assert decode_bucket(positions[0].value or b"").source_to == 0
 
 
 async def test_copies_of_links_are_published_too():

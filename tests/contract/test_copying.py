@@ -175,6 +175,34 @@ async def test_who_is_fenced_commits_nothing(rig: Rig, log: TopicPartition):
     await second.close()
 
 
+@pytest.mark.parametrize("flushed_before", [False, True])
+@pytest.mark.parametrize("flushes_every", [1, 10, 1000])
+async def test_who_is_fenced_is_told_so_whatever_it_does(
+    rig: Rig, log: TopicPartition, *, flushed_before: bool, flushes_every: int
+):
+    """While copies are under way or waited for; no other error stands in for it."""
+    zombie = await _opened(_link(rig).copy_writer("c-busy"))
+    many = _copies(*[b"early"] * 500)
+    for _ in range(20):
+        await zombie.copy(log, many, Span())
+    if flushed_before:
+        await zombie.flush()
+    second = _link(rig).copy_writer("c-busy")
+    await second.fence()
+
+    async def go_on() -> None:
+        for turn in range(1, 301):
+            await zombie.copy(log, many[:50], Span())
+            if turn % flushes_every == 0:
+                await zombie.flush()
+        await zombie.commit([])
+
+    with pytest.raises(FencedError):
+        await go_on()
+    await zombie.close()
+    await second.close()
+
+
 async def test_a_copy_that_cannot_be_written_is_an_error(rig: Rig, log: TopicPartition):
     """At the latest when it is flushed; the next transaction begins with `fence`."""
     writer = await _opened(_link(rig).copy_writer("c-missing"))

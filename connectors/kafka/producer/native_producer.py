@@ -34,6 +34,12 @@ _PURGED = frozenset(
 )
 """Codes of records, and of a commit, of a transaction that was refused a topic."""
 
+_HIDING = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001 - no public names
+"""Codes that a call raises after an error, instead of its code."""
+
+_TO_ABORT = KafkaError._RETRY  # noqa: SLF001 - no public name
+"""Code of a transaction that can only be aborted; another one may succeed."""
+
 
 class NativeProducer:
     """The common base of the writers of native transactions. Connects at `fence`."""
@@ -74,17 +80,38 @@ class NativeProducer:
     def _translated(self, action: str) -> Iterator[None]:
         try:
             yield
-        except KafkaException as error:
+        except (KafkaException, SystemError) as error:
             # Without the traceback, whose frames keep the producer, which then goes on by itself.
-            cause = error.with_traceback(None)
+            cause = self._cause(error.with_traceback(None))
             raise self._refused(cause, action) from cause
+
+    def _cause(self, error: KafkaException | SystemError) -> KafkaException:
+        """The error that the client hides behind `error`, if there is one, else `error`.
+
+        The client raises a fatal error inside of a callback. If another callback follows in the
+        same call, the call raises `SystemError`. Later calls raise `_STATE` or `_FATAL`. Calls
+        raise `_STATE`, too, after a record has failed: the transaction can only be aborted.
+        """
+        if isinstance(error, KafkaException) and error_of(error).code() not in _HIDING:
+            return error
+        if self._producer is not None:
+            try:
+                self._producer.begin_transaction()  # the call that names what went before
+            except KafkaException as again:
+                if error_of(again).fatal():
+                    return again.with_traceback(None)
+                return KafkaException(self._failed or KafkaError(_TO_ABORT, error_of(again).str()))
+        if isinstance(error, KafkaException):
+            return error
+        return KafkaException(KafkaError(KafkaError._FAIL, str(error)))  # noqa: SLF001 - no public name
 
     def _refused(self, cause: KafkaError | KafkaException, action: str) -> ConnectorError:
         """The error of a failed call, of a record if one has failed, else of the id."""
         asked = [on_id(Operation.WRITE, self._id)]
         if self._producer is not None:
-            self._producer.poll(0)  # delivers the client's lines
-        if self._log.refused_topic is not None and error_of(cause).code() in _PURGED:
+            with contextlib.suppress(KafkaException):  # a fatal error, which `cause` says
+                self._producer.poll(0)  # delivers the client's lines
+        if self._log.refused_topic is not None and error_of(cause).code() in {*_PURGED, _TO_ABORT}:
             self._failed_topic = self._log.refused_topic
             cause = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, error_of(cause).str())
         if self._failed_topic is not None:
@@ -117,7 +144,7 @@ class NativeProducer:
         if producer is not None and len(producer):
             producer.purge()
             # The flush of a fenced producer raises, which does not matter here.
-            with contextlib.suppress(KafkaException):
+            with contextlib.suppress(KafkaException, SystemError):
                 producer.flush(self._request_timeout_s)
         self._failed = None
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 _POLL_S = 0.1
 
@@ -87,7 +87,8 @@ class ProducerPolling:
     def _run(self) -> None:
         producer, writer = self._producer, self._writer
         while not self._over:
-            producer.poll(_POLL_S)
+            with suppress(KafkaException):  # a fatal error; the reports of all records follow
+                producer.poll(_POLL_S)
             writer.thread_polled()
             if writer.has_many():
                 self._rest()

@@ -40,15 +40,16 @@ class KafkaTransactionalWriter(NativeProducer):
             for record in records:
                 self._produce(producer, record)
             producer.commit_transaction(self._commit_timeout_s)
-        except (KafkaException, ConnectorError) as error:
+        except (KafkaException, SystemError, ConnectorError) as error:
             # The commit's own error would only report that some record failed; but the records of a
             # transaction that is refused a topic only report that they were purged.
-            refused = isinstance(error, KafkaException) and error_of(error).code() in REFUSALS
+            cause = error if isinstance(error, ConnectorError) else self._cause(error)
+            refused = isinstance(cause, KafkaException) and error_of(cause).code() in REFUSALS
             failed = None if refused else self._failed
             self._drop()
             if failed is not None:
                 raise KafkaException(failed) from None
-            raise
+            raise cause from None
 
     def _produce(self, producer: Producer, record: NewRecord) -> None:
         (topic, partition), key, value = record

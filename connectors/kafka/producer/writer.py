@@ -15,6 +15,7 @@ again.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -159,7 +160,8 @@ class KafkaWriter:
     def loop_polls(self, producer: Producer) -> None:
         """Polls on the loop, and passes on the reports."""
         self._wake_due = True  # reports of this poll are passed on below, without a wake
-        producer.poll(0)
+        with suppress(KafkaException):  # a fatal error; the reports of all records follow
+            producer.poll(0)
         self._drain()
 
     def _start(self, *record: object, **headers: object) -> None:

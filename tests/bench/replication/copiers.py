@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import Producer
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -190,12 +189,3 @@ def fill(bootstrap: str, topic: str, first: int, end: int) -> None:
         if number % 100_000 == 0:
             assert producer.flush(WAIT_S) == 0
     assert producer.flush(WAIT_S) == 0
-
-
-def commit(bootstrap: str, topic: str, group: str, offset: int) -> None:
-    """What a foreign consumer does that names its partition itself; blocks."""
-    # By itself the client would commit what it has fetched, too.
-    options = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
-    consumer = Consumer(options)
-    consumer.commit(offsets=[Place(topic, 0, offset)], asynchronous=False)
-    consumer.close()

@@ -12,7 +12,8 @@ from confluent_kafka import TopicPartition as Place
 from stilltide.connectors.clock import SystemClock
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.schemas.settings import subscription_setting
-from tests.bench.replication.copiers import WAIT_S, Pair, commit, link_command, running
+from tests.bench.replication.copiers import WAIT_S, Pair, link_command, running
+from tests.support.processes.local import commit
 from tests.support.processes.worker_process import WorkerProcess
 
 AT_ONCE = 10_000

@@ -22,7 +22,7 @@ from stilltide.connectors.local.java import find_java
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.schemas.values import TopicPartition as Data
 from tests.support.links.link_process import Clusters
-from tests.support.processes.local import run_stilltide
+from tests.support.processes.local import commit, run_stilltide
 from tests.support.processes.worker_process import ModuleWorker, read_and_commit, running_worker
 
 WAIT_S = 60.0
@@ -186,12 +186,12 @@ class Site:
 
     def commit(self, cluster: str, topic: str, group: str, offset: int) -> None:
         """What a foreign consumer does that names its partitions itself."""
-        address = self.clusters.addresses[cluster]
-        consumer = Consumer({"bootstrap.servers": address, "group.id": group})
-        places = [TopicPartition(topic, number, offset) for number in range(PARTITIONS)]
-        consumer.assign(places)
-        consumer.commit(offsets=places, asynchronous=False)
-        consumer.close()
+        commit(self.clusters.addresses[cluster], topic, group, offset, partitions=PARTITIONS)
+
+    async def copied(self, topic: str) -> None:
+        """Returns when the links have copied both ways what `write` wrote to both clusters."""
+        for name, number in product("ab", range(PARTITIONS)):
+            await self.clusters.records(name, Data(topic, number), 2 * COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -276,6 +276,7 @@ async def test_looks_and_position_snapshots(site: Site, topic_name: str, group: 
     site.commit("a", topic_name, group, 9)
     rows = await site.ask("a", "group", "sync-now", topic_name, group)
     assert [(it["offset"], it["unpublished"]) for it in rows] == [(9, 0)] * 2
+    await site.copied(topic_name)  # until then a position snapshot is refused
     first = await site.ask("a", "group", "snapshot-now", topic_name, "--timeout-s", "60")
     second = await site.ask("a", "group", "snapshot-now", topic_name, "--timeout-s", "60")
     assert [it["partition"] for it in second] == [0, 1]

@@ -50,6 +50,16 @@ def read_values(bootstrap: str, topic: str) -> list[bytes]:
         consumer.close()
 
 
+def commit(bootstrap: str, topic: str, group: str, offset: int, *, partitions: int = 1) -> None:
+    """Commits an offset of each partition, as a client does that is no member of the group."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
+    )
+    places = [TopicPartition(topic, number, offset) for number in range(partitions)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+
+
 def _end_offset(consumer: Consumer, partition: TopicPartition) -> int:
     """The end offset; asks again while a new leader does not know it yet."""
     deadline_s = time.monotonic() + _TIMEOUT_S

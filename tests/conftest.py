@@ -6,10 +6,21 @@ from pathlib import PurePath
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from stilltide.connectors.local.cluster import LocalCluster
+
+# A busy machine is no fault of an example. The current profile stays below: it is fixed in CI.
+settings.register_profile(
+    "patient",
+    settings(),
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("patient")
 
 _ON_SPARK = (
     "test_audit.py",

@@ -170,7 +170,5 @@ def chooser(data: st.DataObject) -> Choose:
     return lambda count: data.draw(st.integers(0, count - 1))
 
 
-AbortedIndexing.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=40, deadline=None, print_blob=True
-)
+AbortedIndexing.TestCase.settings = settings(max_examples=250, stateful_step_count=40)
 TestAbortedIndexing = AbortedIndexing.TestCase

@@ -177,7 +177,5 @@ class AccumulatorMachine(RuleBasedStateMachine):
         assert self.machine.deadline_ms == waiting[0][1] + delay_ms
 
 
-AccumulatorMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, print_blob=True
-)
+AccumulatorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestAccumulator = AccumulatorMachine.TestCase

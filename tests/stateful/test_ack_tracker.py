@@ -288,4 +288,4 @@ class TrackerRules(RuleBasedStateMachine):
 
 
 TestTracker = TrackerRules.TestCase
-TestTracker.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+TestTracker.settings = settings(max_examples=300, stateful_step_count=30)

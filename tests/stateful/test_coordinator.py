@@ -326,7 +326,5 @@ class Coordinated(RuleBasedStateMachine):
             assert isinstance(client.ended[len(client.asked)], Opened)
 
 
-Coordinated.TestCase.settings = settings(
-    max_examples=400, stateful_step_count=60, deadline=None, print_blob=True
-)
+Coordinated.TestCase.settings = settings(max_examples=400, stateful_step_count=60)
 TestCoordinator = Coordinated.TestCase

@@ -375,7 +375,5 @@ class LogOwners(RuleBasedStateMachine):
             offset = self.next_readable(offset + 1)
 
 
-LogOwners.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=50, deadline=None, print_blob=True
-)
+LogOwners.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
 TestLogOwners = LogOwners.TestCase

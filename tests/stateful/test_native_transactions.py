@@ -157,7 +157,5 @@ def chooser(data: st.DataObject) -> Choose:
     return lambda count: data.draw(st.integers(0, count - 1))
 
 
-NativeTransactionsMachine.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=30, deadline=None, print_blob=True
-)
+NativeTransactionsMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=30)
 TestNativeTransactions = NativeTransactionsMachine.TestCase

@@ -415,7 +415,5 @@ def ranges_of(some: tuple[int, ...]) -> Ranges:
 
 assert offsets(ranges_of((3, 3, 8))) == {2, 8}
 
-PendingAcknowledgements.TestCase.settings = settings(
-    max_examples=400, stateful_step_count=60, deadline=None, print_blob=True
-)
+PendingAcknowledgements.TestCase.settings = settings(max_examples=400, stateful_step_count=60)
 TestPendingAck = PendingAcknowledgements.TestCase

@@ -229,7 +229,5 @@ class Pooling(RuleBasedStateMachine):
         assert self.pool.deadline_ms is None
 
 
-Pooling.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, print_blob=True
-)
+Pooling.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
 TestPool = Pooling.TestCase

@@ -168,7 +168,5 @@ class ReadCommitted(RuleBasedStateMachine):
         assert not self.paused or waiting > WAITING_MAX // 2
 
 
-ReadCommitted.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, print_blob=True
-)
+ReadCommitted.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestReadCommitted = ReadCommitted.TestCase

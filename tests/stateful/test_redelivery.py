@@ -218,4 +218,4 @@ class RedeliveryRules(RuleBasedStateMachine):
 
 
 TestRedelivery = RedeliveryRules.TestCase
-TestRedelivery.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestRedelivery.settings = settings(max_examples=200, stateful_step_count=40)

@@ -412,7 +412,7 @@ class ReplicationWithResets(ResetsByHand):
 
 def limits(examples: int) -> settings:
     """Enough to meet what the invariants are there for."""
-    return settings(max_examples=examples, stateful_step_count=50, deadline=None, print_blob=True)
+    return settings(max_examples=examples, stateful_step_count=50)
 
 
 Replication.TestCase.settings = limits(100)

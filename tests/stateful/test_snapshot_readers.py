@@ -94,7 +94,5 @@ class SnapshotReaders(Snapshots):
                 reader.check()
 
 
-SnapshotReaders.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=80, deadline=None, print_blob=True
-)
+SnapshotReaders.TestCase.settings = settings(max_examples=200, stateful_step_count=80)
 TestSnapshotReaders = SnapshotReaders.TestCase

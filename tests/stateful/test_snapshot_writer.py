@@ -310,7 +310,5 @@ class Snapshots(RuleBasedStateMachine):
         assert not parts
 
 
-Snapshots.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=60, deadline=None, print_blob=True
-)
+Snapshots.TestCase.settings = settings(max_examples=300, stateful_step_count=60)
 TestSnapshotWriter = Snapshots.TestCase

@@ -49,7 +49,7 @@ from stilltide.pipeline.drivers.links.start import (
     marker_partitions,
 )
 from stilltide.pipeline.drivers.links.throttle import Throttle
-from stilltide.pipeline.drivers.links.topics import topics_now
+from stilltide.pipeline.drivers.links.topics import AnswerTime, topics_now
 from stilltide.pipeline.drivers.links.writer import LinkWriter
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.alarm import Alarm
@@ -89,6 +89,7 @@ class LinkDeps:
         throttle: limit of the whole link's bytes per second.
         limits: limits of transactions.
         names: names of the data partitions on both sides.
+        answer_time: limits how long a transaction waits for the clusters' topics.
         declared: called after the commit of buckets without copies, and before the next record is
             copied; raises if this link may not run beside another one (H7).
     """
@@ -101,6 +102,7 @@ class LinkDeps:
     throttle: Throttle
     limits: LinkLimits = field(default_factory=LinkLimits)
     names: TopicNames = field(default_factory=TopicNames)
+    answer_time: AnswerTime = field(default_factory=AnswerTime)
     declared: Callable[[], Awaitable[None]] = _may_run
 
     @property
@@ -327,9 +329,10 @@ class LinkDriver:
     async def _finish(self, effect: Finish) -> None:
         copies = await self._writer.finish(effect)
         deps = self._deps
-        topics = await topics_now(
+        answer = topics_now(
             deps.source.admin, deps.target.admin, list(effect.partitions), deps.names
         )
+        topics = await deps.answer_time.of(answer)
         now_ms = deps.clock.now_ms()
         self._todo += self._machine.finished(effect.transaction, copies, topics, now_ms)
 

@@ -12,10 +12,13 @@ with records that no link has copied.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.pipeline.core.links.configs import carried
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
@@ -28,6 +31,11 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.topics import PREFIX, TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
+
+T = TypeVar("T")
+
+_ANSWER_S = 2.0
+"""First limit of `AnswerTime`; a cluster at rest answers within milliseconds."""
 
 _OF_THE_CLUSTER = frozenset(
     {
@@ -49,6 +57,30 @@ async def incarnations(admin: LogAdmin, names: Sequence[str]) -> dict[str, bytes
     """The incarnations of topics, by name; a topic that does not exist is absent."""
     found = await admin.describe_topics(names)
     return {name: topic_incarnation(one.topic_id) for name, one in found.items()}
+
+
+class AnswerTime:
+    """Limits how long an open transaction waits for what the clusters say of their topics.
+
+    Readers of the target wait behind the transaction. The source may have died, and its admin
+    client asks for as long as the transaction may be open. A link that gives up aborts the
+    transaction. A busy cluster gets twice the time after each failure.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = _ANSWER_S
+
+    async def of(self, answer: Awaitable[T]) -> T:
+        """The answer; raises `RetriableError` if it does not come in time."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                found = await answer
+        except TimeoutError:
+            error = f"a cluster of the link did not answer within {self._seconds:g} s"
+            self._seconds = min(2 * self._seconds, COPY_TIMEOUT_S)
+            raise RetriableError(error, hint="check that the brokers of both run") from None
+        self._seconds = _ANSWER_S
+        return found
 
 
 async def topics_now(

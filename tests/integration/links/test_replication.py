@@ -230,3 +230,35 @@ async def test_a_worker_runs_the_links_that_its_settings_name(
         assert [it.value for it in copies] == numbers(0, 100)
         worker.terminate()
         assert await worker.ended(60) == 0, worker.said
+
+
+async def test_readers_of_the_target_go_on_when_the_source_dies(
+    clusters: Clusters, link: Link, topic_name: str
+):
+    """H2: no transaction stays open until its time-out of 10 s. The last test: `b` is restarted."""
+    await clusters.create("b", topic_name)
+    data = TopicPartition(topic_name, 0)
+    source = clusters.brokers["b"]
+    admin = clusters.connector("a").admin()
+    async with link("b", "a") as running:
+        await running.serving()
+        producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5})
+        async with asyncio.timeout(60):
+            while True:
+                for number in range(100):
+                    producer.produce(topic_name, b"%d" % number, partition=0)
+                producer.poll(0)
+                ends = [await admin.end_offsets([data], committed=it) for it in (True, False)]
+                if ends[0].get(data, 0) > 0 and ends[0][data] < ends[1][data]:
+                    break  # copied before, and a transaction is open
+        try:
+            await asyncio.to_thread(source.kill)
+            async with asyncio.timeout(7):
+                while True:
+                    committed = await admin.end_offsets([data], committed=True)
+                    if committed == await admin.end_offsets([data]):
+                        break
+        finally:
+            producer.purge()
+            await asyncio.to_thread(source.start)
+    await admin.close()

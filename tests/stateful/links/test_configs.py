@@ -212,7 +212,5 @@ class LinkedConfigs(RuleBasedStateMachine):
         return list(self.links)[pick % len(self.links)]
 
 
-LinkedConfigs.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, print_blob=True
-)
+LinkedConfigs.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
 TestLinkedConfigs = LinkedConfigs.TestCase

@@ -51,7 +51,7 @@ from stilltide.schemas.values import (
     TxnId,
 )
 
-ROUND_TRIPS = settings(max_examples=100, deadline=None, print_blob=True)
+ROUND_TRIPS = settings(max_examples=100)
 """For properties of pure functions: enough to meet every branch, no limit on one example."""
 
 TOPIC_ID = bytes(range(16))

@@ -30,7 +30,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     LINKS.map(lambda it: lambda log: log.recreate(it)),
 )
 HISTORIES = st.lists(STEPS, max_size=25)
-MANY = settings(max_examples=400, deadline=None, print_blob=True)
+MANY = settings(max_examples=400)
 
 
 def filled(steps: list[Step]) -> FilledLog:

@@ -19,7 +19,7 @@ def read(wanted: ReadLog, decided: int) -> LogRead:
     return LogRead(records, EndOffset(max(wanted.first, end)))
 
 
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=100)
 @given(READS, st.integers(2, 20))
 @example([(0, 5, 40), (10, 5, 40), (0, 12, 40), (11, 15, 40)], 20)
 def test_an_answer_is_what_a_read_would_find(reads: list[tuple[int, int, int]], records_max: int):

@@ -184,7 +184,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(STEPS)
 def test_a_skipped_look_would_have_decided_nothing(steps: list[Step]):
     """Whatever comes in between."""

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet, RangesFullError, runs_of
 
@@ -23,7 +23,6 @@ def offsets(ranges: RangeSet) -> set[int]:
     return {offset for first, end in ranges for offset in range(first, end)}
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_it_holds_what_a_set_would_hold(steps: list[tuple[str, int, int]]):
     """Adding, removing and trimming in any order leaves exactly the offsets that a set would."""
@@ -43,7 +42,6 @@ def test_it_holds_what_a_set_would_hold(steps: list[tuple[str, int, int]]):
         assert ranges.count_below(first) == len([one for one in judge if one < first])
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_its_ranges_ascend_and_never_touch(steps: list[tuple[str, int, int]]):
     """The invariant: ascending, none empty, a gap between any two."""
@@ -57,7 +55,6 @@ def test_its_ranges_ascend_and_never_touch(steps: list[tuple[str, int, int]]):
     assert all(a.end < b.first for a, b in pairwise(held))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(OFFSETS, OFFSETS), max_size=8), OFFSETS, OFFSETS)
 def test_look_ups_agree_with_a_set(made_of: list[tuple[int, int]], first: int, end: int):
     """Membership and the next free offset are those of a set."""
@@ -67,7 +64,6 @@ def test_look_ups_agree_with_a_set(made_of: list[tuple[int, int]], first: int, e
     assert ranges.end_of(first) == next(n for n in range(first, 99) if n not in judge)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(OFFSETS, OFFSETS), max_size=8).flatmap(st.permutations))
 def test_equal_sets_are_equal_however_they_came_about(made_of: list[tuple[int, int]]):
     """Two sets of the same offsets are equal, and differ from one with another offset."""

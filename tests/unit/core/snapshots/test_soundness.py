@@ -58,7 +58,7 @@ ROUNDS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=150)
 @given(ROUNDS, st.data())
 def test_random_prefixes_and_compactions_of_many_parts(
     rounds: list[tuple[int, int, int | None, bool]], draw: st.DataObject
@@ -94,7 +94,7 @@ FAILING = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=150)
 @given(FAILING, st.data())
 def test_records_of_aborted_transactions_mislead_nobody(
     rounds: list[tuple[int, int | None, bool, int]], draw: st.DataObject

@@ -64,7 +64,8 @@ class AnswerTime:
 
     Readers of the target wait behind the transaction. The source may have died, and its admin
     client asks for as long as the transaction may be open. A link that gives up aborts the
-    transaction. A busy cluster gets twice the time after each failure.
+    transaction. A busy cluster gets twice the time after each failure, and three times what its
+    last answer took.
     """
 
     def __init__(self) -> None:
@@ -72,6 +73,8 @@ class AnswerTime:
 
     async def of(self, answer: Awaitable[T]) -> T:
         """The answer; raises `RetriableError` if it does not come in time."""
+        now = asyncio.get_running_loop().time
+        began = now()
         try:
             async with asyncio.timeout(self._seconds):
                 found = await answer
@@ -79,7 +82,7 @@ class AnswerTime:
             error = f"a cluster of the link did not answer within {self._seconds:g} s"
             self._seconds = min(2 * self._seconds, COPY_TIMEOUT_S)
             raise RetriableError(error, hint="check that the brokers of both run") from None
-        self._seconds = _ANSWER_S
+        self._seconds = min(max(_ANSWER_S, 3 * (now() - began)), COPY_TIMEOUT_S)
         return found
 
 

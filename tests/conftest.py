@@ -12,7 +12,8 @@ from xdist.scheduler import LoadFileScheduling
 
 from stilltide.connectors.local.cluster import LocalCluster
 
-# A busy machine is no fault of an example. The current profile stays below: it is fixed in CI.
+# Generated examples have no deadline: a busy machine is no fault of the code. All else stays as in
+# the profile that Hypothesis chooses, which makes the same examples each time in CI.
 settings.register_profile(
     "patient",
     settings(),

@@ -107,7 +107,6 @@ async def world(
         yield world
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda it: it.__name__)
 async def test_each_message_is_acknowledged_with_its_copy(world: AckWorld, scenario: Scenario):
     """Whatever strikes, whenever: one visible copy of each message, or it is delivered again."""

@@ -24,7 +24,6 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.timeout(900)
 def test_sound_topics_raise_nothing(bootstrap: str, topic_name: str):
     """Valid, and every figure is what was written."""
     assert_sound(bootstrap, topic_name, range(SEED * RUNS, (SEED + 1) * RUNS))

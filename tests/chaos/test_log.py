@@ -146,7 +146,6 @@ async def owners(cluster: LocalCluster, topic_name: str, tmp_path: Path) -> Asyn
             await owner.kill()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda it: it.__name__)
 async def test_every_acknowledged_record_lies_where_it_was_said(
     owners: Owners, scenario: Callable[[Owners], Awaitable[None]]

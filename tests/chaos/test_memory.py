@@ -83,7 +83,6 @@ async def fill(connector: KafkaConnector, opens: int, about: tuple[Registered, .
     raise AssertionError
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("opens", "partitions"), SHAPES.values(), ids=SHAPES)
 async def test_c16_a_full_worker_fits_into_its_container(
     tmp_path: Path, opens: int, partitions: int

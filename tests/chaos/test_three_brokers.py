@@ -24,7 +24,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield made
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda it: it.__name__)
 async def test_commits_go_on(site: Site, scenario: Scenario):
     """Nothing is lost or doubled, and commits go on about as soon as those of native producers."""

@@ -68,7 +68,6 @@ async def world(
         yield world
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS, ids=str)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda it: it.__name__)
 async def test_every_transaction_ends_as_it_was_told(

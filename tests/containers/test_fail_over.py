@@ -24,8 +24,6 @@ CLUSTER_IDS = {"a": "5L6g3nShT-eMCtK--X86sw", "b": "q1Wd0m3JQxSpn7cKk2Tb4A"}
 COUNT = 100
 READ_ON_A = 40
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def clusters() -> Iterator[dict[str, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-WAIT_S = 120
+WAIT_S = 360
 INSTALL_S = 900
 
 _MEASURE = """<!DOCTYPE html><title>measuring</title>

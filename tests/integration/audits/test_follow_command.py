@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pyarrow.parquet as pq
-import pytest
 
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY
 from stilltide.schemas.values import TxnId
@@ -38,7 +37,6 @@ def page(url: str) -> str:
         return answer.read().decode()
 
 
-@pytest.mark.timeout(600)  # two starts of Spark
 async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
     bootstrap: str, topic_name: str, tmp_path: Path
 ):

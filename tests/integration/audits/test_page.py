@@ -24,8 +24,6 @@ from tests.support.spark.topics import HandWriter, create_topics
 
 NARROW_PX = 360
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:

@@ -20,7 +20,7 @@ from tests.support.processes.local import run_stilltide
 PAGE = Path(__file__).parents[3] / "docs" / "disaster.md"
 TOPIC, GROUP = "orders", "billing"
 COUNT = 100
-WAIT_S = 90.0
+WAIT_S = 270.0
 
 _SECTION = re.compile(r"^## (.+?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -117,7 +117,6 @@ def clusters(tmp_path: Path) -> Iterator[list[LocalCluster]]:
         one.stop()
 
 
-@pytest.mark.timeout(600)
 async def test_the_runbook(clusters: list[LocalCluster], tmp_path: Path):
     """Each command ends as the page says; no record is skipped, and none is read twice."""
     logs = tmp_path / "logs"

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import ClientSession
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -14,7 +13,7 @@ from tests.support.links.link_process import Clusters, LinkProcess
 from tests.support.processes.local import commit, run_stilltide
 from tests.support.processes.worker_process import WorkerProcess, read_and_commit
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 class Operated:
@@ -91,7 +90,6 @@ async def is_taken_by_a_pattern(operated: Operated, topic: str) -> None:
             """Each look takes a round trip."""
 
 
-@pytest.mark.timeout(600)
 async def test_groups_fail_over_between_two_brokers(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ):
@@ -153,7 +151,6 @@ async def test_groups_fail_over_between_two_brokers(
         await operated.run("subscription", "disable", topic_name, foreign)
 
 
-@pytest.mark.timeout(300)
 async def test_a_link_that_is_stopped_is_seen_on_both_clusters(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ):

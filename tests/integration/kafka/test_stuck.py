@@ -20,9 +20,7 @@ from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import Membership
 
-pytestmark = pytest.mark.timeout(600)
-
-WAIT_S = 150
+WAIT_S = 450
 FETCH_TIMEOUT_S = 3
 SHARED = "shared-tailing"
 

@@ -21,7 +21,7 @@ from tests.support.links.link_process import Clusters, LinkProcess
 from tests.support.links.numbered import numbers, produced
 from tests.support.processes.operator import fetch
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 MIB = 1024 * 1024
 
 

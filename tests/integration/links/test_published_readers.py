@@ -32,7 +32,7 @@ from tests.support.spark.session import local_spark
 
 SOURCE, TARGET = "orders", "orders.committed"
 TURNS = 120
-WAIT_S = 60.0
+WAIT_S = 180.0
 SEED = 7
 
 

@@ -12,7 +12,7 @@ from stilltide.connectors.ports.copying import Columns
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
-from tests.support.links.link_process import Clusters, LinkProcess
+from tests.support.links.link_process import Clusters, LinkProcess, fenced
 from tests.support.links.numbered import START_MS, numbers, produced
 from tests.support.processes.operator import fetch
 from tests.support.processes.worker_process import WorkerProcess
@@ -44,7 +44,7 @@ async def test_a_topic_is_copied_with_all_that_a_record_has(
     produced(clusters, "a", topic_name, 0, 30_000)
     async with link("a", "b", "--web-port", "0") as running:
         assert await running.serving() == [topic_name]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (ready := await fetch(f"{running.web}/readyz"))[0] != 200:
                 pass
         assert ready[1].startswith("[+]a answers\n[+]b answers\n[+]link copies; ")
@@ -119,13 +119,8 @@ async def test_of_a_frozen_link_and_the_next_one_only_one_goes_on(
             await clusters.records("b", data, 60_000)
             frozen.resume()
             produced(clusters, "a", topic_name, 60_000, 65_000)
-            ends = [asyncio.create_task(each.ended()) for each in (frozen, second)]
-            ended, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            assert [end.result() for end in ended] == [1]
-            assert "another owner has taken over" in frozen.said  # one log of both
+            await fenced(frozen, second)
             copies = await clusters.records("b", data, 65_000)
-            for end in ends:
-                end.cancel()
     assert [it.value for it in copies] == numbers(0, 65_000)
 
 
@@ -203,7 +198,7 @@ async def test_what_cannot_be_linked_is_refused(clusters: Clusters, link: Link, 
 
 async def _until_there(clusters: Clusters, name: str, data: TopicPartition) -> None:
     admin = clusters.connector(name).admin()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while True:
             if data in await admin.end_offsets([data]):
                 break
@@ -243,7 +238,7 @@ async def test_readers_of_the_target_go_on_when_the_source_dies(
     async with link("b", "a") as running:
         await running.serving()
         producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while True:
                 for number in range(100):
                     producer.produce(topic_name, b"%d" % number, partition=0)

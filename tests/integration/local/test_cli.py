@@ -14,7 +14,7 @@ from stilltide.connectors.local.detached import NAMES
 from tests.support.processes.local import STILLTIDE, await_release, cluster_rows, run_stilltide
 
 BROKER_2 = ("--broker", "2", "--cluster", "a")
-_TIMEOUT_S = 120
+_TIMEOUT_S = 360
 
 
 @pytest.fixture
@@ -62,7 +62,6 @@ def test_up_status_down_round(directory: Path):
     assert not list((directory / ".stilltide").iterdir())
 
 
-@pytest.mark.timeout(900)
 def test_brokers_are_stopped_and_started_one_by_one(directory: Path):
     """`--broker N` stops and starts one of three; the others serve, and all keep their address."""
     assert run_stilltide("local", "up", "--brokers", "3", cwd=directory).returncode == 0
@@ -104,7 +103,6 @@ _INTERRUPTIBLE = [
 """Shells start commands in the background with SIGINT ignored; children would inherit that."""
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("number", "brokers"), [(signal.SIGINT, 3), (signal.SIGKILL, 1)])
 def test_interrupted_start_leaves_nothing_that_down_misses(
     directory: Path, number: signal.Signals, brokers: int

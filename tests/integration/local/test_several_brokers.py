@@ -13,9 +13,7 @@ from tests.support.processes.local import read_values, write_values
 
 INTERNAL = ("__consumer_offsets", "__transaction_state")
 VALUES = [b"one", b"two", b"three"]
-_TIMEOUT_S = 60
-
-pytestmark = pytest.mark.timeout(600)  # three brokers start on two processors
+_TIMEOUT_S = 180
 
 
 @pytest.fixture(scope="module")

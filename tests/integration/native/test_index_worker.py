@@ -24,7 +24,7 @@ COUNT = 4
 PARTITIONS = 2
 """Of aborted-index: one for each worker."""
 
-WAIT_S = 60
+WAIT_S = 180
 """For a rebalance on a busy machine."""
 
 ORDERS = [TopicPartition("orders", number) for number in range(COUNT)]

@@ -45,7 +45,7 @@ from tests.support.processes.rights import (
     produce_unguarded,
 )
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 USER = Component.LINK.value
 PREFIX = "orders-"
 SIDES = {
@@ -211,7 +211,7 @@ async def test_without_one_right_the_error_names_it(
     said = ""
     with pair.of(side).without(USER, entry):
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await copied(pair)
         except (StilltideError, TimeoutError) as error:
             said = said_of(error)

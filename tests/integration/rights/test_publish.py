@@ -24,7 +24,7 @@ from tests.support.processes.rights import (
     produce_unguarded,
 )
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 USER = Component.PUBLISH.value
 RIGHTS = entries(rights(Component.PUBLISH, Names(topics=("orders-*",), target="committed-*")))
 OPEN = PublishRoute("orders-open", "committed-open")

@@ -35,7 +35,7 @@ from tests.support.processes.rights import GuardedCluster, guarded_cluster
 from tests.support.processes.worker_process import COORDINATORS, ModuleWorker, running_worker
 
 ORDERS, LATE, GROUP = "orders", "orders-late", "billing"
-WAIT_S = 60.0
+WAIT_S = 180.0
 ASK_S = 3.0
 CHOSEN = Names(topics=(f"{ORDERS}*",), groups=(GROUP,))
 WORKER = entries(rights(Component.WORKER, CHOSEN))

@@ -36,7 +36,7 @@ from tests.support.spark.session import local_spark
 TOPIC = "orders"
 TRANSACTIONS = 2000
 IDS_PART_BYTES = 1024
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 BUSY = TopicPartition(TOPIC, 0)
 """Where the load goes; its snapshot has sealed parts."""
 

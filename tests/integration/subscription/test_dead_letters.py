@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Message, Subscription, TransactionClient
@@ -25,7 +23,7 @@ from tests.support.processes.worker_process import WorkerProcess
 COUNT = 120
 BAD = {offset for offset in range(COUNT) if offset % 4 < 2}
 GROUP = "billing"
-WAIT_S = 120.0
+WAIT_S = 360.0
 
 
 class Deliveries:
@@ -109,7 +107,6 @@ def check(found: list[Message], topic: str) -> None:
         assert one.timestamp_ms > 1_700_000_000_000
 
 
-@pytest.mark.timeout(400)
 async def test_one_dead_letter_for_each_message_whatever_is_killed(bootstrap: str, tmp_path: Path):
     """SIGKILL between deliveries and while dead letters are sent; then list, replay and drop."""
     log_path = tmp_path / "member.log"

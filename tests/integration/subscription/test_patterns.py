@@ -16,7 +16,7 @@ from stilltide.schemas.values import TopicPartition
 from tests.support.processes.worker_process import WorkerProcess
 
 AGE_S = 0.5
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 async def create(connector: KafkaConnector, *topics: str) -> None:

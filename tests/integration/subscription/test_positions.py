@@ -14,7 +14,7 @@ from tests.support.processes.operator import Operator
 from tests.support.processes.worker_process import WorkerProcess
 
 COUNT = 50
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 async def take(subscription: Subscription, count: int) -> list[Message]:

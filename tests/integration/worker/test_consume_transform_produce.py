@@ -19,7 +19,7 @@ from tests.support.processes.child import Child
 from tests.support.processes.worker_process import PARTITIONS, WorkerProcess, create_topics
 
 COUNT = 3000
-WAIT_S = 120.0
+WAIT_S = 360.0
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from tests.support.processes.worker_process import (
 T = TypeVar("T")
 
 AGE_S = 1.0
-WAIT_S = 120.0
+WAIT_S = 360.0
 RECREATED_OR_GONE = "another one was created|cannot read"
 """A reader may notice the deletion before there is another topic."""
 

@@ -34,7 +34,7 @@ from tests.support.processes.worker_process import (
     create_topics,
 )
 
-FLUSH_S = 60
+FLUSH_S = 180
 PARTITIONS = 2
 SPECS = system_topics(coordinators=COORDINATORS, partitions=PARTITIONS)
 NATIVE = {TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS, ABORTED_INDEX}

@@ -28,7 +28,7 @@ from tests.support.processes.worker_process import WorkerProcess, create_topics
 
 SPECS = {one.name: one for one in system_topics(coordinators=4, partitions=4)}
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
-TOOL_S = 120.0
+TOOL_S = 360.0
 
 
 @pytest.fixture(scope="module")

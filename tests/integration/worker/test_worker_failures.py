@@ -22,10 +22,10 @@ from tests.support.processes.local import delete_topics
 from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import COORDINATORS, Load, WorkerProcess, create_topics
 
-WAIT_S = 90.0
+WAIT_S = 270.0
 """For a rebalance and a replay on a busy machine."""
 
-END_S = 90.0
+END_S = 270.0
 """From the cause to the end of the process."""
 
 GIVE_UP_S_MAX = 50.0

@@ -17,7 +17,7 @@ ORDERS_EACH, PAYMENTS_EACH = 2, 1
 ABORTED_EACH = 5
 """Every fifth transaction aborts on purpose."""
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 """Of a transaction: what an outage leaves open ends soon after."""
 
 

@@ -26,7 +26,7 @@ from stilltide.schemas.replication.signals import SignalKey, SignalValue, Update
 from stilltide.schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 DATA = TopicPartition("orders", 0)
 MARKERS = TopicPartition(REPLICATION_MARKERS, 0)
 LINKS = ReplicationOptions(

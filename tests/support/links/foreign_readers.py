@@ -24,7 +24,7 @@ from stilltide.connectors.local.jars import broker_jars, jar_set
 from stilltide.connectors.local.java import find_java
 from stilltide.schemas.values import TopicPartition
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 _SILENCE_MS = 8000
 _BETWEEN_HEADERS = "\x1f"

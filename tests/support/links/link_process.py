@@ -14,7 +14,7 @@ from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.child import Child
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 class LinkProcess(Child):
@@ -75,6 +75,16 @@ class PublishProcess(Child):
     async def serving(self) -> None:
         """Waits until the publish copies."""
         self.web = (await self.announced(WAIT_S))["web"]
+
+
+async def fenced(*both: Child) -> None:
+    """Waits until one of two processes with one log has ended because the other took over (H2)."""
+    ends = [asyncio.create_task(each.ended()) for each in both]
+    ended, going_on = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for end in going_on:
+        end.cancel()
+    assert [end.result() for end in ended] == [1]
+    assert "another owner has taken over" in both[0].said
 
 
 class Clusters:

@@ -36,7 +36,7 @@ from stilltide.schemas.topics import (
 )
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition, TxnId
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 ORDERS = TopicPartition("orders", 0)
 SYSTEM_PARTITIONS = 2
 

@@ -24,7 +24,7 @@ from stilltide.schemas.native.transactions import ActiveProducer
 from stilltide.schemas.values import TopicPartition
 from tests.support.native.batch_bytes import encode_batch
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 90
 _VERIFIES = "transaction.partition.verification.enable"
 
 

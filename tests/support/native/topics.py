@@ -17,7 +17,7 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import TopicPartition
 
 INDEX_PARTITIONS = 4
-TIMEOUT_S = 30
+TIMEOUT_S = 90
 
 
 def transactional(bootstrap: str, name: str) -> Producer:

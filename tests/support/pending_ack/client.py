@@ -33,8 +33,11 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
 
-JOIN_S = 60.0
+JOIN_S = 180.0
 """Longest wait for the group to assign the topic."""
+
+TRANSACTION_TIMEOUT_MS = 600_000
+"""More than a test takes, also where a worker that is killed takes minutes to come back."""
 
 FIRST, SECOND = bytes(15) + b"\x01", bytes(15) + b"\x02"
 """Ids of two members."""
@@ -127,7 +130,7 @@ class AckClient:
 
     async def begin(self) -> TxnId:
         """Opens a transaction that is registered with the subscription."""
-        opened = await self._coordinators.ask(0, Open(30_000, 1, ()))
+        opened = await self._coordinators.ask(0, Open(TRANSACTION_TIMEOUT_MS, 1, ()))
         assert isinstance(opened, Opened)
         registered = AddSubscriptions(opened.first_sequence, (self.subscription,))
         assert await self._coordinators.ask(0, registered) == Done()

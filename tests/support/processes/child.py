@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 
 ROOT = Path(__file__).parents[3]
 
-START_S = 120.0
-END_S = 90.0
+START_S = 360.0
+END_S = 270.0
 
 
 class Held(NamedTuple):

@@ -95,7 +95,7 @@ class Tour:
         return len(self.load.outcomes.committed)
 
     async def _until(self, committed: int) -> None:
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(540):
             while self._committed < committed:
                 self._moved.clear()
                 await self._moved.wait()

@@ -25,7 +25,7 @@ COORDINATORS = 4
 PARTITIONS = 3
 """Partition count of each data topic."""
 
-READ_S = 120.0
+READ_S = 360.0
 
 
 class WorkerProcess(Child):

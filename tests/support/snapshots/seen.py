@@ -15,7 +15,7 @@ from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.snapshots.client import read_all
 from tests.support.snapshots.recovered import recover
 
-TAKE_S = 60.0
+TAKE_S = 180.0
 
 
 async def seen_by_snapshots(

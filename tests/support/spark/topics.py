@@ -16,7 +16,7 @@ from stilltide.schemas.topics import TXN_MARKERS, system_topics
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 Content = tuple[bytes | None, bytes | None]
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def create_topics(bootstrap: str, partitions: Mapping[str, int]) -> None:

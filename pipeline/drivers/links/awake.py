@@ -5,8 +5,28 @@ begin again. A link that was frozen for as long may have been replaced, and must
 """
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 TICK_S = 0.5
+
+
+async def within_awake(answer: Awaitable[T], seconds: float) -> T:
+    """The answer; raises `TimeoutError` if it does not come while the process is awake so long.
+
+    A process that was frozen reads the answers that came meanwhile before the time is over.
+    """
+    asked = asyncio.ensure_future(answer)
+    try:
+        for _ in range(max(1, round(seconds / TICK_S))):
+            done, _waiting = await asyncio.wait([asked], timeout=TICK_S)
+            if done:
+                return await asked
+    finally:
+        asked.cancel()
+    raise TimeoutError
 
 
 class AwakeTime:

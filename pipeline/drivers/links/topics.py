@@ -23,6 +23,7 @@ from stilltide.pipeline.core.links.configs import carried
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.core.topic_choice import fits, is_pattern
+from stilltide.pipeline.drivers.links.awake import within_awake
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.sides import Side
@@ -65,7 +66,8 @@ class AnswerTime:
     Readers of the target wait behind the transaction. The source may have died, and its admin
     client asks for as long as the transaction may be open. A link that gives up aborts the
     transaction. A busy cluster gets twice the time after each failure, and three times what its
-    last answer took.
+    last answer took. Time in which the process was frozen does not count: the link may have been
+    replaced meanwhile, and must not begin again.
     """
 
     def __init__(self) -> None:
@@ -76,8 +78,7 @@ class AnswerTime:
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            async with asyncio.timeout(self._seconds):
-                found = await answer
+            found = await within_awake(answer, self._seconds)
         except TimeoutError:
             error = f"a cluster of the link did not answer within {self._seconds:g} s"
             self._seconds = min(2 * self._seconds, COPY_TIMEOUT_S)

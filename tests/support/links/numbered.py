@@ -25,7 +25,7 @@ def produced(clusters: Clusters, name: str, data: TopicPartition | str, first: i
             timestamp=START_MS + number,
             headers=[("number", b"%d" % number)],
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
 
 
 def numbers(first: int, end: int) -> list[bytes]:

@@ -36,8 +36,8 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
 JOIN_S = 180.0
 """Longest wait for the group to assign the topic."""
 
-TRANSACTION_TIMEOUT_MS = 600_000
-"""More than a test takes, also where a worker that is killed takes minutes to come back."""
+TRANSACTION_TIMEOUT_MS = 120_000
+"""The longest that workers of the tests take; a worker that is killed is back long before."""
 
 FIRST, SECOND = bytes(15) + b"\x01", bytes(15) + b"\x02"
 """Ids of two members."""

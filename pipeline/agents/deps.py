@@ -21,6 +21,7 @@ from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps
 from stilltide.pipeline.drivers.native.owner import IndexDeps
+from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.service.replies import Replies
@@ -56,6 +57,7 @@ class WorkerDeps:
         settings: settings of the worker.
         dynamic: settings that change while the worker runs.
         metrics: metrics of the worker.
+        lines: direct lines of clients (J).
     """
 
     connector: GroupConnector
@@ -71,6 +73,7 @@ class WorkerDeps:
     settings: Settings
     dynamic: DynamicSettings
     metrics: WorkerMetrics
+    lines: LineServer
 
 
 def txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
@@ -108,6 +111,7 @@ def owner_deps(worker: WorkerDeps) -> OwnerDeps:
         foreign=PassedOver("log_entry_passed_over", worker.metrics.foreign_entries),
         clock=SystemClock(),
         reply_partitions=worker.settings.partitions,
+        lines=worker.lines,
     )
 
 

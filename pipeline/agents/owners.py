@@ -30,6 +30,7 @@ from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.metrics.groups import ControllerStats, GroupMetrics
+from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import TopicPartition
 
 
@@ -69,8 +70,9 @@ class Owners:
             self._ended,
             undecodable=undecodable,
         )
-        deps.acks.neighbours = self.pending_acks.drivers
-        deps.barriers.neighbours = self.coordinators.drivers
+        deps.acks.ways.neighbours = self.pending_acks.drivers
+        deps.barriers.ways.neighbours = self.coordinators.drivers
+        deps.lines.owners[TXN_LOG] = self.coordinators.drivers
         self._owners: list[PartitionOwners[Any]] = [
             self.coordinators,
             self.pending_acks,

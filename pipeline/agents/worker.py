@@ -23,6 +23,7 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.apps import cluster_app, worker_group, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps
+from stilltide.pipeline.agents.lines import line_server, take_lines
 from stilltide.pipeline.agents.links import (
     config_refusals,
     ended_finding,
@@ -106,6 +107,7 @@ class Worker:
         self._publishes: PartitionOwners[LinksDriver] | None = None
         self._hindrances = Hindrances()
         self._web = ""
+        self._lines = line_server(settings)
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -148,6 +150,7 @@ class Worker:
             stack.push_async_callback(probes.close)
             self._web = await probes.start(settings.web_host, settings.web_port)
             log.info("web_listening", address=self._web)
+            await take_lines(settings, self._lines, self._metrics.registry)
             if await self._unless_stopped(self._first_contact(connector, admin, dynamic)):
                 prefix = "stilltide-worker-"
                 data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
@@ -271,7 +274,7 @@ class Worker:
             batches=batches,
             admin=admin,
             writer=writer,
-            replies=Replies(writer, askers=[acks, barriers], hindrances=self._hindrances),
+            replies=Replies(writer, [acks, barriers], self._hindrances, self._lines),
             marker_writer=marker_writer,
             ends=ends,
             acks=acks,
@@ -280,6 +283,7 @@ class Worker:
             settings=settings,
             dynamic=dynamic,
             metrics=self._metrics,
+            lines=self._lines,
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
         links = self._links = links_agent(cluster, settings, connector, self._watches)
@@ -289,7 +293,7 @@ class Worker:
         try:
             await self._stop.wait()
         finally:
-            await asyncio.gather(owners.stop(), links.stop(), publishes.stop())
+            await asyncio.gather(self._lines.close(), owners.stop(), links.stop(), publishes.stop())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -173,6 +173,7 @@ async def connect(
     open_transactions_max: int,
     linger_ms: float,
     metadata_max_age_s: float,
+    direct_line: bool = False,
 ) -> ClientCluster:
     """Connects a client; the arguments are those of `TransactionClient`.
 
@@ -198,6 +199,7 @@ async def connect(
         name=name,
         request_timeout_s=request_timeout_s,
         resend_s=resend_s,
+        direct_lines=direct_line,
     )
     try:
         await requests.open(

@@ -35,6 +35,9 @@ class TransactionClient:
             under way. The default is that of Kafka's own producers.
         metadata_max_age_s: longest time until added partitions, topics that were created again, and
             added coordinators are noticed, > 0 (C13, C14). Kafka's own default.
+        direct_line: whether to ask coordinators by a direct line where their worker takes lines
+            (`line_host`, J). A lone commit then takes about half the time. Requests go by topic
+            whenever there is no line.
 
     Raises:
         ConfigError: a time-out, or another number, is out of its bounds.
@@ -56,6 +59,7 @@ class TransactionClient:
         open_transactions_max: int = 4096,
         linger_ms: float = 5.0,
         metadata_max_age_s: float = METADATA_MAX_AGE_S,
+        direct_line: bool = False,
     ) -> None:
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
@@ -77,6 +81,7 @@ class TransactionClient:
         self._open_transactions_max = open_transactions_max
         self._linger_ms = linger_ms
         self._metadata_max_age_s = metadata_max_age_s
+        self._direct_line = direct_line
         self._turn = itertools.count()
         self._cluster: ClientCluster | None = None
 
@@ -89,6 +94,7 @@ class TransactionClient:
             open_transactions_max=self._open_transactions_max,
             linger_ms=self._linger_ms,
             metadata_max_age_s=self._metadata_max_age_s,
+            direct_line=self._direct_line,
         )
         return self
 

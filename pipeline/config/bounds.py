@@ -94,6 +94,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             1, 3600, "a broker starts within minutes, and a wrong address must be told at the start"
         ),
         "request_timeout_s": Bound(1, 300, "a slow broker may answer; an absent one is noticed"),
+        "line_port": Bound(0, PORT_MAX, "a TCP port, or 0 for a free one"),
         "web_port": Bound(0, PORT_MAX, "a TCP port, or 0 for a free one"),
     }
 )

@@ -6,6 +6,7 @@ secret.
 
 import re
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -156,6 +157,32 @@ def check_web(hosts: Sequence[str], token: str | None) -> None:
             detail="a header carries no other characters, and a shorter token can be guessed",
             hint="make one with: openssl rand -hex 32",
         )
+
+
+def check_line(host: str, advertised: str, protocol: str | None) -> None:
+    """Passes an address of direct lines that clients can reach, and that exposes no secret (J4)."""
+    if not host:
+        return
+    if host in ("0.0.0.0", "::") and not advertised:  # noqa: S104 - asked, not bound
+        raise SettingError(
+            "line_advertised",
+            f"line_host is {host}, to which no client can connect",
+            hint="set line_advertised to a name or address of this machine",
+        )
+    if protocol in ("SSL", "SASL_SSL") and not _is_loopback(host):
+        raise SettingError(
+            "line_host",
+            f"line_host is {host}, and security_protocol is {protocol}",
+            detail="direct lines have no TLS, and requests hold ids of clients, which are secret",
+            hint="leave line_host empty: clients then ask by topic",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_security(values: Mapping[str, Any]) -> None:

@@ -29,6 +29,7 @@ from stilltide.pipeline.config.checks import (
     SettingError,
     check_bound,
     check_cluster,
+    check_line,
     check_prefix,
     check_publishes,
     check_replicas,
@@ -141,6 +142,10 @@ class Settings(BaseSettings):
         web_allowed_hosts: names or patterns (`worker-*`), separated by spaces, that the site may be
             asked under, in addition to IP addresses and `localhost`.
         metrics_token: bearer token that /metrics asks for.
+        line_host: address on which a worker takes direct lines of clients (J); empty: none.
+        line_port: port of direct lines; 0 takes a free one.
+        line_advertised: host name or address that clients of direct lines connect to; empty:
+            `line_host`.
     """
 
     model_config = SettingsConfigDict(
@@ -213,6 +218,9 @@ class Settings(BaseSettings):
     web_port: int = 6066
     web_allowed_hosts: str = ""
     metrics_token: SecretStr | None = None
+    line_host: str = ""
+    line_port: int = 0
+    line_advertised: str = ""
 
     @field_validator("clusters", mode="before")
     @classmethod
@@ -357,6 +365,7 @@ class Settings(BaseSettings):
         check_security(self._security)
         token = self.metrics_token
         check_web(self.allowed_hosts, token.get_secret_value() if token else None)
+        check_line(self.line_host, self.line_advertised, self.security_protocol)
         check_prefix(self.own_prefix)
         for topic in self.indexed_topics:
             check_topic(topic)

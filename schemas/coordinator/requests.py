@@ -20,6 +20,8 @@ from stilltide.schemas.coordinator.transactions import (
     Description,
     Done,
     End,
+    Greeting,
+    Hello,
     Listed,
     ListTransactions,
     Open,
@@ -38,6 +40,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
+from stilltide.schemas.service.lines import NONCE_BYTES
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
@@ -75,6 +78,8 @@ def encode_request(request: Request) -> bytes:  # noqa: C901 - a case for each k
         case WriteBarrier(marker_partition, probe):
             message.write_barrier.marker_partition = marker_partition
             message.write_barrier.nonce, message.write_barrier.counter = probe
+        case Hello(nonce):
+            message.hello.nonce = nonce
         case Unreadable():
             raise AssertionError("an unreadable request is never sent")
     return message.SerializeToString()
@@ -222,6 +227,12 @@ def _write_barrier(asked: pb.WriteBarrier) -> WriteBarrier:
     return WriteBarrier(asked.marker_partition, Probe(asked.nonce, asked.counter))
 
 
+def _hello(asked: pb.Hello) -> Hello:
+    if len(asked.nonce) != NONCE_BYTES:
+        raise DecodeError(f"a nonce of {len(asked.nonce)} bytes instead of {NONCE_BYTES}")
+    return Hello(asked.nonce)
+
+
 _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "open": lambda message: _open(message.open),
     "add_partitions": lambda message: _add_partitions(message.add_partitions),
@@ -233,6 +244,7 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "abort": lambda message: Abort(message.abort.sequence),
     "describe_coordinator": lambda _: DescribeCoordinator(),
     "write_barrier": lambda message: _write_barrier(message.write_barrier),
+    "hello": lambda message: _hello(message.hello),
 }
 
 
@@ -284,6 +296,9 @@ def response_pb(response: Response) -> pb.Response:
             message.listed.transactions.extend(map(_description_pb, transactions))
         case CoordinatorStats():
             message.coordinator_stats.CopyFrom(stats_message(response.answer))
+        case Greeting(host, port, nonce):
+            message.greeting.host, message.greeting.port = host, port
+            message.greeting.nonce = nonce
     return message
 
 
@@ -322,6 +337,9 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
             return Listed(transactions, listed.low_watermark, listed.next_sequence)
         case "coordinator_stats":
             return stats_of(message.coordinator_stats)
+        case "greeting":
+            greeting = message.greeting
+            return Greeting(greeting.host, greeting.port, greeting.nonce)
         case _:
             raise DecodeError("an answer that this program does not know")
 

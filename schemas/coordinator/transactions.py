@@ -105,10 +105,20 @@ class WriteBarrier(NamedTuple):
     probe: Probe
 
 
+class Hello(NamedTuple):
+    """Question for a direct line to the coordinator's worker (J2).
+
+    Attributes:
+        nonce: 16 random bytes of the client, used for one line only.
+    """
+
+    nonce: bytes
+
+
 Change = Open | AddPartitions | AddSubscriptions | End | Release | Abort
 """Requests that change the state, and are written to the log."""
 
-RequestBody = Change | Describe | ListTransactions | DescribeCoordinator | WriteBarrier
+RequestBody = Change | Describe | ListTransactions | DescribeCoordinator | WriteBarrier | Hello
 
 
 class RefusalCode(Enum):
@@ -255,7 +265,21 @@ class CoordinatorStats(NamedTuple):
     liveness: LogLiveness | None
 
 
-Answer = Opened | Done | Refused | Unknown | Description | Listed | CoordinatorStats
+class Greeting(NamedTuple):
+    """Answer to `Hello`: where the worker takes direct lines (J2).
+
+    Attributes:
+        host: host name or IP address; empty: the worker takes no lines.
+        port: TCP port.
+        nonce: 16 random bytes of the worker, used for one line only.
+    """
+
+    host: str
+    port: int
+    nonce: bytes
+
+
+Answer = Opened | Done | Refused | Unknown | Description | Listed | CoordinatorStats | Greeting
 
 
 class Response(NamedTuple):

@@ -155,8 +155,14 @@ class WriteBarrier(_message.Message):
     counter: int
     def __init__(self, marker_partition: _Optional[int] = ..., nonce: _Optional[bytes] = ..., counter: _Optional[int] = ...) -> None: ...
 
+class Hello(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
 class Request(_message.Message):
-    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator", "write_barrier", "abort")
+    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator", "write_barrier", "abort", "hello")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +177,7 @@ class Request(_message.Message):
     DESCRIBE_COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     WRITE_BARRIER_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     number: int
     acked_through: int
@@ -185,7 +192,8 @@ class Request(_message.Message):
     describe_coordinator: DescribeCoordinator
     write_barrier: WriteBarrier
     abort: Abort
-    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ..., write_barrier: _Optional[_Union[WriteBarrier, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+    hello: Hello
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ..., write_barrier: _Optional[_Union[WriteBarrier, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("first_sequence", "count")
@@ -307,8 +315,18 @@ class CoordinatorStats(_message.Message):
     liveness: LogLiveness
     def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ...) -> None: ...
 
+class Greeting(_message.Message):
+    __slots__ = ("host", "port", "nonce")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    port: int
+    nonce: bytes
+    def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
 class Response(_message.Message):
-    __slots__ = ("number", "coordinator", "opened", "done", "refused", "unknown", "described", "listed", "coordinator_stats")
+    __slots__ = ("number", "coordinator", "opened", "done", "refused", "unknown", "described", "listed", "coordinator_stats", "greeting")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +336,7 @@ class Response(_message.Message):
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     LISTED_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_STATS_FIELD_NUMBER: _ClassVar[int]
+    GREETING_FIELD_NUMBER: _ClassVar[int]
     number: int
     coordinator: int
     opened: Opened
@@ -327,4 +346,5 @@ class Response(_message.Message):
     described: TransactionDescription
     listed: Listed
     coordinator_stats: CoordinatorStats
-    def __init__(self, number: _Optional[int] = ..., coordinator: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., described: _Optional[_Union[TransactionDescription, _Mapping]] = ..., listed: _Optional[_Union[Listed, _Mapping]] = ..., coordinator_stats: _Optional[_Union[CoordinatorStats, _Mapping]] = ...) -> None: ...
+    greeting: Greeting
+    def __init__(self, number: _Optional[int] = ..., coordinator: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., described: _Optional[_Union[TransactionDescription, _Mapping]] = ..., listed: _Optional[_Union[Listed, _Mapping]] = ..., coordinator_stats: _Optional[_Union[CoordinatorStats, _Mapping]] = ..., greeting: _Optional[_Union[Greeting, _Mapping]] = ...) -> None: ...

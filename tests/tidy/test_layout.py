@@ -8,7 +8,7 @@ from tests.tidy.sources import LAYERS, ROOT, sources
 
 NOUNS = {
     "buffered_log": ("a-log-entries", "b-fencing"),
-    "service": ("c-coordinator",),
+    "service": ("c-coordinator", "j-direct-lines"),
     "coordinator": ("c-coordinator",),
     "read_committed": ("d-visibility",),
     "subscription": ("d-visibility",),

@@ -138,6 +138,10 @@ class ClientSession(Generic[B, R, A]):
         self._due_ms = min(dues, default=0.0)
         return effects
 
+    def again(self) -> list[Send[R]]:
+        """Sends every request that has no answer again, by another way (J3)."""
+        return [self._send(number, one.body) for number, one in self._pending.items()]
+
     def _send(self, number: int, body: B) -> Send[R]:
         return Send(
             self._make(self.client_id, number, self.acked_through, self._reply_partition, body)

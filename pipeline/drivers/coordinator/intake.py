@@ -7,6 +7,7 @@ else; no request is appended that its client has no room for.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from stilltide.pipeline.core.coordinator.admission import Admission
@@ -24,6 +25,8 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     DescribeCoordinator,
     End,
+    Greeting,
+    Hello,
     ListTransactions,
     Open,
     RefusalCode,
@@ -45,6 +48,7 @@ class RequestIntakeCalls:
         serving: whether the owner owns its log.
         log: appends a request's bytes to the log.
         answer: answers a request after a no-op (C1).
+        greet: says where the worker takes direct lines, to a client's id and nonce (J2).
         barrier: writes a barrier (E1).
         stats: the figures of the coordinator.
     """
@@ -52,6 +56,7 @@ class RequestIntakeCalls:
     serving: Callable[[], bool]
     log: Callable[[bytes, Request], None]
     answer: Callable[[Request, Callable[[], Answer]], None]
+    greet: Callable[[bytes, bytes], Greeting]
     barrier: Callable[[Request, WriteBarrier], None]
     stats: Callable[[], CoordinatorStats]
 
@@ -105,6 +110,9 @@ class RequestIntake:
                 self._refuse(request, Refused(reason, RefusalCode.OPERATORS_ONLY))
             case Describe():
                 self._described(request)
+            case Hello(nonce):
+                greet = partial(self._calls.greet, request.client_id, nonce)
+                self._calls.answer(request, greet)
             case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
                 if self._admission.in_flight(request):
                     return  # a repeat that came before the answer, which is on its way (C1b)
@@ -133,7 +141,7 @@ class RequestIntake:
                     self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
                 else:
                     self._calls.log(data, request)
-            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
+            case Open() | AddPartitions() | AddSubscriptions() | End() | Release() | Hello():
                 reason = f"{type(body).__name__} is taken from {topics.TXN_REQUESTS} alone"
                 self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
             case _:

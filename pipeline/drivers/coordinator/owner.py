@@ -6,6 +6,7 @@ else; C16 no request is appended that its client has no room for.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError
@@ -154,6 +155,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
                 lambda: self.serving,
                 self._log_request,
                 self._answer_after_noop,
+                partial(self._deps.lines.greet, self._owned),
                 self._barrier_asked,
                 lambda: self.stats(live_entries=True),
             ),

@@ -8,7 +8,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from stilltide.connectors.clock import Clock
@@ -19,6 +19,7 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.core.machine import Machine
 from stilltide.pipeline.drivers.buffered_log.owned_log import Appended, LogCodec, OwnedLog
+from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.log_bases import LogBases
 from stilltide.pipeline.drivers.service.ownership import Ownership
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
@@ -57,6 +58,7 @@ class OwnerDeps:
         foreign: counts and logs the foreign entries of the logs (B6).
         clock: wall clock.
         reply_partitions: number of partitions of txn-responses.
+        lines: takes direct lines of clients (J).
     """
 
     connector: Connector
@@ -67,6 +69,7 @@ class OwnerDeps:
     foreign: PassedOver
     clock: Clock
     reply_partitions: int
+    lines: LineServer = field(default_factory=LineServer)
 
 
 class OwnerMachine(Machine[int, Any], Protocol):
@@ -332,6 +335,7 @@ class OwnerDriver(ABC, Generic[M, R]):
         assert self._bases is not None
         self._bases.close()
         self._alarm.cancel()
+        self._deps.lines.owner_ended(self._owned)
 
     def _base_lost(self, as_of: EndOffset) -> None:
         if self.serving:

@@ -12,6 +12,7 @@ from typing import Any
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
@@ -29,6 +30,7 @@ class Replies:
         writer: appends answers.
         askers: open clients of this process, which are answered without Kafka.
         hindrances: where answers that are not delivered are counted (C17).
+        lines: direct lines of clients; an answer goes by line where there is one (J).
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class Replies:
         writer: LogWriter,
         askers: Sequence[Requests[Any, Any, Any]] = (),
         hindrances: Hindrances | None = None,
+        lines: LineServer | None = None,
     ) -> None:
+        self._lines = lines or LineServer()
         self._writer = writer
         self._hindrances = hindrances or Hindrances()
         self._askers = {it.client_id: it for it in askers}
@@ -54,6 +58,8 @@ class Replies:
         for (client_id, partition), answers in waiting.items():
             if asker := self._askers.get(client_id):
                 asyncio.get_running_loop().call_soon(asker.answers_received, answers)
+                continue
+            if self._lines.send(client_id, answers):
                 continue
             try:
                 self._writer.append(

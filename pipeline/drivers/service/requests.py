@@ -7,24 +7,26 @@ names the owners: the coordinators, the pending-ack stores (G), or the snapshot 
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
-from stilltide.connectors.errors import ConnectorError, NotAuthorizedError, RetriableError
+from stilltide.connectors.errors import NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached
-from stilltide.connectors.ports.writers import Delivered, LogWriter
+from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbered, Send
+from stilltide.pipeline.drivers.service.lines.client import ClientLine
 from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
+from stilltide.pipeline.drivers.service.ways import Ways
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.errors import OutcomeUnknownError, RequestTimeoutError, client_failed
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator import requests
-from stilltide.schemas.coordinator.transactions import Answer, Request, RequestBody
+from stilltide.schemas.coordinator.transactions import Answer, Hello, Request, RequestBody
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.pending_ack import codec as pending_ack
@@ -71,6 +73,7 @@ class Service(Generic[B, R, A]):
         encode: makes the bytes of a request.
         decode: reads an answer's bytes: request number, partition and answer.
         for_operators: whether `topic` is one that only operators and workers may write (C15).
+        hello: makes the question for a direct line from a nonce (J2); None: there are no lines.
     """
 
     topic: str
@@ -79,6 +82,7 @@ class Service(Generic[B, R, A]):
     encode: Callable[[R], bytes]
     decode: Callable[[bytes], tuple[int, int, A]]
     for_operators: bool = False
+    hello: Callable[[bytes], B] | None = None
 
 
 COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
@@ -87,9 +91,10 @@ COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
     Request,
     requests.encode_request,
     requests.decode_response,
+    hello=Hello,
 )
 COORDINATOR_OPERATOR_SERVICE = replace(
-    COORDINATOR_SERVICE, topic=topics.OPERATOR_REQUESTS, for_operators=True
+    COORDINATOR_SERVICE, topic=topics.OPERATOR_REQUESTS, for_operators=True, hello=None
 )
 """The coordinators, asked by operators and workers about the transactions of any client."""
 PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
@@ -120,22 +125,6 @@ GROUP_SERVICE: Service[GroupQuestion, GroupRequest, GroupAnswer] = Service(
 )
 
 
-class Neighbour(Protocol):
-    """An owner in this process, which is asked, and answers, without Kafka."""
-
-    @property
-    def serving(self) -> bool:
-        """Whether it owns its log now."""
-        ...
-
-    def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
-        """Takes one value of a requests topic; raises `DecodeError`.
-
-        `operator`: the value is from a topic that only operators and workers may write (C15).
-        """
-        ...
-
-
 class Requests(Generic[B, R, A]):
     """Asks the owners of a service; `open` first, `close` last.
 
@@ -146,12 +135,11 @@ class Requests(Generic[B, R, A]):
         name: the client's name in lists and logs.
         request_timeout_s: the longest wait for an answer, repeats of the request included.
         resend_s: time without an answer after which a request is repeated.
+        direct_lines: whether to look for direct lines to the owners (J).
 
     Attributes:
         name: the client's name.
-        neighbours: owners in this process, by partition. A serving one is asked directly: its log
-            makes the request durable and decides which owner's entries count (B), and a lost
-            request is repeated (C1b).
+        ways: the ways to the owners.
     """
 
     def __init__(
@@ -163,17 +151,17 @@ class Requests(Generic[B, R, A]):
         name: str,
         request_timeout_s: float,
         resend_s: float,
+        direct_lines: bool = False,
     ) -> None:
-        self.neighbours: Mapping[int, Neighbour] = {}
         self.name = name
-        self._service = service
+        self._service = service if direct_lines else replace(service, hello=None)
         self._connector = connector
-        self._writer = writer
         self._timeout_ms = request_timeout_s * 1000
         self._sessions: list[ClientSession[B, R, A]] = []
         self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
         self._id = new_client_id()
+        self.ways = Ways(service.topic, writer, self._id, operators=service.for_operators)
         self._new_session: Callable[..., ClientSession[B, R, A]] = partial(
             ClientSession, self._id, make=service.make, resend_ms=resend_s * 1000
         )
@@ -216,11 +204,14 @@ class Requests(Generic[B, R, A]):
         for owner in range(len(self._sessions), partition_count):
             self._sessions.append(self._new_session())
             refused = partial(_refused, self._sessions, self._batches, owner)
-            self._batches.append(RequestBatches(partial(self._send, owner), refused))
+            self._batches.append(RequestBatches(partial(self.ways.send, owner), refused))
+            if self._service.hello is not None:
+                self.ways.lines.append(self._line_to(owner, self._service.hello))
 
     async def close(self) -> None:
         """Fails every unanswered request and stops listening."""
         self._alarm.cancel()
+        await self.ways.close()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
@@ -270,6 +261,17 @@ class Requests(Generic[B, R, A]):
         except Exception as error:  # noqa: BLE001 - raised from every call of this client
             self._fail_all(error)
 
+    def _line_to(self, owner: int, hello: Callable[[bytes], B]) -> ClientLine:
+        """The direct line to an owner, which is looked for when there is something to ask (J)."""
+        session = self._sessions[owner]
+        return ClientLine(
+            self._id,
+            ask=lambda nonce: self.ask(owner, hello(nonce)),
+            answered=self.answers_received,
+            repeat=lambda: self._run(owner, session.again()),
+            pending=lambda: session.pending > 0,
+        )
+
     def _wake(self) -> None:
         """Wakes up to `WAKES_PER_TURN` callers in each turn of the loop."""
         waking = self._waking
@@ -283,21 +285,6 @@ class Requests(Generic[B, R, A]):
                 future.set_result(answer)
         if waking:
             asyncio.get_running_loop().call_soon(self._wake)
-
-    def _send(self, partition: int, value: bytes, delivered: Delivered) -> None:
-        neighbour = self.neighbours.get(partition)
-        if neighbour is not None and neighbour.serving:
-            operator = self._service.for_operators
-            asyncio.get_running_loop().call_soon(
-                partial(neighbour.requests_received, value, operator=operator)
-            )
-            asyncio.get_running_loop().call_soon(delivered, None, -1)
-            return
-        data = TopicPartition(self._service.topic, partition)
-        try:
-            self._writer.append(data, value, delivered, key=client_key(self._id))
-        except ConnectorError as error:
-            asyncio.get_running_loop().call_soon(delivered, error, -1)
 
     async def _listen_guarded(self) -> None:
         """Listens; an unexpected error ends the client, because its calls would hang otherwise."""

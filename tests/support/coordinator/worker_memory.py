@@ -25,6 +25,7 @@ from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver, Shares
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
+from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
 from stilltide.pipeline.drivers.service.replies import Replies
@@ -44,6 +45,7 @@ from stilltide.schemas.topics import (
     OPERATOR_ACK_REQUESTS,
     OPERATOR_REQUESTS,
     SNAPSHOT_REQUESTS,
+    TXN_LOG,
     TXN_REQUESTS,
     system_topics,
 )
@@ -107,7 +109,9 @@ class MemoryWorker:
         txn_timeout_ms_max: int = 120_000,
         client_limits: ClientLimits | None = None,
         outcome_history: int = OUTCOME_HISTORY,
+        lines: LineServer | None = None,
     ) -> None:
+        self._lines = lines or LineServer()
         self._connector = connector
         self._coordinators, self._partitions = coordinators, partitions
         self._limits = limits or BatchLimits()
@@ -136,7 +140,7 @@ class MemoryWorker:
         for line, count in ((acks, self._partitions), (barriers, self._coordinators)):
             await line.open(partition_count=count, response_partition_count=self._partitions)
             self._stack.push_async_callback(line.close)
-        replies = Replies(writer, askers=[acks, barriers])
+        replies = Replies(writer, askers=[acks, barriers], lines=self._lines)
         deps = OwnerDeps(
             connector=self._connector,
             writer=writer,
@@ -146,13 +150,15 @@ class MemoryWorker:
             foreign=PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
             clock=SystemClock(),
             reply_partitions=self._partitions,
+            lines=self._lines,
         )
         known_topics = KnownTopics(admin)
         found = await admin.describe_topics(await admin.list_topics())
         known_topics.learn(found)  # else the first request of a topic would be overtaken
         self._make_owners(deps, ends, acks, known_topics)
-        acks.neighbours = dict(enumerate(self.pending_acks))
-        barriers.neighbours = dict(enumerate(self.drivers))
+        acks.ways.neighbours = dict(enumerate(self.pending_acks))
+        barriers.ways.neighbours = dict(enumerate(self.drivers))
+        self._lines.owners[TXN_LOG] = barriers.ways.neighbours
         if self._snapshot_limits is not None:
             self._make_snapshot_writers(deps, barriers, self._snapshot_limits)
         owners = [*self.drivers, *self.pending_acks, *self.snapshots]

@@ -240,6 +240,18 @@ def test_the_leader_of_configs_must_be_known_and_what_is_left_alone_followed():
         load_settings(replicate_configs_except="segment.ms")
 
 
+def test_lines_are_taken_where_clients_can_reach_them_and_nobody_reads_along():
+    """J4: an address to connect to; with TLS to Kafka, loopback alone."""
+    load_settings(line_host="10.0.0.1", line_port=7000)
+    load_settings(line_host="::", line_advertised="worker-1")
+    with pytest.raises(ConfigError, match="to which no client can connect"):
+        load_settings(line_host="::")
+    load_settings(line_host="127.0.0.1", security_protocol="SSL")
+    load_settings(line_host="localhost", security_protocol="SSL")
+    with pytest.raises(ConfigError, match="and security_protocol is SSL"):
+        load_settings(line_host="10.0.0.1", security_protocol="SSL")
+
+
 def test_a_worker_goes_by_the_name_that_others_know():
     """Two clusters under one name would take each other's word for their own."""
     clusters = "a=h:1 b=h:2"

@@ -18,7 +18,9 @@ from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
+from stilltide.pipeline.metrics.lines import LineMetrics
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.pipeline.metrics.owners import EndedMetrics
@@ -81,6 +83,7 @@ def worker(groups: Site) -> CollectorRegistry:
     missing = not_allowed(caller, "missing", on_topic(Operation.WRITE, "stilltide.txn-log"), "")
     hindrances.rights([missing])
     made.registry.register(HindranceMetrics("a", hindrances))
+    made.registry.register(LineMetrics("a", LineServer("127.0.0.1", 0, advertised="here")))
     return add_clusters(add_link(made.registry))
 
 

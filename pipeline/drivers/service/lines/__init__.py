@@ -1,0 +1,1 @@
+"""Direct lines between clients and the workers of owners, over TCP (J)."""

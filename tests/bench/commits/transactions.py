@@ -2,12 +2,13 @@
 
 A transaction writes 10 records over 3 partitions and commits. At each concurrency ours is compared
 with the best that native reaches in the same run, with any number of producers up to the number of
-callers, of librdkafka and of Java.
+callers, of librdkafka and of Java. Ours asks the coordinator by a direct line (J), and by topic.
 """
 
 import asyncio
 import os
 import tempfile
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ CONCURRENCY = (1, 8, 32, 256, 1024)
 PRODUCERS = (1, 8, 32, 128, 256)
 SECONDS = 3.0
 WARM_UP_SECONDS = 30.0
+LINE_HOST = "127.0.0.1"
+
+OurRuns = dict[str, dict[int, list[Run]]]
+"""By the way to the coordinator, and by the number of callers."""
 
 
 async def run() -> None:
@@ -47,10 +52,18 @@ async def run() -> None:
         cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
         connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
         await connector.admin().ensure_topics([TopicSpec(TOPIC, PARTITIONS)])
-        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
+        worker = WorkerProcess(
+            cluster.bootstrap,
+            directory / "worker.log",
+            *STATIC_MEMBER,
+            environment={"STILLTIDE_LINE_HOST": LINE_HOST},
+        )
         stack.push_async_callback(worker.stop)
         await worker.start()
-        client = await stack.enter_async_context(TransactionClient(connector=connector))
+        ways: dict[str, Callable[[], Awaitable[None]]] = {}
+        for way in ("line", "topic"):
+            made = TransactionClient(connector=connector, name=way, direct_line=way == "line")
+            ways[way] = _transaction(await stack.enter_async_context(made))
         loops = await asyncio.to_thread(
             native_loops,
             stack.enter_context(ExitStack()),
@@ -58,24 +71,21 @@ async def run() -> None:
             directory,
             max(PRODUCERS),
         )
-        ours: dict[int, list[Run]] = {callers: [] for callers in CONCURRENCY}
+        ours: OurRuns = {way: {callers: [] for callers in CONCURRENCY} for way in ways}
         native = {name: {count: list[Run]() for count in PRODUCERS} for name in loops}
 
-        async def transaction() -> None:
-            async with client.transaction() as txn:
-                for number in range(RECORDS):
-                    await txn.send(TOPIC, VALUE, partition=number % PARTITIONS)
-
         # Brokers and JVMs compile their code for half a minute; no side shall pay for it alone.
-        await closed_loop(transaction, 256, WARM_UP_SECONDS)
+        for transaction in ways.values():
+            await closed_loop(transaction, 256, WARM_UP_SECONDS)
         for loop in loops.values():
             await asyncio.to_thread(loop.run, PRODUCERS[2], WARM_UP_SECONDS)
         tune()
         for number in range(rounds):
             for callers in CONCURRENCY:
-                used = _Used(cluster, worker)
-                done = await closed_loop(transaction, callers, SECONDS)
-                ours[callers].append(used.by(done))
+                for way, transaction in ways.items():
+                    used = _Used(cluster, worker)
+                    done = await closed_loop(transaction, callers, SECONDS)
+                    ours[way][callers].append(used.by(done))
             for count in PRODUCERS:
                 for name, loop in loops.items():
                     native[name][count].append(await _native(loop, count, _Used(cluster, worker)))
@@ -84,6 +94,15 @@ async def run() -> None:
     report(
         "transactions", rows, details=[_details(ours, native, callers) for callers in CONCURRENCY]
     )
+
+
+def _transaction(client: TransactionClient) -> Callable[[], Awaitable[None]]:
+    async def transaction() -> None:
+        async with client.transaction() as txn:
+            for number in range(RECORDS):
+                await txn.send(TOPIC, VALUE, partition=number % PARTITIONS)
+
+    return transaction
 
 
 async def _native(loop: NativeLoop, producers: int, used: "_Used") -> Run:
@@ -112,8 +131,9 @@ class _Used:
         return done
 
 
-def _row(ours: dict[int, list[Run]], native: NativeRuns, callers: int) -> dict[str, Any]:
-    mine = middle(ours[callers], "per_s")
+def _row(ours: OurRuns, native: NativeRuns, callers: int) -> dict[str, Any]:
+    by_line, by_topic = ours["line"][callers], ours["topic"][callers]
+    mine = middle(by_line, "per_s")
     name, producers = strongest(native, callers)
     theirs = list(native[name][producers])
     baseline = middle(theirs, "per_s")
@@ -124,26 +144,29 @@ def _row(ours: dict[int, list[Run]], native: NativeRuns, callers: int) -> dict[s
         "ratio": mine / baseline,
         "unit": "transactions/s",
         "strongest": f"{name} x {producers}",
-        "ours_p50_ms": middle(ours[callers], "p50_ms"),
+        "topic_ratio": middle(by_topic, "per_s") / baseline,
+        "ours_p50_ms": middle(by_line, "p50_ms"),
+        "topic_p50_ms": middle(by_topic, "p50_ms"),
         "baseline_p50_ms": middle(theirs, "p50_ms"),
-        "ours_p99_ms": middle(ours[callers], "p99_ms"),
+        "ours_p99_ms": middle(by_line, "p99_ms"),
+        "topic_p99_ms": middle(by_topic, "p99_ms"),
         "baseline_p99_ms": middle(theirs, "p99_ms"),
     }
 
 
-def _details(
-    ours: dict[int, list[Run]], native: NativeRuns, callers: int
-) -> dict[str, float | int]:
+def _details(ours: OurRuns, native: NativeRuns, callers: int) -> dict[str, float | int]:
     """Each client's best, and processor time, for the JSON file."""
     name, producers = strongest(native, callers)
     theirs = list(native[name][producers])
+    by_line = ours["line"][callers]
     found: dict[str, float | int] = {"setting": callers}
     for client, runs in native.items():
         count = best(runs, callers)
         found[f"{client}_per_s"] = middle(list(runs[count]), "per_s")
         found[f"{client}_producers"] = count
+    found["topic_per_s"] = middle(ours["topic"][callers], "per_s")
     for figure in ("broker_cpu_ms", "client_cpu_ms"):
-        found[f"ours_{figure}"] = middle(ours[callers], figure)
+        found[f"ours_{figure}"] = middle(by_line, figure)
         found[f"baseline_{figure}"] = middle(theirs, figure)
-    found["worker_cpu_ms"] = middle(ours[callers], "worker_cpu_ms")
+    found["worker_cpu_ms"] = middle(by_line, "worker_cpu_ms")
     return found

@@ -21,6 +21,7 @@ from stilltide.pipeline.agents.probes import ProbeResult, Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_OPERATOR_SERVICE,
@@ -67,6 +68,7 @@ class Site:
             admin=self._admin,
             writer=self._writer,
             replies=Replies(self._writer),
+            lines=LineServer(),
             marker_writer=self._writer,
             ends=EndOffsets(self._admin),
             acks=Requests(

@@ -18,6 +18,7 @@ from stilltide.pipeline.core.native.indexer import PartitionIndexer
 from stilltide.pipeline.core.pending_ack.machine import PendingAckStore
 from stilltide.pipeline.core.pending_ack.questions import Questions
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
+from stilltide.pipeline.core.service.direct_line import DirectLine
 from stilltide.pipeline.core.service.session import ClientSession
 from stilltide.pipeline.core.snapshots.writer import SnapshotWriter
 
@@ -36,6 +37,7 @@ ON_ANY_CLOCK: list[type[Machine[float, object]]] = [
     Accumulator,
     TransactionPool,
     ClientSession,
+    DirectLine,
     Tracker,
     Questions,
 ]

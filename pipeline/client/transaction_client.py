@@ -36,7 +36,7 @@ class TransactionClient:
         metadata_max_age_s: longest time until added partitions, topics that were created again, and
             added coordinators are noticed, > 0 (C13, C14). Kafka's own default.
         direct_line: whether to ask coordinators by a direct line where their worker takes lines
-            (`line_host`, J). A lone commit then takes about half the time. Requests go by topic
+            (`line_host`, J). A commit then waits for the log alone. Requests go by topic
             whenever there is no line.
 
     Raises:

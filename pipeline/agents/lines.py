@@ -15,7 +15,7 @@ log = get_logger(__name__)
 
 
 def line_server(settings: Settings) -> LineServer:
-    """What takes lines, not started."""
+    """The server of direct lines, not started yet."""
     advertised = settings.line_advertised or settings.line_host
     return LineServer(settings.line_host, settings.line_port, advertised=advertised)
 

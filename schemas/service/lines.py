@@ -1,7 +1,7 @@
 """Frames and proofs of direct lines between clients and workers.
 
-*Source*: docs/protocols J. A frame is its length in four bytes, big-endian, then so many bytes. An
-empty frame asks the other side to say that it is there; a worker answers it by an empty frame.
+*Source*: docs/protocols J. A frame is its length in four bytes, big-endian, then so many bytes. A
+client may send an empty frame, which the worker answers with an empty frame.
 
 The client's first frame is the worker's nonce and the client's proof, the worker's first frame is
 the worker's proof. Each later frame has the value that a record of the requests topic, or of
@@ -43,7 +43,7 @@ def proof_of(side: bytes, client_id: bytes, client_nonce: bytes, worker_nonce: b
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Whether two proofs are the same, in a time that tells nothing."""
+    """Whether two proofs are equal; the time that it takes does not depend on them."""
     return hmac.compare_digest(one, other)
 
 

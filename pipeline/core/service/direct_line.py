@@ -55,7 +55,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Effect: ask the worker to say that it is there."""
+    """Effect: send an empty frame, which a worker that runs answers at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class DirectLine:
         """A request is about to be sent, by line if `way` says so, else by topic."""
         self._pending = True
         if self.way is Way.LINE:
-            if self._used_ms <= self._heard_ms:  # the worker owed nothing until now
+            if self._used_ms <= self._heard_ms:  # no answer was due until now
                 self._asked_ms = now_ms
             self._used_ms = now_ms
         elif self.way is Way.TOPIC and now_ms >= self._not_before_ms:
@@ -163,7 +163,7 @@ class DirectLine:
 
     @property
     def _quiet_since_ms(self) -> float:
-        """Since when the worker has owed a word and has said none."""
+        """The time from which on an answer is due and nothing has come."""
         return max(self._heard_ms, self._asked_ms)
 
     def _given_up(self, now_ms: float) -> list[LineEffect]:

@@ -264,10 +264,16 @@ class Requests(Generic[B, R, A]):
     def _line_to(self, owner: int, hello: Callable[[bytes], B]) -> ClientLine:
         """The direct line to an owner, which is looked for when there is something to ask (J)."""
         session = self._sessions[owner]
+
+        def answered(answers: Sequence[bytes]) -> None:
+            # Answers that cannot be decoded end the line alone: their requests go by topic then.
+            if self._failure is None:
+                self._answered(answers)
+
         return ClientLine(
             self._id,
             ask=lambda nonce: self.ask(owner, hello(nonce)),
-            answered=self.answers_received,
+            answered=answered,
             repeat=lambda: self._run(owner, session.again()),
             pending=lambda: session.pending > 0,
         )

@@ -20,6 +20,7 @@ from stilltide.schemas.framing import encode_batch
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.service.lines import (
     CLIENT,
+    FRAME_BYTES_MAX,
     NONCE_BYTES,
     PING,
     PROOF_BYTES,
@@ -35,6 +36,11 @@ log = get_logger(__name__)
 
 PROOF_S = 1.0
 """A connection without proof is closed after this time."""
+
+SILENT_S = 120.0
+"""A line from which nothing comes for so long is closed, since its client has gone: a client that
+waits for an answer sends a frame each second, and closes the line a minute after its last request.
+"""
 
 GREETED_MAX = 4096
 """Greetings that are remembered; the oldest is forgotten first."""
@@ -62,12 +68,16 @@ class LineServer:
         host: address to listen on; empty: the worker takes no lines.
         port: port to listen on; 0: any free one.
         advertised: host name or address that clients connect to.
+        silent_s: time without a frame after which a line is closed.
 
     Attributes:
         owners: the owners that may have lines, by the topic of their logs and partition.
     """
 
-    def __init__(self, host: str = "", port: int = 0, *, advertised: str = "") -> None:
+    def __init__(
+        self, host: str = "", port: int = 0, *, advertised: str = "", silent_s: float = SILENT_S
+    ) -> None:
+        self._silent_s = silent_s
         self.owners: dict[str, Mapping[int, Neighbour]] = {}
         self._host, self._port, self._advertised = host, port, advertised
         self._server: asyncio.Server | None = None
@@ -118,7 +128,10 @@ class LineServer:
         writer = next(iter(lines.values()))
         if writer.is_closing():
             return False
-        writer.write(framed(encode_batch(answers)))
+        value = encode_batch(answers)
+        if len(value) > FRAME_BYTES_MAX:
+            return False
+        writer.write(framed(value))
         if writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             log.warning("direct_line_not_read", client=client_key(client_id).hex())
             writer.transport.abort()
@@ -176,7 +189,8 @@ class LineServer:
             earlier.close()
         lines[greeted.owner] = writer
         while True:
-            value = await read_frame(reader)
+            async with asyncio.timeout(self._silent_s):
+                value = await read_frame(reader)
             owner = self.owners.get(greeted.owner.topic, {}).get(greeted.owner.partition)
             if owner is None or not owner.serving:
                 return

@@ -13,7 +13,14 @@ from stilltide.pipeline.core.service.direct_line import Way
 from stilltide.pipeline.drivers.service.lines.client import ClientLine
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.schemas.coordinator.transactions import Greeting
-from stilltide.schemas.service.lines import CLIENT, WORKER, framed, new_nonce, proof_of
+from stilltide.schemas.service.lines import (
+    CLIENT,
+    FRAME_BYTES_MAX,
+    WORKER,
+    framed,
+    new_nonce,
+    proof_of,
+)
 from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS, TopicSpec
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import MemoryWorker, until
@@ -145,6 +152,50 @@ async def test_an_address_that_cannot_be_reached_is_given_up(connector: MemoryCo
         await commit(client, 5)
 
 
+async def proved(
+    lines: LineServer, client_id: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A line of a client of this id."""
+    nonce = new_nonce()
+    greeting = lines.greet(OWNER, client_id, nonce)
+    reader, writer = await asyncio.open_connection(HOST, greeting.port)
+    writer.write(framed(greeting.nonce + proof_of(CLIENT, client_id, nonce, greeting.nonce)))
+    assert len(await reader.readexactly(36)) == 36
+    return reader, writer
+
+
+async def test_answers_that_are_too_long_go_by_topic(worker: MemoryWorker, lines: LineServer):
+    """J4: the client would refuse the frame, again and again."""
+    client_id = new_nonce()
+    _, writer = await proved(lines, client_id)
+    assert lines.send(client_id, [bytes(1000)])
+    assert not lines.send(client_id, [bytes(FRAME_BYTES_MAX)])
+    writer.close()
+
+
+async def test_a_client_that_has_gone_leaves_no_line(connector: MemoryConnector):
+    """J4: its machine has lost its power, so that nothing tells the worker."""
+    lines = LineServer(HOST, advertised=HOST, silent_s=0.05)
+    await lines.start()
+    async with MemoryWorker(connector, lines=lines):
+        _, writer = await proved(lines, new_nonce())
+        await until(lambda: lines.line_count)
+        await until(lambda: not lines.line_count)
+        writer.close()
+    await lines.close()
+
+
+async def test_answers_that_cannot_be_read_end_the_line_alone(
+    client: TransactionClient, lines: LineServer
+):
+    """J3: as of a worker of a later version; the client goes on by topic."""
+    line = await with_line(client)
+    assert client._cluster is not None
+    assert lines.send(client._cluster.client_id, [b"\xff"])
+    await until(lambda: line.way is Way.TOPIC)
+    await commit(client, 3)
+
+
 async def test_who_does_not_know_the_id_gets_no_line(
     worker: MemoryWorker, connector: MemoryConnector, lines: LineServer
 ):
@@ -200,15 +251,9 @@ async def test_a_stranger_who_connects_is_sent_away(lines: LineServer, said: byt
     writer.close()
 
 
-async def test_bytes_that_are_no_request_end_the_line(
-    worker: MemoryWorker, connector: MemoryConnector, lines: LineServer
-):
+async def test_bytes_that_are_no_request_end_the_line(worker: MemoryWorker, lines: LineServer):
     """And nothing else; the owner serves on."""
-    client_id, nonce = new_nonce(), new_nonce()
-    greeting = lines.greet(OWNER, client_id, nonce)
-    reader, writer = await asyncio.open_connection(HOST, greeting.port)
-    writer.write(framed(greeting.nonce + proof_of(CLIENT, client_id, nonce, greeting.nonce)))
-    assert len(await reader.readexactly(36)) == 36
+    reader, writer = await proved(lines, new_nonce())
     writer.write(framed(b"\x0e\x01\x00\x01nonsense"))
     assert await reader.read(100) == b""
     writer.close()

@@ -8,6 +8,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping
 from pathlib import Path
 
+from stilltide.pipeline.demo.reaper import end_with_this_process
 from stilltide.schemas.errors import StilltideError
 
 START_TIMEOUT_S = 60.0
@@ -79,6 +80,7 @@ class WorkerProcess:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the owner alone, which stops it in order
             )
+        end_with_this_process(self._process.pid)
 
     async def serving(self) -> list[int]:
         """Waits until the worker serves; returns its coordinators.

@@ -16,6 +16,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.local.jars import jar_set
 from stilltide.connectors.local.java import find_java
+from stilltide.pipeline.demo.reaper import end_with_this_process
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import ClusterName
 
@@ -115,7 +116,8 @@ class Copier:
 def running(command: list[str], log_path: Path) -> Iterator[Copier]:
     """A copier from entry to exit."""
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    end_with_this_process(process.pid)
     try:
         yield Copier(process, log_path)
     finally:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from stilltide.pipeline.demo.reaper import end_with_this_process
+
 ROOT = Path(__file__).parents[3]
 
 START_S = 360.0
@@ -107,6 +109,7 @@ class Child:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches only the tests, which end the child
             )
+            end_with_this_process(self._process.pid)
         finally:
             if log is not None:
                 log.close()

@@ -1,11 +1,11 @@
 """Looks at groups, logs and the end of the positions for controllers, many partitions at once.
 
 *Source*: docs/protocols I6, I7; the effect `Poll` of `core.groups`.
-*Invariants*: a look reads groups, then logs, then the end of the positions, all after the request;
-the topic id is the same before and after, or there is no answer.
+*Invariants*: a look reads groups, then the ends of logs, then the end of the positions, all after
+the request; the topic id is the same before and after, or there is no answer.
 
-A look costs six requests to the brokers for any number of partitions and groups; it starts with the
-topics as the previous look has found them.
+A look costs six requests to the brokers for any number of partitions and groups, at most three of
+them one after the other; it starts with the topics as the previous look has found them.
 """
 
 import asyncio
@@ -116,11 +116,14 @@ class GroupPolls:
             for name in before
             for number in range(before[name].partition_count)
         }.union(one.data for one in there)  # a partition may be newer than the topics in `before`
-        active = await self._groups.active(groups)
-        committed = await self._groups.committed(groups, everywhere)
         partitions = [one.data for one in there]
+        # Together: a member that commits and leaves between both answers is found by the move.
+        active, committed, starts = await asyncio.gather(
+            self._groups.active(groups),
+            self._groups.committed(groups, everywhere),
+            admin.start_offsets(partitions),
+        )
         decided = {data: self._decided.decided_end(data) for data in partitions}
-        starts = await admin.start_offsets(partitions)
         ends = await admin.end_offsets(partitions)  # after the starts, so that none is below them
         after, index_ends = await asyncio.gather(
             admin.describe_topics(names), admin.end_offsets([self._positions])

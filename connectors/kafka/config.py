@@ -26,9 +26,6 @@ RECORD_BYTES_MAX = 6 * 1024 * 1024
 _FETCH_BYTES = 8 * 1024 * 1024
 _SCAN_BYTES = 512 * 1024
 _READ_AHEAD_KIB = 32 * 1024
-_FETCH_WAIT_MS = 100
-"""A broker delays an empty answer to a fetch this long; `EndReached` follows the answer."""
-
 _FETCHING: dict[Fetching, Options] = {
     Fetching.TAILING: {},
     # A reader that looks up a single record throws the rest of its fetch away: fetch little.
@@ -64,6 +61,7 @@ _BOUNDS = {
     "delivery_timeout_s": _Bound(0.1, _DAY_S, "a writer's caller waits that long for an outcome"),
     "session_timeout_s": _Bound(1, 300, "nobody reads a dead member's partitions for that long"),
     "fetch_timeout_s": _Bound(1, 300, "a busy broker may answer; a stuck client is noticed"),
+    "fetch_wait_ms": _Bound(1, 500, "partitions that a reader joins wait for the fetch under way"),
     "writer_records_max": _Bound(1, 10_000_000, "librdkafka's own limit"),
     "reader_records_max": _Bound(1, 1_000_000, "records read ahead are held in memory"),
 }
@@ -81,6 +79,7 @@ class KafkaConfig:
         delivery_timeout_s: time after which an unacknowledged record gets `RetriableError`.
         session_timeout_s: time after which a silent group member loses its partitions.
         fetch_timeout_s: time without any broker's answer after which a reader makes a new client.
+        fetch_wait_ms: how long a broker delays an empty answer to a fetch; `EndReached` follows it.
         writer_records_max: number of queued records at which a writer refuses an append.
         reader_records_max: number of records that a reader fetches ahead, plus one batch at most.
         lines: limits the log lines of the cluster's clients, which share it.
@@ -95,6 +94,7 @@ class KafkaConfig:
     delivery_timeout_s: float = 30.0
     session_timeout_s: float = 10.0
     fetch_timeout_s: float = 15.0
+    fetch_wait_ms: int = 100
     writer_records_max: int = 100_000
     reader_records_max: int = 2_000
     lines: LineLimit = field(default_factory=LineLimit, compare=False, repr=False)
@@ -247,7 +247,7 @@ def _consumer_options(config: KafkaConfig, client_id: str, *, committed: bool) -
         "enable.partition.eof": True,
         "check.crcs": True,
         "fetch.min.bytes": 1,
-        "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        "fetch.wait.max.ms": config.fetch_wait_ms,
         "fetch.error.backoff.ms": 100,
         # The default of one second caps a reader at about 230 k records/s.
         "fetch.queue.backoff.ms": 10,

@@ -9,6 +9,7 @@ controllers of groups do, and loading kafka-python takes longer than loading the
 from typing import TYPE_CHECKING
 
 from stilltide.connectors.kafka.admin.admin import KafkaAdmin
+from stilltide.connectors.kafka.admin.client import SharedAdminClients
 from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
 from stilltide.connectors.kafka.config import (
     KafkaConfig,
@@ -39,6 +40,7 @@ class KafkaConnector:
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
         self._shared = SharedConsumers(config)
+        self._admin_clients = SharedAdminClients(config)
 
     def own_id(self, name: str) -> str:
         """The name of a group, or a transactional id, of Stilltide's own."""
@@ -108,8 +110,8 @@ class KafkaConnector:
         )
 
     def admin(self) -> KafkaAdmin:
-        """An admin."""
-        return KafkaAdmin(self._config)
+        """An admin; the connector's admins share their connections."""
+        return KafkaAdmin(self._config, self._admin_clients)
 
     def topic_admin(self) -> KafkaTopicAdmin:
         """An admin of the replicas and configs of topics."""

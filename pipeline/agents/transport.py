@@ -6,11 +6,14 @@ between the loops: with 32 transactions at once that cost a seventh of the throu
 
 aiokafka has one fetch under way for each broker. While records of one partition are unread for
 0.1 s, as under load, the fetch covers the other partitions only. Requests that arrive meanwhile
-wait until that fetch ends, after the whole waiting time, which Faust has fixed at 1.5 s.
+wait until that fetch ends, after the whole waiting time, which Faust has fixed at 1.5 s. So a fetch
+waits shortly while requests come. At rest no record is unread, and a fetch that covers all
+partitions waits longer.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +21,35 @@ from faust.transport.drivers import aiokafka
 from mode.utils.futures import maybe_async
 
 FETCH_WAIT_MS = 50
+REST_FETCH_WAIT_MS = 250
+"""Not longer: after a rebalance the first question waits until the fetch under way has ended."""
+
+REST_AFTER_S = 5.0
+"""Time without records after which a consumer rests."""
 
 
 _LOGGER = logging.getLogger("faust.transport")
 """Else Faust logs under the name of this module, as if the lines were ours."""
+
+
+class FetchWait:
+    """The time in ms that a broker holds back an empty answer, as of now; aiokafka takes it as int.
+
+    Args:
+        clock: seconds; monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._records_s = clock()
+
+    def records_came(self) -> None:
+        """Records were taken from the consumer."""
+        self._records_s = self._clock()
+
+    def __index__(self) -> int:
+        rests = self._clock() > self._records_s + REST_AFTER_S
+        return REST_FETCH_WAIT_MS if rests else FETCH_WAIT_MS
 
 
 class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
@@ -31,6 +59,7 @@ class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, thread_loop=asyncio.get_running_loop(), **options)
+        self._fetch_wait = FetchWait()
 
     async def start(self) -> None:
         self._thread_started.set()
@@ -46,8 +75,15 @@ class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer: Any = super()._create_worker_consumer(transport)
-        consumer._fetch_max_wait_ms = FETCH_WAIT_MS  # noqa: SLF001 - Faust has no setting for it
+        consumer._fetch_max_wait_ms = self._fetch_wait  # noqa: SLF001 - Faust has no setting for it
         return consumer
+
+    async def _fetch_records(self, *arguments: Any, **options: Any) -> Any:
+        # aiokafka sends the next fetch after this call, since records are unread before it.
+        records: Any = await super()._fetch_records(*arguments, **options)
+        if records:
+            self._fetch_wait.records_came()
+        return records
 
 
 class _Consumer(aiokafka.Consumer):
@@ -58,6 +94,6 @@ class _Consumer(aiokafka.Consumer):
 
 
 class PromptTransport(aiokafka.Transport):
-    """A transport whose fetches wait `FETCH_WAIT_MS` at most, and that uses no other thread."""
+    """A transport whose fetches delay no request (`FetchWait`), and that uses no other thread."""
 
     Consumer = _Consumer

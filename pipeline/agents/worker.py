@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,6 +77,9 @@ log = get_logger(__name__)
 SERVING_POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0
 
+FETCH_WAIT_MS = 250
+"""Of a worker's readers, most of which rest most of the time: fewer fetches than by default."""
+
 MARKER_LINGER_MS = 5.0
 """Longer than for answers: few clients wait for markers, and large batches spare the broker."""
 
@@ -126,7 +130,7 @@ class Worker:
         tune()
         disable_created_metrics()  # their time stamps would double the samples
         settings = self._settings
-        connector = KafkaConnector(settings.kafka)
+        connector = KafkaConnector(replace(settings.kafka, fetch_wait_ms=FETCH_WAIT_MS))
         admin = connector.admin()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

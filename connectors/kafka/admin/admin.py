@@ -25,8 +25,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.admin.client import (
     SET_ON_TOPIC,
-    AdminClients,
     Answers,
+    SharedAdminClients,
     make_client,
 )
 from stilltide.connectors.kafka.authorization import (
@@ -66,12 +66,19 @@ class _NoLeaderError(Exception):
 
 
 class KafkaAdmin:
-    """A `LogAdmin`. Connects at its first call."""
+    """A `LogAdmin`. Connects at its first call.
 
-    def __init__(self, config: KafkaConfig) -> None:
+    Args:
+        config: of the cluster's clients.
+        clients: shared with other admins of the cluster; None: clients of its own.
+    """
+
+    def __init__(self, config: KafkaConfig, clients: SharedAdminClients | None = None) -> None:
         self._config = config
         self._address = config.caller
-        self._clients = AdminClients(config)
+        self._shared = clients or SharedAdminClients(config)
+        self._shared.join(self)
+        self._clients, self._changes = self._shared.questions, self._shared.changes
         timeout_s = config.request_timeout_s
         # For changes: the client waits for the answer, and the broker until the change is done.
         self._timeouts = {"request_timeout": timeout_s, "operation_timeout": timeout_s}
@@ -162,7 +169,7 @@ class KafkaAdmin:
             return
         assert min(before.values()) >= 0, "the client takes a negative offset for the end"
         asked = [ClientPartition(data[0], data[1], offset) for data, offset in before.items()]
-        answers = await self._clients.ask(lambda it: it.delete_records(asked, **self._timeouts))
+        answers = await self._changes.ask(lambda it: it.delete_records(asked, **self._timeouts))
         for partition, answer in answers.items():
             data = TopicPartition(partition.topic, partition.partition)
             try:
@@ -229,7 +236,7 @@ class KafkaAdmin:
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Adds partitions to a topic, up to `partition_count`; see `LogAdmin.add_partitions`."""
         wanted = [NewPartitions(name, partition_count)]
-        answers = await self._clients.ask(lambda it: it.create_partitions(wanted, **self._timeouts))
+        answers = await self._changes.ask(lambda it: it.create_partitions(wanted, **self._timeouts))
         try:
             answers[name].result()
         except KafkaException as error:
@@ -240,7 +247,7 @@ class KafkaAdmin:
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
-        await self._clients.close()
+        await self._shared.leave(self)
 
     async def _cluster(self) -> DescribeClusterResult:
         answers = await self._clients.ask_again(
@@ -262,7 +269,7 @@ class KafkaAdmin:
             )
             for spec in specs
         ]
-        answers = await self._clients.ask(lambda it: it.create_topics(wanted, **self._timeouts))
+        answers = await self._changes.ask(lambda it: it.create_topics(wanted, **self._timeouts))
         for name, answer in answers.items():
             try:
                 answer.result()
@@ -369,7 +376,7 @@ class KafkaAdmin:
         return found
 
     def _failure(self, error: KafkaException, action: str, *asked: Access) -> Exception:
-        last = self._clients.last_error
+        last = self._shared.last_error
         if last is not None and last.code() in REFUSED and error_of(error).code() in AWAY:
             # A refused login shows as a time-out of the call: the client goes on trying to connect.
             return translate(last, self._address, action)

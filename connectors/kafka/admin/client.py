@@ -46,7 +46,7 @@ Answers = Mapping[K, "Future[Any]"]
 
 
 class AdminClients:
-    """The client that the calls of one admin share; connects at the first call.
+    """The client that the calls of one admin, or of several, share; connects at the first call.
 
     Attributes:
         last_error: the last error of a connection, since a time-out does not name its cause. A
@@ -160,6 +160,39 @@ class AdminClients:
         last = self.last_error
         if last is None or not (down or last.code() in REFUSED):
             self.last_error = error
+
+
+class SharedAdminClients:
+    """The clients of all admins of one connector, as long as one of the admins is in use.
+
+    A client has four threads and two connections. A broker carries out the requests of a connection
+    one after the other, so that a question on the connection of a change waits for the change.
+
+    Attributes:
+        questions: for requests that change nothing.
+        changes: for all others.
+    """
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self.questions = AdminClients(config)
+        self.changes = AdminClients(config)
+        self._users: set[object] = set()
+
+    @property
+    def last_error(self) -> KafkaError | None:
+        """The last error of a connection; see `AdminClients.last_error`."""
+        return self.questions.last_error or self.changes.last_error
+
+    def join(self, user: object) -> None:
+        """An admin uses the clients from now on."""
+        self._users.add(user)
+
+    async def leave(self, user: object) -> None:
+        """An admin does not use the clients any more; safe to call twice."""
+        self._users.discard(user)
+        if not self._users:
+            await self.questions.close()
+            await self.changes.close()
 
 
 def _is_away(answer: "Future[Any]") -> bool:

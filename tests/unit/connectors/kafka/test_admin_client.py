@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException
 
-from stilltide.connectors.kafka.admin.client import AdminClients
+from stilltide.connectors.kafka.admin.client import AdminClients, SharedAdminClients
 from stilltide.connectors.kafka.config import KafkaConfig
 
 DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN)
@@ -36,3 +36,21 @@ async def test_an_answer_ends_a_refusal_and_a_failure_does_not():
     await clients.ask(lambda _: {"a": failed, "b": answered})
     assert clients.last_error is None
     await clients.close()
+
+
+async def test_clients_are_shared_until_the_last_admin_leaves():
+    """An admin that leaves, even twice, takes the client of another one with it in no case."""
+    shared, one, other = SharedAdminClients(KafkaConfig("localhost:1")), object(), object()
+    shared.join(one)
+    shared.join(other)
+    async with shared.questions.calling() as client:
+        pass
+    await shared.leave(one)
+    await shared.leave(one)
+    async with shared.questions.calling() as same:
+        assert same is client
+    await shared.leave(other)
+    shared.join(one)
+    async with shared.questions.calling() as later:
+        assert later is not client
+    await shared.leave(one)

@@ -26,7 +26,12 @@ async def run(bootstrap: str, name: str, topics: list[str]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     seeded = random.Random(name)
     async with TransactionClient(
-        bootstrap, name=name, resend_s=0.5, transaction_timeout_s=TIMEOUT_S, request_timeout_s=60
+        bootstrap,
+        name=name,
+        resend_s=0.5,
+        transaction_timeout_s=TIMEOUT_S,
+        request_timeout_s=60,
+        direct_line=True,  # of workers that take lines
     ) as client:
         numbers = iter(range(10**9))
 

@@ -1,6 +1,7 @@
 """A cluster and its workers, and what strikes them: shared by all chaos tests."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -48,8 +49,8 @@ class Site:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def add_worker(self) -> WorkerProcess:
-        """Another worker, serving; the group gives it its share."""
+    async def add_worker(self, settings: Mapping[str, object] | None = None) -> WorkerProcess:
+        """Another worker, serving; the group gives it its share. `settings` as `WorkerProcess`."""
         self._made += 1
         worker = WorkerProcess(
             self.cluster.bootstrap,
@@ -57,6 +58,7 @@ class Site:
             "--session-timeout-s",
             f"{SESSION_S:g}",
             broker_away_s_max=120,
+            **(settings or {}),
         )
         await self._stack.enter_async_context(worker)
         await worker.serving()

@@ -9,6 +9,7 @@ from stilltide.pipeline.cli.common.output import say
 CASES = {
     "writer": "writer",
     "transactions": "commits.transactions",
+    "way": "commits.way",
     "brokers": "commits.brokers",
     "acknowledgements": "acknowledgements",
     "recovery": "startup.recovery",
@@ -24,6 +25,8 @@ CASES = {
     "disaster": "replication.disaster",
     "sync_latency": "replication.sync_latency",
     "translate": "replication.translate",
+    "rest": "scale.rest",
+    "scale": "scale.scale",
     "startup": "startup.startup",
     "startup_markers": "startup.startup_markers",
     "retention": "commits.retention",

@@ -63,7 +63,7 @@ async def run() -> None:
         ways: dict[str, Callable[[], Awaitable[None]]] = {}
         for way in ("line", "topic"):
             made = TransactionClient(connector=connector, name=way, direct_line=way == "line")
-            ways[way] = _transaction(await stack.enter_async_context(made))
+            ways[way] = transaction_of(await stack.enter_async_context(made))
         loops = await asyncio.to_thread(
             native_loops,
             stack.enter_context(ExitStack()),
@@ -96,7 +96,9 @@ async def run() -> None:
     )
 
 
-def _transaction(client: TransactionClient) -> Callable[[], Awaitable[None]]:
+def transaction_of(client: TransactionClient) -> Callable[[], Awaitable[None]]:
+    """The transaction that is measured, as an operation of `closed_loop`."""
+
     async def transaction() -> None:
         async with client.transaction() as txn:
             for number in range(RECORDS):

@@ -1,11 +1,14 @@
 """What history leaves behind: recovery, the log on the broker, and the worker's memory.
 
 One coordinator finishes a million transactions, with a marker on one partition each, then holds
-10 000 open ones; its worker is killed and started again, and the open ones end. Requests go to the
+10 000 open ones, beside which others finish; its worker is killed and started again, and the open
+ones end. Requests go to the
 coordinator in bulk, as pools of clients send them; every `End` is answered when it is visible.
 
 The outcomes of the million (C12) are part of what is recovered: the worker is killed and started
 some times with them, and then without them.
+
+Sizes: FINISHED, OPEN.
 """
 
 import asyncio
@@ -43,12 +46,17 @@ TOPIC = "bench"
 COORDINATORS = PARTITIONS = 4
 FIRST = 100_000
 FINISHED = size("FINISHED", 1_000_000)
-OPEN = 10_000
+OPEN = size("OPEN", 10_000)
 POOL = 1000
 AT_ONCE = 4
 """Pools under way together."""
 
 TIMEOUT_MS = 15 * 60 * 1000
+BESIDE = 100_000
+"""Transactions that finish beside the open ones, and as many before that."""
+
+SLOWED_MAX = 1.1
+OPEN_MIB_MAX = 500.0
 RECOVERY_S_MAX = 5.0
 TRIM_S_MAX = 5.0
 GROWTH_MAX = 1.2
@@ -154,8 +162,12 @@ async def _measure(
     await pools.finish(FINISHED - FIRST)
     per_s = (FINISHED - FIRST) / (time.perf_counter() - began)
     late_mib = rss_mib(worker.pid)
+    alone_s = await _finish_s(pools)
     held = [await pools.open() for _ in range(OPEN // POOL)]
-    ended, still_open = range(FINISHED - OPEN, FINISHED), [one for pool in held for one in pool]
+    beside_s = await _finish_s(pools)
+    newest = FINISHED + 2 * BESIDE + OPEN
+    ended, still_open = range(newest - POOL, newest), [one for pool in held for one in pool]
+    open_mib = rss_mib(worker.pid)
     more_ms = await pools.describe_ms(ended) - await pools.describe_ms(still_open)
     await worker.kill()
     replayed = (await admin.end_offsets([log]))[log] - (await admin.start_offsets([log]))[log]
@@ -171,6 +183,8 @@ async def _measure(
     trimmed_s = await _trimmed_s(admin, log)
     rows = [
         _row("recovery", recovered_s, RECOVERY_S_MAX, "s"),
+        _row("worker RSS with the open ones", open_mib, OPEN_MIB_MAX, "MiB"),
+        _row("others beside the open ones over alone", beside_s / alone_s, SLOWED_MAX, "x"),
         _row("trimmed to the last entry", trimmed_s, TRIM_S_MAX, "s"),
         _row("worker RSS, late over early", late_mib / early_mib, GROWTH_MAX, "x"),
         _row("recovery with outcomes over without", with_s / without_s, OUTCOMES_MAX, "x"),
@@ -185,6 +199,12 @@ async def _measure(
         "worker_rss_late_mib": round(late_mib),
         "transactions_per_s": round(per_s),
     }
+
+
+async def _finish_s(pools: Pools) -> float:
+    began = time.perf_counter()
+    await pools.finish(BESIDE)
+    return time.perf_counter() - began
 
 
 def _recovered_s(log_path: Path, coordinator: int) -> float:

@@ -122,9 +122,16 @@ class Drawing:
         self.text((box.x + 12, box.y + 20), title, bold=True)
         return box
 
-    def line(self, points: Sequence[Point], *, dashed: bool = False, ink: str = GREY) -> None:
-        """A thin line without a head."""
-        self._path(points, ink=ink, dashed=dashed, ends="", width=1)
+    def line(
+        self,
+        points: Sequence[Point],
+        *,
+        dashed: bool = False,
+        ink: str = GREY,
+        width: float = 1,
+    ) -> None:
+        """A line without a head."""
+        self._path(points, ink=ink, dashed=dashed, ends="", width=width)
 
     def arrow(
         self,
@@ -164,9 +171,9 @@ class Drawing:
             y = top + step * number + size
             self.text((at[0], y), line, size=size, anchor="middle")
 
-    def dot(self, at: Point) -> None:
+    def dot(self, at: Point, *, ink: str = INK) -> None:
         """A small filled circle, where lines join."""
-        self._elements.append(f'<circle cx="{at[0]:g}" cy="{at[1]:g}" r="3.5" fill="{INK}"/>\n')
+        self._elements.append(f'<circle cx="{at[0]:g}" cy="{at[1]:g}" r="3.5" fill="{ink}"/>\n')
 
     def number(self, at: Point, text: str) -> None:
         """A step's number in a circle."""

@@ -7,7 +7,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 WORKER_LOCK = ROOT / "requirements.worker.lock"
 SPARK_LOCK = ROOT / "requirements.spark.lock"
-JARS_LOCK = ROOT / "connectors/local/jars.lock"
 
 _PIN = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _JAR = re.compile(r"^([0-9a-f]{64})  ([\w.-]+):([\w.-]+):([\w.-]+)$", re.MULTILINE)
@@ -32,5 +31,6 @@ def pins(lock: Path) -> dict[str, str]:
 
 def spark_jars() -> list[Jar]:
     """The jars that the image for Spark holds besides those of PySpark."""
-    section = JARS_LOCK.read_text().partition("\n[spark]\n")[2].partition("\n[")[0]
-    return [Jar(*found) for found in _JAR.findall(section)]
+    line = pins(SPARK_LOCK)["pyspark"].rpartition(".")[0]
+    lock = ROOT / "connectors/local" / f"jars-spark-{line}.lock"
+    return [Jar(*found) for found in _JAR.findall(lock.read_text())]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.kafka.config import Cluster, config_of
@@ -98,6 +99,12 @@ def connect_error() -> FatalError:
         "Spark Connect is not supported: Stilltide needs a session whose driver is this process",
         hint="unset SPARK_REMOTE and name a master: --master spark://HOST:PORT, yarn, k8s://...",
     )
+
+
+def check_classic(spark: SparkSession) -> None:
+    """Raises `FatalError` for a session of Spark Connect."""
+    if not isinstance(spark, SparkSession):
+        raise connect_error()
 
 
 def _mentions(text: str, marks: tuple[str, ...]) -> bool:

@@ -9,6 +9,7 @@ local directories; executors of a cluster could not reach the first, and have th
 second.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ DRIVER_MEMORY = "1g"
 EXECUTOR_WAIT_S = 60.0
 _LOOPBACK = "127.0.0.1"
 _LOCAL_SHUFFLE_PARTITIONS = "8"
+_SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
+"""Names of settings whose values are kept out of the arguments of a process."""
 
 
 class TaskCounts(NamedTuple):
@@ -98,8 +101,13 @@ def asked(options: SparkOptions) -> dict[str, str]:
     return {name: value for name, value in found.items() if value} | dict(options.settings)
 
 
+def arguments(options: SparkOptions) -> dict[str, str]:
+    """The settings in the arguments of a JVM of ours, without secrets, which others could read."""
+    return {name: it for name, it in launched(options).items() if not _SECRET.search(name)}
+
+
 def launched(options: SparkOptions) -> dict[str, str]:
-    """The settings with which a JVM of ours is started: later it would not heed them."""
+    """The settings of a session with a JVM of ours; some have no effect on a JVM that runs."""
     jars = [str(jar) for jar in options.jars]
     if more := options.settings.get("spark.jars"):
         jars.append(more)

@@ -34,6 +34,7 @@ from stilltide.connectors.spark.errors import connect_error
 from stilltide.connectors.spark.options import (
     LOCAL_MASTER,
     SparkOptions,
+    arguments,
     asked,
     defaults,
     environment,
@@ -139,7 +140,7 @@ def _launch(options: SparkOptions, log_path: Path) -> Any:
     python = options.settings.get("spark.pyspark.python", sys.executable)
     os.environ.setdefault("PYSPARK_PYTHON", python)
     conf = SparkConf(loadDefaults=False)
-    for name, value in launched(options).items():
+    for name, value in arguments(options).items():
         conf.set(name, value)
     # PySpark's launcher passes this process's whole environment on, whatever it is given.
     with _launching, log_path.open("wb") as log:

@@ -6,6 +6,7 @@ from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.spark.errors import NO_EXECUTOR, connector_error
 from stilltide.connectors.spark.options import (
     SparkOptions,
+    arguments,
     defaults,
     environment,
     is_local,
@@ -49,6 +50,13 @@ def test_settings_go_before_options_and_options_before_defaults():
     assert found["spark.master"] == "k8s://h"
     assert found["spark.jars"] == "a.jar,b.jar"
     assert launched(SparkOptions())["spark.master"] == "local[*]"
+
+
+def test_no_secret_is_in_the_arguments_of_the_jvm():
+    """Other users see arguments; the session gets these settings over its socket."""
+    secret = {"spark.hadoop.fs.s3a.secret.key": "hush", "spark.hadoop.fs.s3a.access.key": "hush"}
+    options = SparkOptions(settings={"spark.executor.cores": "2", **secret})
+    assert launched(options).keys() - arguments(options).keys() == secret.keys()
 
 
 def test_the_ui_of_a_session_of_this_machine_listens_on_loopback():

@@ -15,7 +15,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures metrics protos clean
+.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures metrics docs protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -92,6 +92,10 @@ figures: setup ## Draw the figures of the documentation: docs/img/*.svg.
 
 metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.
 	$(BIN)/python -m stilltide.pipeline.metrics.page
+
+docs: setup ## Build the documentation site: build/site/index.html.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean
+	@echo build/site/index.html
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. stilltide/schemas/v1/*.proto

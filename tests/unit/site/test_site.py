@@ -1,0 +1,101 @@
+"""The built site: every link leads somewhere, and nothing is asked of other hosts."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.site.reference import PAGES
+from tests.site.repository import ROOT
+
+_LOADED = {
+    "script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href",
+}  # fmt: skip
+"""Tags that make a browser fetch something, and the attribute that says what."""
+
+_STYLE = re.compile(r"(?:url\(|@import\s+)[\"']?(https?:)?//")
+TIMEOUT_S = 600
+
+
+class Loads(HTMLParser):
+    """What a page makes a browser fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes what the tag loads."""
+        given = dict(attrs)
+        if tag in _LOADED and given.get("rel") not in ("prev", "next", "canonical"):
+            self.found.append(given.get(_LOADED[tag]) or "")
+
+
+def loads(page: Path) -> list[str]:
+    """What a page makes a browser fetch."""
+    parser = Loads()
+    parser.feed(page.read_text())
+    return parser.found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The site, built strictly: a link or anchor that leads nowhere ends the build."""
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_every_page_of_the_repository_is_on_the_site(site: Path):
+    """Pages of docs, pages at the top, and the generated reference."""
+    wanted = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    wanted += [Path(path) for path in PAGES]
+    wanted += [Path("project") / path.name.lower() for path in ROOT.glob("*.md")]
+    for path in wanted:
+        name = "index.html" if path.name == "README.md" else f"{path.stem}.html"
+        assert (site / path.parent / name).is_file(), path
+
+
+def test_a_reader_of_the_site_asks_no_other_host(site: Path):
+    """Scripts, styles, fonts and pictures are of the site itself."""
+    pages = [*site.rglob("*.html")]
+    assert len(pages) > len(PAGES)
+    outside = {
+        f"{page.relative_to(site)}: {target}"
+        for page in pages
+        for target in loads(page)
+        if re.match(r"(?:[a-z]+:)?//", target)
+    }
+    assert outside == set()
+    styles = [*site.rglob("*.css")]
+    assert styles
+    assert [str(path) for path in styles if _STYLE.search(path.read_text())] == []
+
+
+def test_the_search_knows_the_reference(site: Path):
+    """A setting, a command and an alert are found."""
+    index = (site / "search/search_index.json").read_text()
+    for name in ("marker_retention_ms", "stilltide group failover", "StilltideOwnersFight"):
+        assert name in index
+
+
+def test_docstrings_are_shown(site: Path):
+    """The calls of the package are on the page, with their arguments."""
+    page = (site / "reference/api.html").read_text()
+    for anchor in ("Subscription.seek", "TransactionClient.transaction", "Transaction.commit"):
+        assert f'.{anchor}"' in page, anchor
+    assert "wait_visible" in page

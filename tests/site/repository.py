@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.tidy.markdown import headings, slug
+
 ROOT = Path(__file__).parents[2]
 DOCS = "docs"
 PROJECT = "project"
@@ -53,10 +55,21 @@ def moved(text: str, path: str) -> str:
             return found[0]
         if (ROOT / goal).is_dir():
             return label
-        anchor = f"#{target.partition('#')[2]}" if "#" in target else ""
-        return f"{bang}[{label}]({posixpath.relpath(site_path(goal), here or '.')}{anchor})"
+        anchor = target.partition("#")[2]
+        shown = called(goal, anchor) if label in (goal, posixpath.basename(goal)) else label
+        place = posixpath.relpath(site_path(goal), here or ".")
+        return f"{bang}[{shown}]({place}{anchor and '#' + anchor})"
 
     return _outside_of_fences(text, lambda prose: _outside_of_code(prose, replace))
+
+
+def called(goal: str, anchor: str) -> str:
+    """What a link is called that the page calls by its file: the headings of its goal."""
+    if not goal.endswith(".md"):
+        return goal
+    found = [*headings(ROOT / goal)]
+    section = next((one for one in found if anchor and slug(one) == anchor), "")
+    return ": ".join(dict.fromkeys(one for one in (found[0], section) if one))
 
 
 def _outside_of_code(prose: str, replace: Callable[[re.Match[str]], str]) -> str:

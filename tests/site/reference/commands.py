@@ -18,6 +18,7 @@ to stderr. [Exit codes](exit-codes.md) lists the codes with which commands end.
 """
 
 
+_CODE = re.compile(r"(`[^`]*`)")
 _MARKUP = re.compile(r"[*_<\[\]]")
 
 
@@ -83,8 +84,9 @@ def _body(found: Found) -> str:
 
 
 def _one_line(text: str) -> str:
-    # No letter of a help text is markup.
-    return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
+    # Outside of code no letter of a help text is markup.
+    parts = _CODE.split(" ".join(text.split()))
+    return "".join(one if one[:1] == "`" else _MARKUP.sub(r"\\\g<0>", one) for one in parts)
 
 
 def _prose(text: str) -> str:

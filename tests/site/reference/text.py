@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
 
 from tests.site.repository import ROOT
-from tests.tidy.markdown import headings
+from tests.tidy.markdown import headings, slug
 
 _RULE = re.compile(r"(?<![\w.])([A-J])(\d{1,2}b?)(?!\w)")
 _HEADING = re.compile(r"([A-J]\d{1,2}b?) ")
-_SLUG = re.compile(r"[^\w\- ]")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -20,12 +20,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     assert "\n" not in text, text
-    return text.replace("|", "\\|")
+    return text.replace("|", "&#124;")
 
 
 def code(text: object) -> str:
     """A name or value as code; nothing for nothing."""
-    return f"`{text}`" if str(text) else ""
+    shown = f"`{text}`" if "|" not in str(text) else f"<code>{escape(str(text))}</code>"
+    return shown if str(text) else ""
 
 
 def with_rules(text: str) -> str:
@@ -44,6 +45,5 @@ def _rules() -> dict[str, str]:
     for page in sorted(Path(ROOT / "docs/protocols").glob("[a-j]-*.md")):
         for heading in headings(page):
             if entry := _HEADING.match(heading):
-                slug = _SLUG.sub("", heading.lower()).replace(" ", "-")
-                found[entry[1]] = f"{page.name}#{slug}"
+                found[entry[1]] = f"{page.name}#{slug(heading)}"
     return found

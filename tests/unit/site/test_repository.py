@@ -21,6 +21,14 @@ def test_links_lead_to_the_same_file_on_the_site():
     assert moved("[s](docs/start.md)", "README.md") == "[s](../start.md)"
 
 
+def test_a_link_that_is_called_by_its_file_is_called_by_its_heading():
+    """A reader of the site sees titles of pages and sections, not names of files."""
+    text = "[operating.md](operating.md#growing) [start.md](start.md) [sizes](sizing.md)"
+    assert moved(text, "docs/faq.md") == (
+        "[Operating: Growing](operating.md#growing) [Start](start.md) [sizes](sizing.md)"
+    )
+
+
 def test_a_link_to_a_folder_becomes_its_text():
     """The site lists no folders."""
     assert moved("the folder [deploy](../deploy)", "docs/start.md") == "the folder deploy"

@@ -15,7 +15,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures metrics docs protos clean
+.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures metrics docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -96,6 +96,12 @@ metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.
 docs: setup ## Build the documentation site: build/site/index.html.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean
 	@echo build/site/index.html
+
+dist: setup ## Build the wheel and the source archive: build/dist, with SHA256SUMS; equal for each build.
+	@rm -rf build/dist
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} \
+	  $(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --sdist --wheel --out-dir build/dist .
+	@cd build/dist && rm -f .gitignore && sha256sum stilltide-* | tee SHA256SUMS
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. stilltide/schemas/v1/*.proto

@@ -3,10 +3,14 @@
 import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -35,13 +39,18 @@ print(sorted({"pyspark", "pandas", "pyarrow"} & set(sys.modules)), schemas.OWN, 
 """
 
 
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+EPOCH = 1_767_225_600
+"""Time of the files in the archives, seconds since 1970."""
+
+
 def run(*command: str | Path, **options: object) -> str:
     """Runs a command outside of the checkout's environment; its stdout."""
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "VIRTUAL_ENV", "SOURCE_DATE_EPOCH")
-    }
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    } | {"SOURCE_DATE_EPOCH": str(EPOCH)}
     ended = subprocess.run(
         [str(word) for word in command],
         env=environment,
@@ -69,12 +78,44 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return build(ROOT, tmp_path_factory.mktemp("built"), "--sdist", "--wheel")
 
 
+def another_checkout(folder: Path) -> Path:
+    """The same files in another place, with other times and rights."""
+    names = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
+    for name in filter(None, names):
+        copy = folder / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy, follow_symlinks=False)
+        if not copy.is_symlink():
+            copy.chmod(0o600)
+            os.utime(copy, (0, 0))
+    return folder
+
+
 def test_two_builds_are_byte_equal(built: dict[str, Path], tmp_path: Path):
-    """Nothing of the time or the machine goes into an archive."""
-    again = build(ROOT, tmp_path, "--sdist", "--wheel")
+    """Nothing of the time, the place or the machine goes into an archive."""
+    again = build(another_checkout(tmp_path / "checkout"), tmp_path, "--sdist", "--wheel")
+    assert set(built) == set(again) == {".gz", ".whl"}
     for ending, path in built.items():
         first, second = (hashlib.sha256(it.read_bytes()) for it in (path, again[ending]))
         assert first.hexdigest() == second.hexdigest(), ending
+
+
+def test_the_time_of_an_archive_is_that_of_the_release(built: dict[str, Path]):
+    """`SOURCE_DATE_EPOCH` names the time of every file."""
+    wanted = datetime.fromtimestamp(EPOCH, UTC)
+    with ZipFile(built[".whl"]) as wheel:
+        assert {it.date_time for it in wheel.infolist()} == {wanted.timetuple()[:6]}
+    with tarfile.open(built[".gz"]) as archive:
+        assert {it.mtime for it in archive.getmembers()} == {EPOCH}
+
+
+def test_the_version_is_written_once():
+    """The samples for Kubernetes name the images of this version, and the command says it."""
+    for sample in (ROOT / "deploy/kubernetes/overlays").glob("*/kustomization.yaml"):
+        tags = re.findall(r"newTag: ([\w.-]+)", sample.read_text())
+        assert tags
+        assert {tag.removesuffix("-spark") for tag in tags} == {VERSION}, sample
+    assert VERSION in run(sys.executable, "-m", "stilltide", "--version")
 
 
 def test_the_source_archive_gives_the_same_wheel(built: dict[str, Path], tmp_path: Path):
@@ -87,10 +128,13 @@ def test_the_source_archive_gives_the_same_wheel(built: dict[str, Path], tmp_pat
         names = from_archive.namelist()
         assert sorted(names) == sorted(from_checkout.namelist())
         assert len(names) == len(set(names))
-    assert {name.split("/")[0] for name in names} == {"stilltide", "stilltide-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "stilltide",
+        f"stilltide-{VERSION}.dist-info",
+    }
     for wanted in ("py.typed", "connectors/local/jars.lock", "pipeline/cli/main.py"):
         assert f"stilltide/{wanted}" in names
-    assert "stilltide-0.1.0.dist-info/licenses/LICENSE" in names
+    assert f"stilltide-{VERSION}.dist-info/licenses/LICENSE" in names
 
 
 @pytest.fixture

@@ -14,9 +14,17 @@ What applications import from `stilltide`. Everything else is internal and may c
 """
 
 
+_FIRST = ("TransactionClient", "Transaction", "Subscription", "Message")
+"""What readers look for most; the other names follow in the order of the alphabet."""
+
+_SHORT = ("KafkaConfig", "Settings")
+"""Shown without their methods, which are for Stilltide itself."""
+
+
 def public() -> dict[str, object]:
-    """The public names with what they are, in the order of the alphabet."""
-    return {name: getattr(stilltide, name) for name in stilltide.__all__}
+    """The public names with what they are, in the order of the page."""
+    names = dict.fromkeys((*_FIRST, *stilltide.__all__))
+    return {name: getattr(stilltide, name) for name in names}
 
 
 def is_error(value: object) -> bool:
@@ -38,7 +46,8 @@ def page() -> str:
 def _directive(name: str, value: object) -> str:
     assert inspect.isclass(value) or inspect.isfunction(value), name
     other = f"`{name}` is:\n\n" if name != value.__name__ else ""
-    return f"{other}::: {value.__module__}.{value.__qualname__}\n\n"
+    options = "    options:\n      members: false\n" if name in _SHORT else ""
+    return f"{other}::: {value.__module__}.{value.__qualname__}\n{options}\n"
 
 
 def _row(error: object) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from stilltide.pipeline.config.bounds import BOUNDS
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.config.sources import ENV_PREFIX, FILE_SUFFIX
-from tests.site.reference.text import code, table, with_rules
+from tests.site.reference.text import code, with_rules
 
 _HEAD = f"""\
 # Settings
@@ -47,8 +47,8 @@ def _entry(name: str, field: FieldInfo, meanings: dict[str, str]) -> Iterator[st
     ]
     if bound := BOUNDS.get(name):
         least, most = (f"{one:,.10g}".replace(",", " ") for one in (bound.least, bound.most))
-        rows.append(("bounds", f"{least} to {most}: {bound.reason}"))
-    yield table(("", ""), rows)
+        rows.append(("bounds", f"{least} to {most}, since {bound.reason}"))
+    yield "".join(f"- {name.capitalize()}: {value}\n" for name, value in rows)
 
 
 def described() -> dict[str, str]:

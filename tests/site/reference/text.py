@@ -25,8 +25,9 @@ def _cell(text: str) -> str:
 
 def code(text: object) -> str:
     """A name or value as code; nothing for nothing."""
-    shown = f"`{text}`" if "|" not in str(text) else f"<code>{escape(str(text))}</code>"
-    return shown if str(text) else ""
+    if "|" in str(text):  # choices; a table may break the line behind each
+        return f"<code>{escape(str(text)).replace('|', '|<wbr>')}</code>"
+    return f"`{text}`" if str(text) else ""
 
 
 def with_rules(text: str) -> str:

@@ -29,9 +29,9 @@ def test_every_setting_has_an_entry_with_default_and_bounds(pages: dict[str, str
     text = pages["settings.md"]
     assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(Settings.model_fields)
     entries = dict(re.findall(r"^## (\w+)\n\n(.+?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    assert {name for name, entry in entries.items() if "| bounds |" in entry} == set(BOUNDS)
-    assert "| default | `256` |" in entries["coordinator_state_mib_max"]
-    assert "| value | a secret |" in entries["sasl_password"]
+    assert {name for name, entry in entries.items() if "- Bounds: " in entry} == set(BOUNDS)
+    assert "- Default: `256`\n" in entries["coordinator_state_mib_max"]
+    assert "- Value: a secret\n" in entries["sasl_password"]
     assert "`exact` or `snapshot`" in entries["sync"]
     assert "a bit each ([C12](../protocols/c-coordinator.md#c12-" in entries["outcome_history"]
 

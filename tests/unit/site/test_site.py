@@ -70,6 +70,14 @@ def test_every_page_of_the_repository_is_on_the_site(site: Path):
         assert (site / path.parent / name).is_file(), path
 
 
+def test_the_menu_names_every_page():
+    """A page that the menu of `mkdocs.yml` leaves out would be found by nobody."""
+    menu = set(re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    wanted = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    wanted |= {*PAGES, *(f"project/{path.name.lower()}" for path in ROOT.glob("*.md"))}
+    assert menu == wanted
+
+
 def test_a_reader_of_the_site_asks_no_other_host(site: Path):
     """Scripts, styles, fonts and pictures are of the site itself."""
     pages = [*site.rglob("*.html")]

@@ -9,11 +9,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from tests.site.reference import PAGES
+from tests.site.reference.text import with_rules_in_html
 from tests.site.repository import DOCS, ROOT, linked, moved, nested, site_path
 from tests.tidy.markdown import links
 
 TOP = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages at the top of the repository that are pages of the site, linked to or not."""
+
+_SEARCH = '<div class="md-search" data-md-component="search" role="dialog"'
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -42,6 +45,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """The text of a page of the repository with the links of the site."""
     path = origin(page.file)
     return markdown if path is None else nested(moved(markdown, path))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The reference of the package with links from the rules that its docstrings cite."""
+    return with_rules_in_html(html) if page.file.src_uri == "reference/api.md" else html
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The page with a name for the dialog of the search, which the theme gives none."""
+    assert _SEARCH in output, "the theme has changed"
+    return output.replace(_SEARCH, f'{_SEARCH} aria-label="Search"')
 
 
 def origin(file: File) -> str | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.site.repository import ROOT
 from tests.tidy.markdown import headings, slug
 
 _RULE = re.compile(r"(?<![\w.])([A-J])(\d{1,2}b?)(?!\w)")
+_BETWEEN_TAGS = re.compile(r">[^<>]+<")
 _HEADING = re.compile(r"([A-J]\d{1,2}b?) ")
 
 
@@ -32,19 +34,28 @@ def code(text: object) -> str:
 
 def with_rules(text: str) -> str:
     """A text with links from the numbers of rules to their entries."""
-    places = _rules()
-
-    def replace(found: re.Match[str]) -> str:
-        place = places.get(found[0])
-        return f"[{found[0]}](../protocols/{place})" if place else found[0]
-
-    return _RULE.sub(replace, text)
+    return _RULE.sub(lambda found: _linked(found[0], "[{rule}](../protocols/{page}.md#{at})"), text)
 
 
-def _rules() -> dict[str, str]:
-    found: dict[str, str] = {}
+def with_rules_in_html(html: str) -> str:
+    """The same for a page that is HTML already: only what stands between tags is text."""
+    link = '<a href="../protocols/{page}.html#{at}">{rule}</a>'
+    return _BETWEEN_TAGS.sub(
+        lambda text: _RULE.sub(lambda found: _linked(found[0], link), text[0]), html
+    )
+
+
+def _linked(rule: str, form: str) -> str:
+    found = _rules().get(rule)
+    return form.format(rule=rule, page=found[0], at=found[1]) if found else rule
+
+
+@cache
+def _rules() -> dict[str, tuple[str, str]]:
+    """The page and the anchor of each rule."""
+    found: dict[str, tuple[str, str]] = {}
     for page in sorted(Path(ROOT / "docs/protocols").glob("[a-j]-*.md")):
         for heading in headings(page):
             if entry := _HEADING.match(heading):
-                found[entry[1]] = f"{page.name}#{slug(heading)}"
+                found[entry[1]] = (page.stem, slug(heading))
     return found

@@ -4,14 +4,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, async_playwright
 
 from tests.site.reference import PAGES
 from tests.site.repository import ROOT
+from tests.support.browser import chromium
 
 _LOADED = {
     "script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href",
@@ -20,6 +26,10 @@ _LOADED = {
 
 _STYLE = re.compile(r"(?:url\(|@import\s+)[\"']?(https?:)?//")
 TIMEOUT_S = 600
+WAIT_MS = 270_000
+
+LOOKED_AT = ("index", "runbook", "comparison", "reference/api", "tutorials/fail-over")
+"""Pages with all that the theme has: pictures, wide tables, docstrings, code."""
 
 
 class Loads(HTMLParser):
@@ -107,3 +117,69 @@ def test_docstrings_are_shown(site: Path):
     for anchor in ("Subscription.seek", "TransactionClient.transaction", "Transaction.commit"):
         assert f'.{anchor}"' in page, anchor
     assert "wait_visible" in page
+    assert '(<a href="../protocols/c-coordinator.html#c9-' in page, "a rule that is cited"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files without a line for each request."""
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Where the site is served."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    """A real browser."""
+    async with async_playwright() as playwright:
+        program = await chromium()
+        browser = await playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], timeout=WAIT_MS
+        )
+        yield browser
+        await browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_pages_can_be_read_by_everybody(browser: Browser, address: str, scheme: str):
+    """Contrast, names and keyboard: nothing serious is wrong, in light and in dark."""
+    page = await browser.new_page(color_scheme="dark" if scheme == "dark" else "light")
+    page.set_default_timeout(WAIT_MS)
+    for name in LOOKED_AT:
+        await page.goto(f"{address}/{name}.html")
+        await page.wait_for_selector(f"body[data-md-color-media*='{scheme}']")
+        found = (await Axe().run(page)).response["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], name
+
+
+async def test_pages_fit_a_narrow_screen_and_ask_no_other_host(browser: Browser, address: str):
+    """A page is as wide as a telephone, and all of it comes from the site."""
+    page = await browser.new_page(viewport={"width": 400, "height": 900})
+    page.set_default_timeout(WAIT_MS)
+    asked: set[str] = set()
+    page.on("request", lambda request: asked.add(request.url))
+    for name in LOOKED_AT:
+        await page.goto(f"{address}/{name}.html")
+        assert await page.evaluate("document.documentElement.scrollWidth") == 400, name
+    assert asked
+    assert {url for url in asked if not url.startswith(f"{address}/")} == set()
+
+
+async def test_the_search_leads_to_the_entry_of_a_setting(browser: Browser, address: str):
+    """Who types the name of a setting gets its entry in the reference first."""
+    page = await browser.new_page(viewport={"width": 1300, "height": 900})
+    page.set_default_timeout(WAIT_MS)
+    await page.goto(f"{address}/index.html")
+    await page.fill("input.md-search__input", "marker_retention_ms")
+    first = await page.wait_for_selector(".md-search-result__link")
+    assert first is not None
+    assert "/reference/settings.html" in (await first.get_attribute("href") or "")

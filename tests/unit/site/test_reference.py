@@ -1,6 +1,7 @@
 """The generated reference names everything that there is, and no more than that."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -21,12 +22,12 @@ RUNBOOK = ROOT / "docs/runbook.md"
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
     """The text of each generated page, by its name."""
-    return {path.rpartition("/")[2]: make() for path, make in PAGES.items()}
+    return {Path(path).stem: make() for path, make in PAGES.items()}
 
 
 def test_every_setting_has_an_entry_with_default_and_bounds(pages: dict[str, str]):
     """An entry says what the setting means, and takes default and bounds from the code."""
-    text = pages["settings.md"]
+    text = pages["settings"]
     assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(Settings.model_fields)
     entries = dict(re.findall(r"^## (\w+)\n\n(.+?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     assert {name for name, entry in entries.items() if "- Bounds: " in entry} == set(BOUNDS)
@@ -39,11 +40,11 @@ def test_every_setting_has_an_entry_with_default_and_bounds(pages: dict[str, str
 def test_every_command_has_an_entry_with_its_options(pages: dict[str, str]):
     """Every noun and verb is there, as its help shows it."""
     found = commands()
-    titles = set(re.findall(r"^##+ stilltide (.+)$", pages["commands.md"], re.MULTILINE))
+    titles = set(re.findall(r"^##+ stilltide (.+)$", pages["commands"], re.MULTILINE))
     assert titles >= {*NOUNS, *(" ".join(one.words) for one in found)}
     assert {one.words[0] for one in found} == set(NOUNS)
     for option in ("`--update-index`", "`--instance-id TEXT`", "`--dry-run`"):
-        assert option in pages["commands.md"]
+        assert option in pages["commands"]
 
 
 def test_every_exit_code_of_a_help_is_listed(pages: dict[str, str]):
@@ -52,14 +53,14 @@ def test_every_exit_code_of_a_help_is_listed(pages: dict[str, str]):
     assert set(told["audit", "run"]) == {0, 1, 3, 4, 5}
     assert told["audit", "follow"][4] == told["audit", "follow"][5]
     special = {code for codes in told.values() for code in codes} - {0, 1}
-    sections = re.findall(r"^## Code (\d+)$", pages["exit-codes.md"], re.MULTILINE)
+    sections = re.findall(r"^## Code (\d+)$", pages["exit-codes"], re.MULTILINE)
     assert sections == [str(code) for code in sorted(special)]
     for words, codes in told.items():
         for code, meaning in codes.items():
             if code in special:
-                assert f"| `stilltide {' '.join(words)}` | {meaning} |" in pages["exit-codes.md"]
+                assert f"| `stilltide {' '.join(words)}` | {meaning} |" in pages["exit-codes"]
     for code in (0, 1, 2, 130):
-        assert f"\n| {code} | " in pages["exit-codes.md"]
+        assert f"\n| {code} | " in pages["exit-codes"]
 
 
 def test_a_help_with_codes_is_understood():
@@ -73,12 +74,12 @@ def test_a_help_with_codes_is_understood():
 def test_every_system_topic_has_an_entry_with_its_configs(pages: dict[str, str]):
     """Names, and each required and wanted config with its value."""
     for spec in system_topics(coordinators=1, partitions=1):
-        entry = pages["topics.md"].partition(f"## {spec.name}\n")[2].partition("\n## ")[0]
+        entry = pages["topics"].partition(f"## {spec.name}\n")[2].partition("\n## ")[0]
         for kind, configs in (("required", spec.configs), ("wanted", spec.wanted)):
             for name, value in configs.items():
                 assert f"| `{name}` | `{value}` | {kind} |" in entry
-    assert "| `stilltide.txn-log` | `coordinators` |" in pages["topics.md"]
-    assert "| `stilltide.settings` | 1 |" in pages["topics.md"]
+    assert "| `stilltide.txn-log` | `coordinators` |" in pages["topics"]
+    assert "| `stilltide.settings` | 1 |" in pages["topics"]
 
 
 def test_every_message_of_the_wire_formats_has_an_entry(pages: dict[str, str]):
@@ -87,7 +88,7 @@ def test_every_message_of_the_wire_formats_has_an_entry(pages: dict[str, str]):
         source = path.read_text()
         names = re.findall(r"^(?:message|enum) (\w+)", source, re.MULTILINE)
         assert names == [name for name, _, _ in formats.messages(source)], path.name
-    text = pages["formats.md"]
+    text = pages["formats"]
     assert "uint64 covered_from = 3;" in text
     assert "a data partition that hold aborted native transactions ([F3]" in text
 
@@ -96,7 +97,7 @@ def test_every_public_name_has_an_entry(pages: dict[str, str]):
     """Classes and functions are documented by their docstrings, errors in a table."""
     for name in stilltide.__all__:
         entry = rf"^::: stilltide\.[\w.]+\.{name}$|^\| `{name}` \||^`{name}` is:$"
-        assert re.search(entry, pages["api.md"], re.MULTILINE), name
+        assert re.search(entry, pages["api"], re.MULTILINE), name
 
 
 def test_every_alert_has_an_entry_and_a_runbook_that_exists(pages: dict[str, str]):
@@ -110,7 +111,7 @@ def test_every_alert_has_an_entry_and_a_runbook_that_exists(pages: dict[str, str
     assert list(sections)
     assert set(sections) == {rule["alert"] for rule in rules}
     for rule in rules:
-        assert f"## {rule['alert']}\n" in pages["alerts.md"]
+        assert f"## {rule['alert']}\n" in pages["alerts"]
         page, _, anchor = rule["annotations"]["runbook"].partition("#")
         assert ROOT / page == RUNBOOK
         assert anchor in anchors(RUNBOOK)

@@ -61,7 +61,8 @@ def tutorial(name: str) -> Tutorial:
     return Tutorial(files, commands, printed)
 
 
-PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
+PAGES = sorted(path.stem for path in FOLDER.glob("[a-z]*.md"))
+"""Not the README, which lists them."""
 
 
 class Terminal:
@@ -70,11 +71,11 @@ class Terminal:
     def __init__(self, folder: Path, ports: dict[str, str]) -> None:
         self._folder = folder
         self._ports = ports
-        own = {key: value for key, value in os.environ.items() if not key.startswith("STILLTIDE_")}
-        cache = {key: value for key, value in os.environ.items() if key == "STILLTIDE_CACHE_DIR"}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        first = {"STILLTIDE_BOOTSTRAP_SERVERS": f"127.0.0.1:{ports[PORTS[0]]}"}
-        self._environment = own | cache | first | {"PATH": path, "PYTHONUNBUFFERED": "1"}
+        self._environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONUNBUFFERED": "1",
+            "STILLTIDE_BOOTSTRAP_SERVERS": f"127.0.0.1:{ports[PORTS[0]]}",
+        }
 
     def exchanged(self, text: str) -> str:
         """A text of a page with the ports of this run."""

@@ -16,6 +16,10 @@ class ConfigError(PipelineError):
     """A setting that is unknown, not of its type, or out of its bounds."""
 
 
+class MissingExtraError(PipelineError):
+    """An extra of the package is not installed that the program's next step needs."""
+
+
 class CoordinatorCountError(ConfigError):
     """The setting `coordinators` is lower than the number of coordinators that there are (C14)."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         AlreadyAcknowledgedError,
         ClientFailedError,
         ConfigError,
+        MissingExtraError,
         NotAssignedError,
         NotDeliveredError,
         NoTopicError,
@@ -54,6 +55,7 @@ __all__ = [
     "FencedError",
     "KafkaConfig",
     "Message",
+    "MissingExtraError",
     "NoTopicError",
     "NotAssignedError",
     "NotDeliveredError",
@@ -105,7 +107,12 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = next((module for module, names in _MODULES.items() if name in names), "pipeline.errors")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    try:
+        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        from stilltide.pipeline.extras import missing_extra  # noqa: PLC0415 - needed here alone
+
+        raise missing_extra(f"`{__name__}.{name}`", error) or error from None
     globals()[name] = value
     return value
 

@@ -27,6 +27,7 @@ LAYERS = (
             "pipeline/metrics",
             "pipeline/config",
             "pipeline/errors",
+            "pipeline/extras",
             "pipeline/interpreter",
             "pipeline/log_folding",
             "pipeline/logging",

@@ -44,6 +44,26 @@ class ClientFailedError(PipelineError):
     """A background task of a client has ended by an unexpected error, which is the `__cause__`."""
 
 
+class UsageError(PipelineError):
+    """The program uses the library in a way that cannot work; nothing was sent."""
+
+
+class ArgumentError(UsageError, TypeError):
+    """An argument has a type that cannot be sent."""
+
+
+class NotAwaitedError(UsageError):
+    """A commit would lose records: some `send` of the transaction was not awaited."""
+
+
+class OtherLoopError(UsageError):
+    """The call is on another event loop than the one on which the object was opened."""
+
+
+class ForkedError(UsageError):
+    """The call is in a process that was forked after the object was opened."""
+
+
 class TransactionStateError(PipelineError):
     """The transaction is in a state that does not allow the call."""
 

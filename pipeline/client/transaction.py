@@ -3,9 +3,11 @@
 *Source*: docs/protocols C1b, C2, C3, C5, C6, C13. `TransactionRecords` makes D6 impossible.
 """
 
+import itertools
 import time
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.cluster import ClientCluster
@@ -16,6 +18,8 @@ from stilltide.pipeline.client.transaction_records import HeldRecord, Transactio
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
 )
+from stilltide.pipeline.client.usage.awaited import check_awaited
+from stilltide.pipeline.client.usage.records import check_record
 from stilltide.pipeline.core.topic_table import TopicRecreated
 from stilltide.pipeline.errors import (
     OutcomeUnknownError,
@@ -26,7 +30,7 @@ from stilltide.pipeline.errors import (
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Done, End, Written
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.headers import TXN, Headers
+from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition, TxnId
 
 log = get_logger(__name__)
@@ -54,6 +58,12 @@ class Transaction:
         self._writes = self._records.writes
         self._append = self._records.append
         self._state = "open"
+        self._entered = False
+        # An iterator counts, because other threads may make coroutines for this event loop.
+        self._made = itertools.count().__next__
+        self._begun = 0
+        self._ended = 0
+        self._committing = False
 
     @property
     def id(self) -> TxnId | None:
@@ -71,6 +81,13 @@ class Transaction:
         return self._records.delivered()
 
     async def __aenter__(self) -> Self:
+        self._cluster.home.check()
+        if self._entered:
+            raise TransactionStateError(
+                f"the transaction was entered before, and is {self._state}",
+                hint="make another transaction: `async with client.transaction() as txn:`",
+            )
+        self._entered = True
         await self._cluster.enter(self)
         return self
 
@@ -89,7 +106,7 @@ class Transaction:
             self._records.ended()
             self._cluster.leave(self)
 
-    async def send(
+    def send(
         self,
         topic: str,
         value: bytes | None,
@@ -97,34 +114,59 @@ class Transaction:
         key: bytes | None = None,
         headers: Headers = (),
         partition: int | None = None,
-    ) -> TopicPartition:
+    ) -> Coroutine[Any, Any, TopicPartition]:
         """Writes one record as part of the transaction; returns the partition it goes to.
 
-        Returns before the record is durable; `commit` waits for that. Without `partition` the key
-        decides as in Kafka's own producers; all of the transaction's records without a key go to
-        one partition of the topic.
+        Await the call: `commit` refuses a transaction with a `send` that was not awaited. Returns
+        before the record is durable; `commit` waits for that. Without `partition` the key decides
+        as in Kafka's own producers; all of the transaction's records without a key go to one
+        partition of the topic.
 
         Raises:
+            ArgumentError: value or key are not bytes, or the headers are no list of pairs.
             TransactionStateError: the transaction has ended, or a header is named `txn`.
+            OtherLoopError, ForkedError: the client was opened on another event loop, or before this
+                process was forked.
             SystemTopicError: the topic is one of Stilltide's own; nothing was sent.
             TopicRecreatedError: a topic of this transaction was deleted and created again; the
                 transaction can only be aborted (C13).
             FatalError: the topic or partition does not exist, or the record is too large.
         """
-        self._must_be_open()
-        self._topics.check()
-        for name, _ in headers:
-            if name == TXN:
-                raise TransactionStateError(f"the header `{TXN}` belongs to Stilltide", topic=topic)
-        if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
-            data = await self._topics.partition(topic, key, partition)
-        writes = self._writes.get(data) or self._registration.opened_ahead(data)
-        if writes is None:
-            await self._hold(data, HeldRecord(value, key, [*headers]))
+        self._made()
+        return self._send(topic, value, key, headers, partition)
+
+    async def _send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+    ) -> TopicPartition:
+        self._begun += 1
+        try:
+            # The calls repeat the comparisons, which cost less.
+            if self._state != "open" or self._committing:
+                self._must_be_open()
+            if self._topics.failure is not None:
+                self._topics.check()
+            if headers or not (type(value) is bytes and (key is None or type(key) is bytes)):
+                check_record(topic, value, key, headers)
+            if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
+                data = await self._topics.partition(topic, key, partition)
+            writes = self._writes.get(data)
+            if writes is None:
+                self._cluster.home.check()  # once for each partition: it costs as much as the rest
+                self._must_be_open()  # the transaction may have ended while the topic was looked up
+                writes = self._registration.opened_ahead(data)
+            if writes is None:
+                await self._hold(data, HeldRecord(value, key, [*headers]))
+                return data
+            while not self._append(writes, value, key, headers):
+                await self._cluster.writer.room()
             return data
-        while not self._append(writes, value, key, headers):
-            await self._cluster.writer.room()
-        return data
+        finally:
+            self._ended += 1
 
     async def acknowledge(self, subscription: Acknowledges, message: Record) -> None:
         """Acknowledges a message when the transaction commits, and not when it aborts.
@@ -163,14 +205,18 @@ class Transaction:
 
         Raises:
             TransactionStateError: the transaction has ended.
+            NotAwaitedError: a `send` was not awaited; the transaction is aborted.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has aborted the transaction, for example at its time-out.
             TopicRecreatedError: a topic that was written to was deleted and created again; the
                 transaction is aborted (C13).
             OutcomeUnknownError: no answer in time; the transaction may have been committed.
         """
+        self._cluster.home.check()
         self._must_be_open()
+        self._committing = True
         try:
+            check_awaited(self._made(), self._begun, self._ended)
             await self.flush()
             await self._acks.gathered()
             written = await self._records.counted()
@@ -181,7 +227,8 @@ class Transaction:
             if (recreated := self._topics.failure) is not None and recreated is not error:
                 raise recreated from error
             raise
-        self._close("unknown")
+        self._state = "unknown"
+        self._records.close()
         txn = self._registration.id
         if txn is not None:
             try:
@@ -213,8 +260,11 @@ class Transaction:
             RequestTimeoutError: no answer in time; the coordinator aborts the transaction at its
                 time-out.
         """
+        self._cluster.home.check()
+        self._committing = False  # a commit that fails aborts
         self._must_be_open()
-        self._close("aborted")
+        self._state = "aborted"
+        self._records.close()
         self._records.discard_held()
         await self._registration.stopped()
         txn = self._registration.id
@@ -259,11 +309,8 @@ class Transaction:
     def _must_be_open(self) -> None:
         if self._state != "open":
             raise TransactionStateError(f"the transaction has ended: {self._state}")
-
-    def _close(self, state: str) -> None:
-        """The outcome is about to be asked for, and nothing more may be sent."""
-        self._state = state
-        self._records.close()
+        if self._committing:  # what is sent now would not be counted (C6)
+            raise TransactionStateError("the transaction is being committed")
 
     async def _end_refused(self, txn: TxnId) -> None:
         """Aborts a transaction whose commit was refused and left the transaction open."""
@@ -282,6 +329,7 @@ class Transaction:
     async def _acknowledge(
         self, subscription: Acknowledges, message: Record, *, cumulative: bool
     ) -> None:
+        self._cluster.home.check()
         self._must_be_open()
         self._topics.check()
         self._acks.claim(subscription.acknowledging, message, cumulative=cumulative)

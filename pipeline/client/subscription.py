@@ -104,11 +104,7 @@ class Subscription:
         dead_letter_topic: str | None = None,
         **options: Unpack[SubscriptionKeywords],
     ) -> None:
-        topics = (topics,) if isinstance(topics, str) else tuple(topics)
-        if not topics:
-            raise TypeError("topics names no topic")
-        for name in filter(is_system_topic, topics):
-            raise system_topic(name, hint="read it with a plain Kafka consumer")
+        topics = _names(topics)
         limits = self._limits = limits_of(**options)
         check_begin(since_ms, from_start=from_start)
         if (bootstrap_servers is None) == (connector is None):
@@ -245,11 +241,12 @@ class Subscription:
 
     async def __anext__(self) -> Message:
         """The next visible record; waits, raises, and takes runs as iterating does."""
-        while not self._turn or not self._turn_left:  # run over, or revoked
+        if not self._turn or not self._turn_left:  # run over, or revoked
             driver, source = self._checked()
-            self._turn, self._turn_left = source.next_queue(), TURN_RECORDS
-            if not self._turn:
-                await driver.changed()
+            while not self._turn or not self._turn_left:
+                self._turn, self._turn_left = source.next_queue(), TURN_RECORDS
+                if not self._turn:
+                    await driver.changed()
         self._turn_left -= 1
         return self._turn.popleft()
 
@@ -399,7 +396,7 @@ class Subscription:
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Every record below this offset was returned, or never will be; None: not assigned."""
-        return self._open_source().position(data)
+        return self._opened()[1].position(data)
 
     @property
     def rebalance_count(self) -> int:
@@ -409,15 +406,15 @@ class Subscription:
         even if their partition was assigned here again. An application that processes messages one
         by one and acknowledges cumulatively drops these messages; they are returned again.
         """
-        return self._open_driver().rebalance_count
+        return self._opened()[0].rebalance_count
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
         """Counts of each assigned partition since its assignment.
 
         `delivered` and `position` count the records that iterating has returned.
         """
-        found = self._open_driver().statistics()
-        source = self._open_source()
+        driver, source = self._opened()
+        found = driver.statistics()
         if not isinstance(source, AcknowledgingDriver):
             return found
         return {data: source.counted(data, one) for data, one in found.items()}
@@ -425,22 +422,31 @@ class Subscription:
     @property
     def blocked(self) -> list[Blocked]:
         """The undecided record at which each blocked partition waits, and since how long."""
-        return list(self._open_driver().blocked().values())
+        return list(self._opened()[0].blocked().values())
 
     def _checked(self) -> tuple[SubscriptionDriver, SubscriptionDriver | AcknowledgingDriver]:
         """Driver and source of a call that changes something or waits; checks where it is made."""
-        driver, source = self._open_driver(), self._open_source()
-        assert self._home is not None
+        assert self._home is not None, _OUTSIDE
         self._home.check()
-        return driver, source
+        return self._opened()
 
-    def _open_driver(self) -> SubscriptionDriver:
-        assert self._driver is not None, "use the subscription inside of `async with`"
-        return self._driver
+    def _opened(self) -> tuple[SubscriptionDriver, SubscriptionDriver | AcknowledgingDriver]:
+        assert self._driver is not None, _OUTSIDE
+        assert self._source is not None, _OUTSIDE
+        return self._driver, self._source
 
-    def _open_source(self) -> SubscriptionDriver | AcknowledgingDriver:
-        assert self._source is not None, "use the subscription inside of `async with`"
-        return self._source
+
+_OUTSIDE = "use the subscription inside of `async with`"
+
+
+def _names(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """The topics and patterns; raises as `Subscription`."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise TypeError("topics names no topic")
+    for name in filter(is_system_topic, names):
+        raise system_topic(name, hint="read it with a plain Kafka consumer")
+    return names
 
 
 def _patience_s(

@@ -46,7 +46,7 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class OwnerSilent:
     """Effect: tell people that the owner has answered nothing for `waited_ms`."""
 
     waited_ms: float
@@ -140,13 +140,13 @@ class ClientSession(Generic[B, R, A]):
         """The request will never arrive; whether it had not ended yet."""
         return self._pending.pop(number, None) is not None
 
-    def tick(self, now_ms: float) -> list[Send[R] | GiveUp | Silent]:
+    def tick(self, now_ms: float) -> list[Send[R] | GiveUp | OwnerSilent]:
         """Sends requests again that are due, and gives up those whose time-out has passed."""
         silent = self._silence(now_ms)
         late = [number for number, one in self._pending.items() if one.give_up_ms <= now_ms]
         for number in late:
             del self._pending[number]
-        effects: list[Send[R] | GiveUp | Silent] = [*silent, *map(GiveUp, late)]
+        effects: list[Send[R] | GiveUp | OwnerSilent] = [*silent, *map(GiveUp, late)]
         for number, one in self._pending.items():
             if one.resend_ms <= now_ms:
                 one.wait_ms = min(2 * one.wait_ms, self._resend_ms_max)
@@ -166,12 +166,12 @@ class ClientSession(Generic[B, R, A]):
             return []
         return [oldest.made_ms + self._silent_ms] if number > self._newest_answered else []
 
-    def _silence(self, now_ms: float) -> list[Silent]:
+    def _silence(self, now_ms: float) -> list[OwnerSilent]:
         due_ms = self._silent_at_ms()
         if not due_ms or now_ms < due_ms[0]:
             return []
         self._silence_told = True
-        return [Silent(now_ms - next(iter(self._pending.values())).made_ms)]
+        return [OwnerSilent(now_ms - next(iter(self._pending.values())).made_ms)]
 
     def again(self) -> list[Send[R]]:
         """Sends every request that has no answer again, by another way (J3)."""

@@ -16,7 +16,13 @@ from stilltide.connectors.errors import NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import LogWriter
-from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbered, Send, Silent
+from stilltide.pipeline.core.service.session import (
+    ClientSession,
+    GiveUp,
+    Numbered,
+    OwnerSilent,
+    Send,
+)
 from stilltide.pipeline.drivers.service.lines.client import ClientLine
 from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
@@ -386,13 +392,13 @@ class Requests(Generic[B, R, A]):
         except Exception as error:  # noqa: BLE001 - raised from every call of this client
             self._fail_all(error)
 
-    def _run(self, partition: int, effects: Sequence[Send[R] | GiveUp | Silent]) -> None:
+    def _run(self, partition: int, effects: Sequence[Send[R] | GiveUp | OwnerSilent]) -> None:
         for effect in effects:
             match effect:
                 case Send(request):
                     encoded = self._service.encode(request)
                     self._batches[partition].repeat(request.number, encoded)
-                case Silent(waited_ms):
+                case OwnerSilent(waited_ms):
                     log.warning(
                         "no_answer_yet",
                         owner=f"{self._service.owner} {partition}",

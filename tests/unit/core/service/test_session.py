@@ -4,8 +4,8 @@ from stilltide.pipeline.core.service.session import (
     REQUEST_TIMEOUT_MS_MAX,
     ClientSession,
     GiveUp,
+    OwnerSilent,
     Send,
-    Silent,
 )
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
@@ -119,9 +119,9 @@ def test_the_deadline_is_never_late():
     assert one.deadline_ms is None
 
 
-def silence(effects: list[object]) -> list[Silent]:
+def silence(effects: list[object]) -> list[OwnerSilent]:
     """The effects that tell people of silence."""
-    return [effect for effect in effects if isinstance(effect, Silent)]
+    return [effect for effect in effects if isinstance(effect, OwnerSilent)]
 
 
 def test_people_are_told_once_of_an_owner_that_is_silent():
@@ -130,13 +130,13 @@ def test_people_are_told_once_of_an_owner_that_is_silent():
     one.made(changing(1), 0, 20_000)
     assert one.deadline_ms == 2000
     assert one.tick(1999) == []
-    assert one.tick(2000) == [Silent(2000)]
+    assert one.tick(2000) == [OwnerSilent(2000)]
     one.made(changing(2), 2500, 20_000)
     assert silence(one.tick(9000)) == []
     one.answered(1, Done())
     one.answered(2, Done())
     one.made(changing(3), 10_000, 20_000)
-    assert silence(one.tick(12_500)) == [Silent(2500)]
+    assert silence(one.tick(12_500)) == [OwnerSilent(2500)]
 
 
 def test_a_request_that_waits_while_others_are_answered_is_no_silence():

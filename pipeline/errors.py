@@ -53,7 +53,7 @@ class ArgumentError(UsageError, TypeError):
 
 
 class NotAwaitedError(UsageError):
-    """A commit would lose records: some `send` of the transaction was not awaited."""
+    """A commit would lose something: a `send` or `acknowledge` was not awaited."""
 
 
 class OtherLoopError(UsageError):

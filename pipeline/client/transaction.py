@@ -18,7 +18,7 @@ from stilltide.pipeline.client.transaction_records import HeldRecord, Transactio
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
 )
-from stilltide.pipeline.client.usage.awaited import check_awaited
+from stilltide.pipeline.client.usage.awaited import AwaitedCalls, check_awaited
 from stilltide.pipeline.client.usage.records import check_record
 from stilltide.pipeline.core.topic_table import TopicRecreated
 from stilltide.pipeline.errors import (
@@ -63,6 +63,7 @@ class Transaction:
         self._made = itertools.count().__next__
         self._begun = 0
         self._ended = 0
+        self._ack_calls = AwaitedCalls("acknowledge")
         self._committing = False
 
     @property
@@ -168,11 +169,11 @@ class Transaction:
         finally:
             self._ended += 1
 
-    async def acknowledge(self, subscription: Acknowledges, message: Record) -> None:
+    def acknowledge(self, subscription: Acknowledges, message: Record) -> Coroutine[Any, Any, None]:
         """Acknowledges a message when the transaction commits, and not when it aborts.
 
-        Returns before the acknowledgement is stored; `commit` waits for that. A message of a
-        transaction that aborted is delivered again.
+        Await the call, as `send`. Returns before the acknowledgement is stored; `commit` waits for
+        that. A message of a transaction that aborted is delivered again.
 
         Raises:
             TransactionStateError: the transaction has ended.
@@ -180,11 +181,15 @@ class Transaction:
                 acknowledged already, possibly in another transaction, or the subscription reads
                 another cluster. Nothing was changed.
         """
-        await self._acknowledge(subscription, message, cumulative=False)
+        call = self._acknowledge(subscription, message, cumulative=False)
+        return self._ack_calls.counted(call)
 
-    async def acknowledge_cumulative(self, subscription: Acknowledges, message: Record) -> None:
+    def acknowledge_cumulative(
+        self, subscription: Acknowledges, message: Record
+    ) -> Coroutine[Any, Any, None]:
         """Acknowledges a message and all before it in its partition; else as `acknowledge`."""
-        await self._acknowledge(subscription, message, cumulative=True)
+        call = self._acknowledge(subscription, message, cumulative=True)
+        return self._ack_calls.counted(call)
 
     async def flush(self) -> None:
         """Waits until every record sent so far is durable.
@@ -205,7 +210,7 @@ class Transaction:
 
         Raises:
             TransactionStateError: the transaction has ended.
-            NotAwaitedError: a `send` was not awaited; the transaction is aborted.
+            NotAwaitedError: a `send` or `acknowledge` was not awaited; the transaction is aborted.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has aborted the transaction, for example at its time-out.
             TopicRecreatedError: a topic that was written to was deleted and created again; the
@@ -216,7 +221,8 @@ class Transaction:
         self._must_be_open()
         self._committing = True
         try:
-            check_awaited(self._made(), self._begun, self._ended)
+            check_awaited("send", self._made(), self._begun, self._ended)
+            self._ack_calls.check()
             await self.flush()
             await self._acks.gathered()
             written = await self._records.counted()

@@ -39,6 +39,18 @@ except RetriableError as error:
     print(error)
 """
 
+WHOLE = """
+from stilltide.errors import ArgumentError
+from stilltide.sync import Subscription, TransactionClient
+from stilltide.testing import SyncMemoryCluster
+
+with SyncMemoryCluster({"orders": 1}) as cluster:
+    with TransactionClient(connector=cluster.connector) as client, client.transaction() as txn:
+        txn.send("orders", b"order")
+    with Subscription("orders", group="g", connector=cluster.connector) as orders:
+        print(next(orders).value, txn.state)
+"""
+
 SETTINGS = """
 import stilltide
 try:
@@ -104,6 +116,12 @@ def test_a_client_works_by_itself(environment: Path, tmp_path: Path):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         said = run(environment / "bin/python", program, address)
     assert address in said
+
+
+def test_a_client_runs_transactions_in_unit_tests(environment: Path):
+    """`stilltide.sync` and `stilltide.testing` need no extra."""
+    said = run(environment / "bin/python", "-c", WHOLE)
+    assert said.splitlines()[-1] == "b'order' committed"
 
 
 def test_settings_name_their_extra(environment: Path):

@@ -25,6 +25,7 @@ from stilltide.pipeline.errors import (
     UsageError,
 )
 from stilltide.schemas.topics import system_topics
+from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_client import visible, written
 
 CHILD_OK = 7
@@ -84,6 +85,23 @@ async def test_a_send_without_await_is_found_by_the_commit(
                 txn.send("orders", b"lost")
     assert txn.state == "aborted"
     assert await visible(connector) == {}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine '.*' was never awaited")
+async def test_an_acknowledgement_without_await_is_found_by_the_commit(
+    broker: MemoryBroker, connector: MemoryConnector, client: TransactionClient
+):
+    """A commit without the acknowledgement would write the same again for the same message."""
+    broker.append(TopicPartition("orders", 0), None, b"o", None)
+    async with Subscription(
+        ["orders"], group="g", connector=connector, acknowledgements=True
+    ) as orders:
+        message = await anext(orders)
+        with pytest.raises(NotAwaitedError, match="1 acknowledge was never awaited"):
+            async with client.transaction() as txn:
+                await txn.send("payments", b"copy")
+                txn.acknowledge(orders, message)
+    assert await visible(connector) == {("orders", b"o"): 1}
 
 
 async def test_a_send_that_has_not_ended_is_found_by_the_commit(

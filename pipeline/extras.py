@@ -3,6 +3,7 @@
 *Source*: `[project.optional-dependencies]` in pyproject.toml; a test compares the two.
 """
 
+import sys
 from importlib.util import find_spec
 from types import MappingProxyType
 
@@ -54,7 +55,7 @@ def require_module(what: str, module: str) -> None:
         what: as for `missing_extra`.
         module: a module that a process started by this one imports.
     """
-    if find_spec(module) is None:
+    if module not in sys.modules and find_spec(module) is None:
         missing = missing_extra(what, ModuleNotFoundError(name=module))
         assert missing is not None, "the module is of no extra"
         raise missing

@@ -111,9 +111,13 @@ _MODULES = {
 }
 """Modules of public names; every other name of `__all__` is an error of `pipeline.errors`."""
 
+_PUBLIC_MODULES = ("errors", "sync", "testing")
+
 
 def __getattr__(name: str) -> object:
-    """Loads a public name at its first use, and keeps it."""
+    """Loads a public name, or one of the public modules, at its first use, and keeps it."""
+    if name in _PUBLIC_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = next((module for module, names in _MODULES.items() if name in names), "pipeline.errors")

@@ -55,6 +55,7 @@ def test_a_module_of_no_extra_is_not_explained():
 def test_a_module_for_another_process_is_required(monkeypatch: pytest.MonkeyPatch):
     """A command that starts a process looks for its libraries first."""
     require_module("the worker", "faust")
+    monkeypatch.delitem(sys.modules, "jinja2", raising=False)
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(MissingExtraError, match=r"the report needs the extra `console`"):
         require_module("the report", "jinja2")

@@ -27,10 +27,12 @@ SLOWER_MAX = 3.0
 
 REFUSED = """
 import asyncio, sys
-from stilltide import RetriableError, TransactionClient
+from stilltide import KafkaConfig, RetriableError, TransactionClient
+from stilltide.connectors.kafka.connector import KafkaConnector
 
 async def main() -> None:
-    async with TransactionClient(sys.argv[1]):
+    connector = KafkaConnector(KafkaConfig(sys.argv[1], request_timeout_s=1))
+    async with TransactionClient(connector=connector):
         pass
 
 try:

@@ -3,7 +3,6 @@
 *Source*: docs/protocols C1b, C2, C3, C5, C6, C13. `TransactionRecords` makes D6 impossible.
 """
 
-import itertools
 import time
 from collections.abc import Coroutine
 from types import TracebackType
@@ -18,7 +17,7 @@ from stilltide.pipeline.client.transaction_records import HeldRecord, Transactio
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
 )
-from stilltide.pipeline.client.usage.awaited import AwaitedCalls, check_awaited
+from stilltide.pipeline.client.usage.awaited import AwaitedCalls
 from stilltide.pipeline.client.usage.records import check_record
 from stilltide.pipeline.core.topic_table import TopicRecreated
 from stilltide.pipeline.errors import (
@@ -59,10 +58,7 @@ class Transaction:
         self._append = self._records.append
         self._state = "open"
         self._entered = False
-        # An iterator counts, because other threads may make coroutines for this event loop.
-        self._made = itertools.count().__next__
-        self._begun = 0
-        self._ended = 0
+        self._sends = AwaitedCalls("send")
         self._ack_calls = AwaitedCalls("acknowledge")
         self._committing = False
 
@@ -133,7 +129,7 @@ class Transaction:
                 transaction can only be aborted (C13).
             FatalError: the topic or partition does not exist, or the record is too large.
         """
-        self._made()
+        self._sends.made()
         return self._send(topic, value, key, headers, partition)
 
     async def _send(
@@ -144,7 +140,8 @@ class Transaction:
         headers: Headers,
         partition: int | None,
     ) -> TopicPartition:
-        self._begun += 1
+        sends = self._sends
+        sends.begun += 1
         try:
             # The calls repeat the comparisons, which cost less.
             if self._state != "open" or self._committing:
@@ -165,9 +162,10 @@ class Transaction:
                 return data
             while not self._append(writes, value, key, headers):
                 await self._cluster.writer.room()
+                self._must_be_open()
             return data
         finally:
-            self._ended += 1
+            sends.ended += 1
 
     def acknowledge(self, subscription: Acknowledges, message: Record) -> Coroutine[Any, Any, None]:
         """Acknowledges a message when the transaction commits, and not when it aborts.
@@ -221,7 +219,7 @@ class Transaction:
         self._must_be_open()
         self._committing = True
         try:
-            check_awaited("send", self._made(), self._begun, self._ended)
+            self._sends.check()
             self._ack_calls.check()
             await self.flush()
             await self._acks.gathered()
@@ -233,6 +231,8 @@ class Transaction:
             if (recreated := self._topics.failure) is not None and recreated is not error:
                 raise recreated from error
             raise
+        finally:
+            self._committing = False
         self._state = "unknown"
         self._records.close()
         txn = self._registration.id

@@ -41,31 +41,40 @@ def check_awaited(what: str, made: int, begun: int, ended: int) -> None:
 
 
 class AwaitedCalls:
-    """Counts calls that are not made for every record.
+    """Counts the calls of one method.
 
     Args:
         what: as for `check_awaited`.
+
+    Attributes:
+        made: counts a call, and returns the number of earlier ones.
+        begun: number of coroutines that have begun, counted by the method.
+        ended: number of these that have returned or raised, counted by the method.
     """
+
+    __slots__ = ("_what", "begun", "ended", "made")
 
     def __init__(self, what: str) -> None:
         self._what = what
         # An iterator counts, because other threads may make coroutines for the event loop.
-        self._made = itertools.count().__next__
-        self._begun = 0
-        self._ended = 0
+        self.made = itertools.count().__next__
+        self.begun = 0
+        self.ended = 0
 
     def counted(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """The coroutine, to be awaited by the caller."""
-        self._made()
+        """The coroutine of a call, to be awaited by the caller."""
+        self.made()
         return self._run(coroutine)
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        self._begun += 1
+        self.begun += 1
         try:
             return await coroutine
         finally:
-            self._ended += 1
+            self.ended += 1
 
     def check(self) -> None:
-        """Raises as `check_awaited`; called once, when no further call is allowed."""
-        check_awaited(self._what, self._made(), self._begun, self._ended)
+        """Raises as `check_awaited`."""
+        made, begun, ended = self.made(), self.begun, self.ended
+        self.begun, self.ended = begun + 1, ended + 1  # the check has counted itself
+        check_awaited(self._what, made, begun, ended)

@@ -130,6 +130,30 @@ async def test_sends_of_tasks_that_end_inside_of_the_block_are_committed(
     assert await visible(connector) == {("orders", b"o"): 5, ("payments", b"thread"): 1}
 
 
+async def test_a_commit_that_was_cancelled_can_be_repeated(
+    broker: MemoryBroker, connector: MemoryConnector, client: TransactionClient
+):
+    """While a commit waits, the transaction takes nothing more; after its time-out it goes on."""
+    async with client.transaction() as txn:
+        await txn.send("orders", b"first")
+        await txn.flush()
+        broker.hold("orders")
+        await txn.send("orders", b"second")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), asyncio.TaskGroup() as tasks:
+                tasks.create_task(txn.commit())
+                await asyncio.sleep(0)
+                with pytest.raises(TransactionStateError, match="is being committed"):
+                    await txn.send("orders", b"too late")
+        broker.release()
+        await txn.send("orders", b"third")
+        await txn.commit()
+    assert txn.state == "committed"
+    assert await visible(connector) == {
+        ("orders", value): 1 for value in (b"first", b"second", b"third")
+    }
+
+
 async def test_a_transaction_is_entered_once(client: TransactionClient):
     """A finished transaction takes nothing more; an open one has one owner."""
     async with client.transaction() as txn:

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
-CODE := schemas connectors pipeline stilltide/__init__.py stilltide/__main__.py tests
+CODE := schemas connectors pipeline stilltide/*.py tests
 JOBS ?= 3
 EXAMPLES ?= 30
 SEED ?= 1
@@ -73,11 +73,13 @@ chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS=
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos $(ARGS)
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
+CUT = $(COMPILE) --no-annotate --constraint requirements.lock
 
-lock: setup ## Compile requirements.lock with the newest versions, and from it the locks of the images.
-	$(COMPILE) --upgrade --group dev --extra spark -o requirements.lock
-	$(COMPILE) --no-annotate --constraint requirements.lock -o requirements.worker.lock
-	$(COMPILE) --no-annotate --constraint requirements.lock --extra spark -o requirements.spark.lock
+lock: setup ## Compile requirements.lock with the newest versions, and from it the locks of the client and the images.
+	$(COMPILE) --upgrade --group dev --all-extras -o requirements.lock
+	$(CUT) -o requirements.client.lock
+	$(CUT) --extra worker -o requirements.worker.lock
+	$(CUT) --extra worker --extra spark -o requirements.spark.lock
 
 licences: setup ## Write docs/licences.md from the locks and the metadata of the packages.
 	$(BIN)/python -m tests.supply.licences

@@ -7,7 +7,6 @@ Only the module of the command that is run is imported: Faust alone takes more t
 
 import importlib
 import os
-import sys
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -192,8 +191,3 @@ def run(arguments: Sequence[str]) -> int:
         say("interrupted")
         return EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
-
-
-def main() -> None:
-    """The entry point."""
-    sys.exit(run(sys.argv[1:]))

@@ -17,10 +17,8 @@ from zipfile import ZipFile
 import pytest
 
 from stilltide.connectors.local.cluster import LocalCluster
+from tests.support.packaging.building import EPOCH, ROOT, build, make_environment, run
 from tests.support.processes.local import create_topic
-
-ROOT = Path(__file__).parents[3]
-UV = str(Path(sys.executable).with_name("uv"))
 
 APPLICATION = """
 import asyncio, sys
@@ -40,36 +38,6 @@ print(sorted({"pyspark", "pandas", "pyarrow"} & set(sys.modules)), schemas.OWN, 
 
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-EPOCH = 1_767_225_600
-"""Time of the files in the archives, seconds since 1970."""
-
-
-def run(*command: str | Path, **options: object) -> str:
-    """Runs a command outside of the checkout's environment; its stdout."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
-    } | {"SOURCE_DATE_EPOCH": str(EPOCH)}
-    ended = subprocess.run(
-        [str(word) for word in command],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,  # pyright: ignore[reportArgumentType, reportCallIssue]
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-def build(source: Path, into: Path, *kinds: str) -> dict[str, Path]:
-    """Archives of a source tree, by their ending."""
-    run(
-        UV, "build", "--no-build-isolation", "--python", sys.executable,
-        "--out-dir", into, *kinds, source,
-    )  # fmt: skip
-    return {path.suffix: path for path in into.iterdir() if path.suffix in (".gz", ".whl")}
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +107,9 @@ def test_the_source_archive_gives_the_same_wheel(built: dict[str, Path], tmp_pat
 
 @pytest.fixture
 def installed(built: dict[str, Path], tmp_path: Path) -> Path:
-    """The programs of a fresh environment with the wheel and, without extras, what it needs."""
+    """The programs of a fresh environment with the wheel and what the images install."""
     environment = tmp_path / "environment"
-    run(UV, "venv", "--quiet", "--python", sys.executable, environment)
-    python = environment / "bin/python"
-    install = (UV, "pip", "install", "--quiet", "--python", python)
+    install = make_environment(environment)
     run(*install, "--require-hashes", "--requirement", ROOT / "requirements.worker.lock")
     run(*install, "--no-deps", built[".whl"])
     return environment / "bin"

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
-CODE := schemas connectors pipeline stilltide/__init__.py stilltide/__main__.py tests
+CODE := schemas connectors pipeline stilltide/__init__.py stilltide/__main__.py stilltide/spark.py tests
 JOBS ?= 3
 SEED ?= 1
 ROUNDS ?= 2

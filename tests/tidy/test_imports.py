@@ -20,7 +20,7 @@ from tests.tidy.sources import (
     tree,
 )
 
-ENTRIES = ("stilltide", "stilltide.__main__")
+ENTRIES = ("stilltide", "stilltide.spark", "stilltide.__main__")
 """What applications import, and the program."""
 
 UNREACHED = {

@@ -26,7 +26,12 @@ from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.jobs.tables.append import Appender, Appending, StoredBatch
+from stilltide.pipeline.jobs.tables.append import (
+    Appender,
+    Appending,
+    StoredBatch,
+    while_spark_lives,
+)
 from stilltide.pipeline.jobs.tables.target import TableTarget, opened_table
 from stilltide.pipeline.metrics.tables import TableFigures, TableMetrics
 
@@ -177,9 +182,11 @@ def follow_until_stopped(follow: TableFollow, settings: Settings, options: Spark
 
     Raises:
         ConfigError: a port is taken.
+        FatalError: Spark's JVM has ended.
         Others: as `append_committed` raises.
     """
     with (
+        while_spark_lives(),
         spark_session(options) as spark,
         opened_table(spark, follow.target) as table,
         Appender(spark, table, follow.what) as appender,

@@ -9,21 +9,40 @@ Refuses: what `Increments`, `Table.load` and `Table.append` refuse.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import Cluster
 from stilltide.connectors.spark.errors import spark_errors
 from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX, IncrementReader, reading_batches
 from stilltide.pipeline.jobs.tables.table import Table
 from stilltide.pipeline.jobs.tables.target import TableTarget, opened_table, parse_target
 from stilltide.schemas.tables.progress import TableProgress
+
+
+@contextmanager
+def while_spark_lives() -> Generator[None]:
+    """Gives the end of Spark's JVM one sentence; to be put around the block of a session.
+
+    Raises:
+        FatalError: the JVM has ended, by a signal or for lack of memory.
+    """
+    try:
+        yield
+    except (ConnectionError, Py4JNetworkError) as error:
+        raise FatalError(
+            "spark's JVM has ended",
+            detail="it was killed, or the machine had no memory left",
+            hint="start the command again: the table goes on from its last batch",
+        ) from error
 
 
 class StoredBatch(NamedTuple):

@@ -77,6 +77,7 @@ async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
         third = writer.records(0, 2)
         async with asyncio.timeout(RUN_S):
             assert await child.ended() == 1  # a supervisor starts it again
+        assert "hint: start the command again" in child.said
 
         await child.spawn()
         await child.announced(RUN_S)

@@ -54,6 +54,8 @@ class DeltaTable:
             if not self._tables().isDeltaTable(self._spark._jsparkSession, self._uri):  # noqa: SLF001 - as below
                 return NOTHING
             found = self._last_commit()
+            if found is None and self._spark.read.format("delta").load(self._uri).isEmpty():
+                return NOTHING  # somebody has created the table, with columns and properties
         if found is None:
             raise TableError(
                 f"{self._uri} is a Delta table without progress",

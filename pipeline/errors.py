@@ -204,3 +204,7 @@ def system_topic(name: str, *, hint: str) -> SystemTopicError:
         hint=hint,
         topic=name,
     )
+
+
+class TableError(PipelineError):
+    """A table cannot be written on: it is of other topics, damaged, or not writable (K)."""

@@ -85,6 +85,10 @@ NOUNS = MappingProxyType(
         "offset": Noun(
             "stilltide.pipeline.cli.links.offset:offset", "Translate offsets between clusters."
         ),
+        "table": Noun(
+            "stilltide.pipeline.cli.table.command:table",
+            "Keep tables of the committed records of topics with Spark.",
+        ),
         "topics": Noun(
             "stilltide.pipeline.cli.topics.command:topics",
             "Check and mend the topics of a cluster.",

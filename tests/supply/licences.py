@@ -18,9 +18,9 @@ has the licence [Apache-2.0](../LICENSE).
 
 """
 _FOOT = """
-The jars are projects of the Apache Software Foundation. PySpark contains further jars; their
-licences are in the folder `licenses` of the package. The base images contain Debian's packages,
-whose licences are in `/usr/share/doc` there.
+The jars are projects of the Apache Software Foundation, and of Delta Lake. PySpark contains further
+jars; their licences are in the folder `licenses` of the package. The base images contain Debian's
+packages, whose licences are in `/usr/share/doc` there.
 """
 _TABLE = "| package | version | licence |\n| --- | --- | --- |\n"
 _OTHER_SYSTEM = "not installed on Linux"

@@ -79,6 +79,10 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.snapshot.command:snapshot",
             "Take snapshots of aborted transactions.",
         ),
+        "status": Noun(
+            "stilltide.pipeline.cli.status.command:status",
+            "See all clusters on one screen, and what needs a person.",
+        ),
         "group": Noun(
             "stilltide.pipeline.cli.group:group_command",
             "See and control replicated consumer groups.",

@@ -22,10 +22,11 @@ from stilltide.pipeline.cli.common.asking import bootstrap_option, web_port_opti
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.errors import ConfigError, ReportError
-from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, SUMMARY, write_report
+from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, write_report
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY
 from stilltide.pipeline.jobs.audits.follow.state import PROGRESS
 from stilltide.pipeline.jobs.audits.follow.step import RECORDS_MAX, Follower
+from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.plan import (
     EVIDENCE_MAX,
     STEPS,

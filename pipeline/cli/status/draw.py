@@ -22,7 +22,7 @@ def drawn(first: str, made: Sequence[Block]) -> RenderableType:
     lines: list[RenderableType] = [Text(printable(first), style="bold")]
     for block in made:
         lines += [Text(""), Text(block.title, style="bold red" if block.urgent else "bold")]
-        lines.append(Padding(_table(block), _INDENT))
+        lines.append(Padding(_table(block), _INDENT, expand=False))
     return Group(*lines)
 
 

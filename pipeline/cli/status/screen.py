@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.findings import StatusFinding, Weight, shown_age
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
@@ -213,11 +214,25 @@ def _groups(status: SystemStatus) -> Block:
     )
 
 
+_STANDINGS = {
+    Standing.AT_THE_PREFIX: "in sync",
+    Standing.NOTHING_CLAIMED: "nothing read",
+    Standing.MOVING: "moving",
+    Standing.ACTIVE: "reads here",
+    Standing.RESET_BY_HAND: "reset by hand",
+    Standing.BEYOND_THE_END: "beyond the end",
+    Standing.BEYOND_WHAT_IS_DECIDED: "beyond the decided end",
+    Standing.RESET_REFUSED: "reset refused",
+    Standing.PUBLISHED_LATELY: "just published",
+}
+"""Each standing in two or three words; JSON has the whole sentence."""
+
+
 def _group(one: GroupStatus, now_ms: int) -> tuple[str, ...]:
     name = f"{one.group} on {one.topic}"
     if one.read_ms is None:
         return name, one.cluster, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "-"
-    standings = {it.standing.name.lower().replace("_", " ") for it in one.partitions}
+    standings = {_STANDINGS[it.standing] for it in one.partitions}
     return (
         name,
         one.cluster,

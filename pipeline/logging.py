@@ -142,8 +142,12 @@ def hear_clients() -> None:
     For processes that run until stopped, which go on when a cluster is away. Other commands report
     what the client has said as the detail of their error.
     """
+    _set_clients(logging.NOTSET)
+
+
+def _set_clients(level: int) -> None:
     for name in (LIBRDKAFKA, *CLIENTS):
-        logging.getLogger(name).setLevel(logging.NOTSET)
+        logging.getLogger(name).setLevel(level)
 
 
 def configure_logging(
@@ -181,9 +185,7 @@ def configure_logging(
     root.setLevel(logging.INFO if level == "debug" else logging.WARNING)
     for package in ("stilltide.connectors", "stilltide.pipeline"):
         logging.getLogger(package).setLevel(level.upper())
-    if silences_clients and level != "debug":
-        for name in (LIBRDKAFKA, *CLIENTS):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+    _set_clients(logging.CRITICAL if silences_clients and level != "debug" else logging.NOTSET)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -4,6 +4,7 @@ BIN := .venv/bin
 UV_VERSION := 0.13.8
 CODE := schemas connectors pipeline stilltide/__init__.py stilltide/__main__.py tests
 JOBS ?= 3
+EXAMPLES ?= 30
 SEED ?= 1
 ROUNDS ?= 2
 TOUR_S ?= 0
@@ -33,8 +34,8 @@ setup: .venv/.installed ## Create .venv with the locked dependencies.
 demo: setup ## Run transactions end to end on a real broker and check the result (ARGS="--file events.ndjson").
 	@$(BIN)/stilltide demo $(ARGS)
 
-test: check ## Run every check and test, also those with a real broker and Spark (JOBS=3 ARGS="-k marker").
-	$(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
+test: check ## Run every check and test, also those with a real broker and Spark (JOBS=3 EXAMPLES=100 ARGS="-k marker").
+	EXAMPLES=$(EXAMPLES) $(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
 	@if [ -n "$(ARGS)" ]; then :; \
 	elif timeout 10 docker version >/dev/null 2>&1; then $(MAKE) --no-print-directory test-containers; \
 	else echo "no Docker engine answers: tests/containers did not run"; fi

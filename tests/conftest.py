@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import PurePath
+from functools import cache
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -23,23 +24,21 @@ settings.register_profile(
 )
 settings.load_profile("patient")
 
-_ON_SPARK = (
-    "test_audit.py",
-    "test_audit_run.py",
-    "test_native_batches.py",
-    "test_native_committed.py",
-    "test_published_readers.py",
-    "test_secure_cluster.py",
-    "test_snapshot_readers.py",
-)
+_ROOT = Path(__file__).parents[1]
 
 
 class Scheduling(LoadFileScheduling):
     """The tests of a file stay in one process, and so do all of Spark: a session is expensive."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = PurePath(nodeid.partition("::")[0])
-        return "spark" if path.parent.name == "spark" or path.name in _ON_SPARK else str(path)
+        path = nodeid.partition("::")[0]
+        return "spark" if _on_spark(path) else path
+
+
+@cache
+def _on_spark(path: str) -> bool:
+    """Whether the tests of a file use the Spark session that the tests of a process share."""
+    return "/spark/" in path or "support.spark.session" in (_ROOT / path).read_text()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -34,7 +34,7 @@ Client = Callable[[str, Positions, Positions], Seen]
 FETCH_BYTES = 700
 """Of a partition in one fetch: some ten batches, so that fetches begin and end anywhere."""
 
-WAIT_S = 20.0
+WAIT_S = 240.0
 
 
 def empty(starts: Positions) -> Seen:

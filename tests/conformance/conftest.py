@@ -21,7 +21,7 @@ from tests.support.native.log import NativeLog, Piece, grow
 HISTORIES = 10
 STEPS = 160
 TURNS = 45
-_WAIT_S = 30
+_WAIT_S = 240
 _GENERATED = "generated"
 _WRITTEN = "written"
 

@@ -13,7 +13,7 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 @dataclass

@@ -12,7 +12,7 @@ from stilltide.connectors.ports.topics import TopicAdmin, TopicConnector
 from stilltide.schemas.topics import Broker, PartitionReplicas
 from tests.contract.rig import Rig, create
 
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 @pytest.fixture

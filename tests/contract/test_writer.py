@@ -136,7 +136,7 @@ async def test_a_full_queue_refuses_and_room_lets_go_on(rig: Rig, log: TopicPart
                 break
             except RetriableError:
                 refused += 1
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(240):
                     await writer.room()
     await reports.wait_for(200)
     assert refused > 0
@@ -148,7 +148,7 @@ async def test_asking_for_room_first_avoids_refusals(rig: Rig, log: TopicPartiti
     """After `room` an append gets in, also when none was refused before."""
     writer, reports = rig.with_queue_of(1).writer("w"), Reports()
     for number in range(20):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await writer.room()
         writer.append(log, b"x", reports.of(number))
     await reports.wait_for(20)
@@ -246,7 +246,7 @@ async def test_a_broker_away_is_a_retriable_report_in_bounded_time(rig: Rig):
     """The report names the address and comes within the delivery time-out."""
     writer, reports = rig.unreachable().writer("w"), Reports()
     writer.append(TopicPartition("t", 0), b"x", reports.of(0))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         await reports.wait_for(1)
     error = reports.seen[0][1]
     assert isinstance(error, RetriableError)

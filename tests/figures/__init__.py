@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.figures.charts import transaction_latencies, transaction_rates
 from tests.figures.layers import layers
 from tests.figures.sequences import commit, fail_over, read, snapshot
 from tests.figures.states import transaction_states
@@ -11,6 +12,8 @@ from tests.figures.system import system
 ROOT = Path(__file__).parents[2]
 
 FOLDER = ROOT / "docs" / "img"
+BENCH = FOLDER / "bench"
+"""What cases of `make bench` have written, for charts."""
 
 FIGURES: Mapping[str, Callable[[], str]] = {
     "commit.svg": commit,
@@ -19,6 +22,8 @@ FIGURES: Mapping[str, Callable[[], str]] = {
     "read.svg": read,
     "snapshot.svg": snapshot,
     "system.svg": system,
+    "transaction-latencies.svg": lambda: transaction_latencies(BENCH / "transactions.json"),
+    "transaction-rates.svg": lambda: transaction_rates(BENCH / "transactions.json"),
     "transaction-states.svg": transaction_states,
 }
 """How the text of each picture is made; the same sources give the same bytes."""

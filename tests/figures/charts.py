@@ -1,7 +1,7 @@
 """Charts of what cases of `make bench` have measured, over logarithmic axes.
 
-The files of the cases lie beside the pictures in docs/img. `make bench CASE=transactions` writes
-such a file to build/bench; a copy of it to docs/img and `make figures` bring a picture up to date.
+The files of the cases lie in docs/img/bench. `make bench CASE=transactions` writes such a file to
+build/bench; a copy of it to docs/img/bench and `make figures` bring a picture up to date.
 """
 
 import json

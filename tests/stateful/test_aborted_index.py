@@ -11,6 +11,7 @@ from stilltide.pipeline.core.native.index_table import IndexTable
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
 from stilltide.schemas.native.batches import NO_PRODUCER_ID, Control
 from stilltide.schemas.values import EndOffset, TopicPartition
+from tests.support.examples import examples
 from tests.support.native.log import Choose, NativeLog
 
 DATA = TopicPartition("t", 0)
@@ -170,5 +171,5 @@ def chooser(data: st.DataObject) -> Choose:
     return lambda count: data.draw(st.integers(0, count - 1))
 
 
-AbortedIndexing.TestCase.settings = settings(max_examples=250, stateful_step_count=40)
+AbortedIndexing.TestCase.settings = settings(max_examples=examples(250), stateful_step_count=40)
 TestAbortedIndexing = AbortedIndexing.TestCase

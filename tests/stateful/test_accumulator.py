@@ -21,6 +21,7 @@ from stilltide.pipeline.core.buffered_log.accumulator import (
     FlushTrigger,
     WriteEntry,
 )
+from tests.support.examples import examples
 
 LIMITS = st.builds(
     BatchLimits,
@@ -177,5 +178,5 @@ class AccumulatorMachine(RuleBasedStateMachine):
         assert self.machine.deadline_ms == waiting[0][1] + delay_ms
 
 
-AccumulatorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+AccumulatorMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 TestAccumulator = AccumulatorMachine.TestCase

@@ -15,6 +15,7 @@ from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import AcknowledgementError
 from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks, Ranges
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.examples import examples
 
 DATA = TopicPartition("orders", 0)
 DELAY_MS = 1000
@@ -288,4 +289,4 @@ class TrackerRules(RuleBasedStateMachine):
 
 
 TestTracker = TrackerRules.TestCase
-TestTracker.settings = settings(max_examples=300, stateful_step_count=30)
+TestTracker.settings = settings(max_examples=examples(300), stateful_step_count=30)

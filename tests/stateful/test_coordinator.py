@@ -35,6 +35,7 @@ from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator.judge import HOUR_MS
 from tests.support.coordinator.world import ASK_TIMEOUT_MS, PARTITIONS, CoordinatorWorld
+from tests.support.examples import examples
 
 PICK = st.integers(0, 10**6)
 SUBSCRIPTIONS = st.lists(
@@ -326,5 +327,5 @@ class Coordinated(RuleBasedStateMachine):
             assert isinstance(client.ended[len(client.asked)], Opened)
 
 
-Coordinated.TestCase.settings = settings(max_examples=400, stateful_step_count=60)
+Coordinated.TestCase.settings = settings(max_examples=examples(400), stateful_step_count=60)
 TestCoordinator = Coordinated.TestCase

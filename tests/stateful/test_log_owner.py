@@ -30,6 +30,7 @@ from stilltide.pipeline.core.buffered_log.owner import (
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.values import Offset
+from tests.support.examples import examples
 
 OWNERS_MAX = 4
 PICK = st.integers(0, 10**6)
@@ -375,5 +376,5 @@ class LogOwners(RuleBasedStateMachine):
             offset = self.next_readable(offset + 1)
 
 
-LogOwners.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+LogOwners.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=50)
 TestLogOwners = LogOwners.TestCase

@@ -11,6 +11,7 @@ from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBu
 from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
 from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction, Control
 from stilltide.schemas.values import EndOffset, Offset
+from tests.support.examples import examples
 from tests.support.native.log import Choose, NativeLog
 from tests.support.native.open_transactions import OpenTransaction, OpenTransactions
 from tests.support.native.transaction_index import TransactionIndex
@@ -157,5 +158,7 @@ def chooser(data: st.DataObject) -> Choose:
     return lambda count: data.draw(st.integers(0, count - 1))
 
 
-NativeTransactionsMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=30)
+NativeTransactionsMachine.TestCase.settings = settings(
+    max_examples=examples(250), stateful_step_count=30
+)
 TestNativeTransactions = NativeTransactionsMachine.TestCase

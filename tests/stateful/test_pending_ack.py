@@ -39,6 +39,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 from stilltide.schemas.pending_ack.codec import decode_request, encode_request
 from stilltide.schemas.pending_ack.log_base import encode_state
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from tests.support.examples import examples
 from tests.support.pending_ack.judge import HOUR_MS, Judge, offsets
 
 READ = [SubscriptionId(TopicPartition("orders", n), "billing") for n in range(2)]
@@ -415,5 +416,7 @@ def ranges_of(some: tuple[int, ...]) -> Ranges:
 
 assert offsets(ranges_of((3, 3, 8))) == {2, 8}
 
-PendingAcknowledgements.TestCase.settings = settings(max_examples=400, stateful_step_count=60)
+PendingAcknowledgements.TestCase.settings = settings(
+    max_examples=examples(400), stateful_step_count=60
+)
 TestPendingAck = PendingAcknowledgements.TestCase

@@ -22,6 +22,7 @@ from stilltide.pipeline.core.coordinator.pool import (
 )
 from stilltide.schemas.coordinator.transactions import Registered
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
+from tests.support.examples import examples
 
 PICK = st.integers(0, 10**6)
 PARTITIONS = [TopicPartition("orders", number) for number in range(PARTITIONS_MAX + 4)]
@@ -229,5 +230,5 @@ class Pooling(RuleBasedStateMachine):
         assert self.pool.deadline_ms is None
 
 
-Pooling.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
+Pooling.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50)
 TestPool = Pooling.TestCase

@@ -17,6 +17,7 @@ from stilltide.pipeline.core.read_committed.effects import (
 )
 from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
 from stilltide.schemas.values import TxnId
+from tests.support.examples import examples
 
 WAITING_MAX = 4
 IN_FLIGHT_MAX = 3
@@ -168,5 +169,5 @@ class ReadCommitted(RuleBasedStateMachine):
         assert not self.paused or waiting > WAITING_MAX // 2
 
 
-ReadCommitted.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+ReadCommitted.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 TestReadCommitted = ReadCommitted.TestCase

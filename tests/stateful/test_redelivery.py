@@ -17,6 +17,7 @@ from stilltide.pipeline.core.pending_ack.redeliveries import (
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.examples import examples
 
 DATA = TopicPartition("orders", 0)
 COUNT = 12
@@ -218,4 +219,4 @@ class RedeliveryRules(RuleBasedStateMachine):
 
 
 TestRedelivery = RedeliveryRules.TestCase
-TestRedelivery.settings = settings(max_examples=200, stateful_step_count=40)
+TestRedelivery.settings = settings(max_examples=examples(200), stateful_step_count=40)

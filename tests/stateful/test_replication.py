@@ -15,6 +15,7 @@ from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.groups.group_between_rounds import Reset, ResetResult
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.examples import examples
 from tests.support.groups.system import ControllerActor, System
 from tests.support.groups.world import Cluster, Txn, World, end_txn
 
@@ -410,9 +411,9 @@ class ReplicationWithResets(ResetsByHand):
         )
 
 
-def limits(examples: int) -> settings:
+def limits(count: int) -> settings:
     """Enough to meet what the invariants are there for."""
-    return settings(max_examples=examples, stateful_step_count=50)
+    return settings(max_examples=examples(count), stateful_step_count=50)
 
 
 Replication.TestCase.settings = limits(100)

@@ -9,6 +9,7 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from stilltide.schemas.values import TopicPartition
 from tests.stateful.test_snapshot_writer import PICK, WHERE, Snapshots
+from tests.support.examples import examples
 from tests.support.snapshots.reader import SnapshotReader
 
 READERS_MAX = 4
@@ -94,5 +95,5 @@ class SnapshotReaders(Snapshots):
                 reader.check()
 
 
-SnapshotReaders.TestCase.settings = settings(max_examples=200, stateful_step_count=80)
+SnapshotReaders.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=80)
 TestSnapshotReaders = SnapshotReaders.TestCase

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stilltide.pipeline.core.snapshots.writer import DELETED_AFTER_MS, SWEEP_MS
 from stilltide.schemas.values import TopicPartition, TxnId
+from tests.support.examples import examples
 from tests.support.snapshots.world import PARTITIONS, Actor, SnapshotWorld
 
 PICK = st.integers(0, 10**6)
@@ -310,5 +311,5 @@ class Snapshots(RuleBasedStateMachine):
         assert not parts
 
 
-Snapshots.TestCase.settings = settings(max_examples=300, stateful_step_count=60)
+Snapshots.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=60)
 TestSnapshotWriter = Snapshots.TestCase

@@ -34,7 +34,7 @@ from tests.support.spark.session import local_spark
 from tests.support.spark.sound_topics import assert_sound
 from tests.support.spark.topics import HandWriter, create_topics, topic_id
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -14,7 +14,7 @@ from stilltide.schemas.values import TxnId
 from tests.support.processes.child import Child
 from tests.support.spark.topics import HandWriter, create_topics
 
-RUN_S = 180
+RUN_S = 600
 
 
 def command(bootstrap: str, topic: str, directory: Path, *words: str) -> list[str]:

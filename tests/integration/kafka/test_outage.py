@@ -109,7 +109,7 @@ async def test_an_append_fails_in_bounded_time_and_the_writer_recovers(
         assert await outcomes.get() is None
         await asyncio.to_thread(cluster.kill)
     writer.append(data, b"during", lambda error, _: outcomes.put_nowait(error))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         error = await outcomes.get()
     assert isinstance(error, RetriableError)
     assert cluster.bootstrap in str(error)
@@ -213,7 +213,7 @@ async def test_a_frozen_broker_is_noticed(cluster: LocalCluster, topic_name: str
         assert await admin.end_offsets([data]) == {data: 1}
     cluster.pause()
     writer.append(data, b"during", lambda error, _: outcomes.put_nowait(error))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         with pytest.raises(RetriableError, match=cluster.bootstrap):
             await admin.end_offsets([data])
         assert isinstance(await outcomes.get(), RetriableError)
@@ -276,7 +276,7 @@ async def test_a_member_commits_again_after_an_outage(cluster: LocalCluster, top
         await held.wait()
         await member.commit({data: Offset(0)})
     await asyncio.to_thread(cluster.kill)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         with pytest.raises(RetriableError, match=cluster.bootstrap):
             await member.commit({data: Offset(0)})
     await asyncio.to_thread(cluster.start)

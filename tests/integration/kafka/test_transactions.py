@@ -25,7 +25,7 @@ async def _read_to(
     values: list[bytes | None] = []
     reader = connector.reader("r", **options)
     await reader.assign({data: Offset(0)})
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while True:
             for item in await reader.read():
                 if isinstance(item, Record):
@@ -76,7 +76,7 @@ async def test_a_new_group_starts_at_the_last_stable_offset(bootstrap: str, topi
     started: asyncio.Queue[object] = asyncio.Queue()
     member = connector.group_reader("m", topic_name, from_start=False)
     await member.subscribe([topic_name], assigned=started.put_nowait, revoked=lambda _: None)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         assert await started.get() == {data: 0}
         await asyncio.to_thread(producer.commit_transaction)
         values: list[bytes | None] = []

@@ -72,7 +72,7 @@ async def test_a_publish_serves_and_ends_in_order(
         assert {one.incarnation.cluster for one in origins} == {"a"}
         assert {name for name, _ in copies[0].headers or ()} == {"number", "origin"}
         named = f'{{partition="0",source="{publish.link}",target="a",topic="{publish.target}"}}'
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(240):
             while f"lag_records{named} 0.0" not in (await fetch(f"{running.web}/metrics"))[1]:
                 pass
         shown = (await fetch(f"{running.web}/metrics"))[1]

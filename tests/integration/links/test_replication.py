@@ -44,7 +44,7 @@ async def test_a_topic_is_copied_with_all_that_a_record_has(
     produced(clusters, "a", topic_name, 0, 30_000)
     async with link("a", "b", "--web-port", "0") as running:
         assert await running.serving() == [topic_name]
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(240):
             while (ready := await fetch(f"{running.web}/readyz"))[0] != 200:
                 pass
         assert ready[1].startswith("[+]a answers\n[+]b answers\n[+]link copies; ")
@@ -198,7 +198,7 @@ async def test_what_cannot_be_linked_is_refused(clusters: Clusters, link: Link, 
 
 async def _until_there(clusters: Clusters, name: str, data: TopicPartition) -> None:
     admin = clusters.connector(name).admin()
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while True:
             if data in await admin.end_offsets([data]):
                 break
@@ -224,7 +224,7 @@ async def test_a_worker_runs_the_links_that_its_settings_name(
         copies = await clusters.records("b", TopicPartition(topic_name, 0), 100)
         assert [it.value for it in copies] == numbers(0, 100)
         worker.terminate()
-        assert await worker.ended(60) == 0, worker.said
+        assert await worker.ended() == 0, worker.said
 
 
 async def test_readers_of_the_target_go_on_when_the_source_dies(
@@ -238,7 +238,7 @@ async def test_readers_of_the_target_go_on_when_the_source_dies(
     async with link("b", "a") as running:
         await running.serving()
         producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5})
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(240):
             while True:
                 for number in range(100):
                     producer.produce(topic_name, b"%d" % number, partition=0)

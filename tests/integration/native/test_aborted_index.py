@@ -100,14 +100,14 @@ async def test_a_running_indexer_follows_and_is_replaced(bootstrap: str, topic_n
     producer = await asyncio.to_thread(transactional, bootstrap, topic_name)
     for end in (3, 6):
         await asyncio.to_thread(write, producer, data, 2, commit=False)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (stored := await read_index(bootstrap, data)) is None or not stored.covers(
                 0, end
             ):
                 assert not running.done()
     await index_topics(bootstrap, topic_name)
     await asyncio.to_thread(write, producer, data, 2, commit=False)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         with pytest.raises(FencedError):
             await running
     await indexing.close()
@@ -122,7 +122,7 @@ async def test_an_indexer_is_probed_and_stopped(bootstrap: str, topic_name: str)
     options = ("--bootstrap-servers", bootstrap, "--web-port", "0")
     async with Child([str(STILLTIDE), "index", "run", topic_name, *options]) as process:
         web = (await process.announced())["web"]
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(240):
             while (answer := await fetch(f"{web}/readyz"))[0] != 200:
                 pass
             metrics = (await fetch(f"{web}/metrics"))[1]

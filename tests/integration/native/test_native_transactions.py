@@ -23,7 +23,7 @@ from tests.support.native.hanging import write_hanging
 from tests.support.native.topics import until_stable
 from tests.support.processes.operator import Operator
 
-WAIT_S = 90
+WAIT_S = 240
 
 
 @pytest.fixture

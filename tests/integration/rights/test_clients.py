@@ -283,7 +283,7 @@ async def test_without_one_right_the_error_names_it(
     said = ""
     with guarded.without(user, (resource, operation)), caplog.at_level(logging.WARNING):
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await FLOWS[component](guarded)
         except (StilltideError, TimeoutError) as error:
             said = said_of(error)

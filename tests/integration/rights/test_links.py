@@ -211,7 +211,7 @@ async def test_without_one_right_the_error_names_it(
     said = ""
     with pair.of(side).without(USER, entry):
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await copied(pair)
         except (StilltideError, TimeoutError) as error:
             said = said_of(error)

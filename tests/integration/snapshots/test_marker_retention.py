@@ -69,7 +69,7 @@ async def test_markers_stay_for_their_time_and_nobody_reads_them_again(
         async with snapshot_client(connector, data, partitions=PARTITIONS) as client:
             late = await client.committed()
             await client.take()
-            async with asyncio.timeout(180):
+            async with asyncio.timeout(240):
                 while await client.outcomes():
                     await client.take()
         found = await ended_transactions(connector, COUNT)

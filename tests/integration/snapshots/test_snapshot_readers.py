@@ -36,7 +36,9 @@ from tests.support.spark.session import local_spark
 TOPIC = "orders"
 TRANSACTIONS = 2000
 IDS_PART_BYTES = 1024
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
+HELD_S = 600
+"""Time-out of a transaction that is open while Spark reads: a busy machine takes minutes."""
 BUSY = TopicPartition(TOPIC, 0)
 """Where the load goes; its snapshot has sealed parts."""
 
@@ -192,7 +194,10 @@ def test_an_open_transaction_bounds_what_is_read_and_keeps_its_markers(
         found["audit"] = audit(bootstrap)
 
     async def write() -> None:
-        async with TransactionClient(bootstrap) as client, client.transaction() as held:
+        async with (
+            TransactionClient(bootstrap) as client,
+            client.transaction(timeout_s=HELD_S) as held,
+        ):
             await held.send(TOPIC, b"held", partition=1)
             await held.flush()
             async with TransactionClient(bootstrap) as other:

@@ -32,7 +32,7 @@ from tests.support.processes.worker_process import (
     create_topics,
 )
 
-FLUSH_S = 90
+FLUSH_S = 240
 GARBAGE = b"\xff garbage\n"
 STALE = EntryStamp(Offset(1 << 40), 1).to_headers()
 LOGS, REQUESTS = (TXN_LOG, PENDING_ACK_LOG), (TXN_REQUESTS, ACK_REQUESTS, SNAPSHOT_REQUESTS)

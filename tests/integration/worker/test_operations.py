@@ -303,7 +303,7 @@ async def test_a_log_without_batches_is_safe(
 
 async def test_probes_follow_the_broker(cluster: LocalCluster, worker: WorkerProcess):
     """Ready while it serves and its broker answers; alive throughout."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (answer := await get(worker, "/readyz"))[0] != 200:
             pass
     assert answer[1] == (
@@ -313,14 +313,14 @@ async def test_probes_follow_the_broker(cluster: LocalCluster, worker: WorkerPro
         "[+]work nothing hinders it\n"
     )
     await asyncio.to_thread(cluster.kill)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (answer := await get(worker, "/readyz"))[0] == 200:
             pass
     assert answer[0] == 503
     assert answer[1].startswith("[-]broker ")
     assert (await get(worker, "/livez"))[0] == 200
     await asyncio.to_thread(cluster.start)
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while (await get(worker, "/readyz"))[0] != 200:
             pass
 
@@ -332,5 +332,5 @@ async def test_a_port_that_is_taken_stops_a_worker_at_once(
     port = worker.web.rpartition(":")[2]
     options = ("--web-port", port)
     async with WorkerProcess(cluster.bootstrap, tmp_path / "second.log", *options) as second:
-        assert await second.ended(30) == 1
+        assert await second.ended() == 1
         assert f"error: web_port {port} of 127.0.0.1" in second.said

@@ -27,7 +27,7 @@ from tests.support.coordinator.asker import Asker
 from tests.support.processes.worker_process import COORDINATORS, WorkerProcess
 
 TRIM_S_MAX = 5.0
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 POOL = 200
 COORDINATOR = 2
 LOG = TopicPartition(TXN_LOG, COORDINATOR)

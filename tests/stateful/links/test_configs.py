@@ -26,6 +26,7 @@ from stilltide.pipeline.core.links.configs import (
     authority,
 )
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
+from tests.support.examples import examples
 
 NAMES = tuple(map(ClusterName, "abc"))
 PAIRS = tuple(permutations(NAMES, 2))
@@ -212,5 +213,5 @@ class LinkedConfigs(RuleBasedStateMachine):
         return list(self.links)[pick % len(self.links)]
 
 
-LinkedConfigs.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
+LinkedConfigs.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=40)
 TestLinkedConfigs = LinkedConfigs.TestCase

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 STILLTIDE = Path(sys.executable).with_name("stilltide")
-_TIMEOUT_S = 90
+_TIMEOUT_S = 240
 
 
 def create_topic(bootstrap: str, name: str) -> None:

@@ -22,7 +22,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.asker import AskingCoordinators
 from tests.support.snapshots.recovered import recover
 
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 TXN_TIMEOUT_MS = 60_000
 

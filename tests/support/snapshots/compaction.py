@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 
 from stilltide.schemas.values import TopicPartition
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 EAGER = {
     "segment.ms": "100",
     "min.cleanable.dirty.ratio": "0.001",

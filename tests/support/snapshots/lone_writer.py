@@ -38,7 +38,7 @@ PART_BYTES_MAX = 64
 EAGER = SnapshotLimits(
     changes_max=1, interval_ms=1, part_bytes_max=PART_BYTES_MAX, marker_retention_ms=0
 )
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 class FastClock:

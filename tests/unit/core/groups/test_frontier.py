@@ -14,6 +14,7 @@ from stilltide.pipeline.core.offset_index import claims, intervals
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.schemas.replication.origins import Origin
 from stilltide.schemas.values import EndOffset, Offset
+from tests.support.examples import examples
 from tests.support.links.log import HERE, SPAN_MAX, FilledLog
 
 LINKS = st.integers(0, 1)
@@ -30,7 +31,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     LINKS.map(lambda it: lambda log: log.recreate(it)),
 )
 HISTORIES = st.lists(STEPS, max_size=25)
-MANY = settings(max_examples=400)
+MANY = settings(max_examples=examples(400))
 
 
 def filled(steps: list[Step]) -> FilledLog:

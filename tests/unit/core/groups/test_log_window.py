@@ -7,6 +7,7 @@ from stilltide.pipeline.core.groups import log_window
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
 from stilltide.pipeline.core.groups.log_window import LogWindow
 from stilltide.schemas.values import EndOffset, Offset
+from tests.support.examples import examples
 
 READS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 15), st.integers(0, 40)), max_size=30)
 
@@ -19,7 +20,7 @@ def read(wanted: ReadLog, decided: int) -> LogRead:
     return LogRead(records, EndOffset(max(wanted.first, end)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(READS, st.integers(2, 20))
 @example([(0, 5, 40), (10, 5, 40), (0, 12, 40), (11, 15, 40)], 20)
 def test_an_answer_is_what_a_read_would_find(reads: list[tuple[int, int, int]], records_max: int):

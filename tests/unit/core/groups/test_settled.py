@@ -21,6 +21,7 @@ from stilltide.pipeline.core.groups.pace import ControllerLimits
 from stilltide.pipeline.core.groups.position_snapshot_effects import WriteSignal
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.values import EndOffset, Offset
+from tests.support.examples import examples
 from tests.unit.core.groups.test_controller import (
     DATA,
     FROM_A,
@@ -184,7 +185,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(STEPS)
 def test_a_skipped_look_would_have_decided_nothing(steps: list[Step]):
     """Whatever comes in between."""

@@ -3,6 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
+from tests.support.examples import examples
 from tests.support.snapshots.history import History, compactions, is_star
 
 
@@ -58,7 +59,7 @@ ROUNDS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(ROUNDS, st.data())
 def test_random_prefixes_and_compactions_of_many_parts(
     rounds: list[tuple[int, int, int | None, bool]], draw: st.DataObject
@@ -94,7 +95,7 @@ FAILING = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(FAILING, st.data())
 def test_records_of_aborted_transactions_mislead_nobody(
     rounds: list[tuple[int, int | None, bool, int]], draw: st.DataObject

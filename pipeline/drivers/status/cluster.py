@@ -106,6 +106,7 @@ class ClusterLook:
             self.brokers.aged,
             self._workers.aged,
             owners.of(lambda it: it.coordinators),
+            owners.of(lambda it: it.ended),
             owners.of(lambda it: it.transactions),
             _joined(self._holds.aged, self._native.aged),
             self._snapshots.aged,

@@ -11,6 +11,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.values import (
     CoordinatorStatus,
+    EndedOwner,
     OldestTransaction,
     TransactionsStatus,
 )
@@ -49,11 +50,13 @@ class CoordinatorsRead(NamedTuple):
 
     Attributes:
         coordinators: by number.
+        ended: owners and links that an error has ended, by kind and name.
         transactions: counts and the oldest one.
         undecided: the first page of each coordinator's transactions, the oldest of each first.
     """
 
     coordinators: tuple[CoordinatorStatus, ...]
+    ended: tuple[EndedOwner, ...]
     transactions: TransactionsStatus
     undecided: tuple[Unended, ...]
 
@@ -134,6 +137,7 @@ def summed_up(
     )
     return CoordinatorsRead(
         tuple(_coordinator(number, one) for number, one in sorted(stats.items())),
+        tuple(sorted({EndedOwner(*end) for one in told for end in one.ends})),
         TransactionsStatus(
             sum(one.open_count for one in told),
             sum(one.committing_count for one in told),

@@ -34,6 +34,7 @@ NOUNS = (
     "subscription",
     "shared",
     "repair",
+    "status",
 )
 """Folders of core and drivers, which have the same place in both."""
 

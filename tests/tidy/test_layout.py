@@ -31,8 +31,10 @@ WITHOUT = {
 """The nouns that a layer does not have."""
 
 MORE = {
-    "pipeline/drivers": {"repair", "shared"},
-    "tests/unit/drivers": {"repair", "shared"},
+    "pipeline/core": {"status"},
+    "pipeline/drivers": {"repair", "shared", "status"},
+    "tests/unit/core": {"status"},
+    "tests/unit/drivers": {"repair", "shared", "status"},
 }
 """Folders of a layer that are no noun."""
 

@@ -9,7 +9,6 @@ import difflib
 import importlib
 import os
 import re
-import sys
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import NamedTuple

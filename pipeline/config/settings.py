@@ -407,7 +407,6 @@ SECURITY = tuple(
 )
 """The settings that are librdkafka's options, whose names have dots."""
 
-
 SECRETS = frozenset(
     name
     for name, field in Settings.model_fields.items()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
     AuditStatus,
-    EndedOwner,
+    EndedStatus,
     GroupStatus,
     LinkStatus,
     ReaderHold,
@@ -125,7 +125,7 @@ def _of_cluster(
     yield from _of_stored(one, limits, at)
 
 
-def _restoring(one: EndedOwner, at: str) -> str:
+def _restoring(one: EndedStatus, at: str) -> str:
     """The next step for an owner that has ended: repair what is damaged, else its own hint."""
     topic = one.why.partition("/")[0]
     if topic.startswith(PREFIX):

@@ -172,9 +172,9 @@ def _of_holds(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[Statu
 
 
 def _ending(hold: ReaderHold, at: str) -> str:
-    """The command that ends a transaction."""
+    """The command that ends a transaction; it shows the transaction, and acts with `--yes`."""
     if not hold.native:
-        return f"stilltide txn abort {hold.holder} --yes {at}"
+        return f"stilltide txn abort {hold.holder} {at}"
     if hold.hanging:
         return f"stilltide native abort {hold.data.topic} {hold.data.partition} {hold.offset} {at}"
     return f"stilltide native fence {shlex.quote(hold.holder)} {at}"

@@ -80,7 +80,7 @@ def test_without_a_worker_nothing_is_missed_that_only_workers_do():
 @pytest.mark.parametrize(
     ("hold", "command"),
     [
-        (HOLD, "stilltide txn abort 3:302 --yes --cluster a"),
+        (HOLD, "stilltide txn abort 3:302 --cluster a"),
         (NATIVE_HOLD, "stilltide native fence payments --cluster a"),
         (NATIVE_HOLD._replace(hanging=True), "stilltide native abort orders 0 117 --cluster a"),
     ],

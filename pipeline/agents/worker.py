@@ -267,7 +267,6 @@ class Worker:
         ends = EndOffsets(admin, self._hindrances)
         writers = writer_app(settings, data_dir)
         cluster = cluster_app(settings, data_dir)
-        buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
         marker_writer = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
         acks = self._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)
@@ -284,7 +283,7 @@ class Worker:
             ends=ends,
             acks=acks,
             barriers=barriers,
-            buffered_writer=buffered_writer,
+            buffered_writer=BufferedWriter(writers),
             settings=settings,
             dynamic=dynamic,
             metrics=self._metrics,

@@ -191,7 +191,8 @@ Examples:
     default="text",
     show_default=True,
     envvar="STILLTIDE_LOG_FORMAT",
-    help="Form of log lines on stderr; sets STILLTIDE_LOG_FORMAT.",
+    show_envvar=True,
+    help="Form of log lines on stderr.",
 )
 @click.option(
     "--config",

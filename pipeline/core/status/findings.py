@@ -15,7 +15,7 @@ from typing import NamedTuple
 from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
     AuditStatus,
-    EndedOwner,
+    EndedStatus,
     GroupStatus,
     LinkStatus,
     ReaderHold,
@@ -125,7 +125,7 @@ def _of_cluster(
     yield from _of_stored(one, limits, at)
 
 
-def _restoring(one: EndedOwner, at: str) -> str:
+def _restoring(one: EndedStatus, at: str) -> str:
     """The next step for an owner that has ended: repair what is damaged, else its own hint."""
     topic = one.why.partition("/")[0]
     if topic.startswith(PREFIX):
@@ -172,9 +172,9 @@ def _of_holds(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[Statu
 
 
 def _ending(hold: ReaderHold, at: str) -> str:
-    """The command that ends a transaction."""
+    """The command that ends a transaction; it shows the transaction, and acts with `--yes`."""
     if not hold.native:
-        return f"stilltide txn abort {hold.holder} --yes {at}"
+        return f"stilltide txn abort {hold.holder} {at}"
     if hold.hanging:
         return f"stilltide native abort {hold.data.topic} {hold.data.partition} {hold.offset} {at}"
     return f"stilltide native fence {shlex.quote(hold.holder)} {at}"

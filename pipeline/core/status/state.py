@@ -17,7 +17,7 @@ from stilltide.pipeline.core.status.values import (
     AuditStatus,
     BrokersStatus,
     CoordinatorStatus,
-    EndedOwner,
+    EndedStatus,
     GroupStatus,
     IndexStatus,
     LinkStatus,
@@ -84,7 +84,7 @@ class ClusterSeen:
     coordinators: Aged[tuple[CoordinatorStatus, ...]] = field(
         default_factory=Aged[tuple[CoordinatorStatus, ...]]
     )
-    ended: Aged[tuple[EndedOwner, ...]] = field(default_factory=Aged[tuple[EndedOwner, ...]])
+    ended: Aged[tuple[EndedStatus, ...]] = field(default_factory=Aged[tuple[EndedStatus, ...]])
     transactions: Aged[TransactionsStatus] = field(default_factory=Aged[TransactionsStatus])
     holds: Aged[tuple[ReaderHold, ...]] = field(default_factory=Aged[tuple[ReaderHold, ...]])
     snapshots: Aged[tuple[SnapshotStatus, ...]] = field(

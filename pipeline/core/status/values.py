@@ -56,7 +56,7 @@ class CoordinatorStatus(NamedTuple):
     problem: str = ""
 
 
-class EndedOwner(NamedTuple):
+class EndedStatus(NamedTuple):
     """An owner or link of a worker that does not run, since an error has ended it (B8).
 
     Attributes:

@@ -11,7 +11,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.values import (
     CoordinatorStatus,
-    EndedOwner,
+    EndedStatus,
     OldestTransaction,
     TransactionsStatus,
 )
@@ -56,7 +56,7 @@ class CoordinatorsRead(NamedTuple):
     """
 
     coordinators: tuple[CoordinatorStatus, ...]
-    ended: tuple[EndedOwner, ...]
+    ended: tuple[EndedStatus, ...]
     transactions: TransactionsStatus
     undecided: tuple[Unended, ...]
 
@@ -137,7 +137,7 @@ def summed_up(
     )
     return CoordinatorsRead(
         tuple(_coordinator(number, one) for number, one in sorted(stats.items())),
-        tuple(sorted({EndedOwner(*end) for one in told for end in one.ends})),
+        tuple(sorted({EndedStatus(*end) for one in told for end in one.ends})),
         TransactionsStatus(
             sum(one.open_count for one in told),
             sum(one.committing_count for one in told),

@@ -211,8 +211,7 @@ class Transaction:
             NotAwaitedError: a `send` or `acknowledge` was not awaited; the transaction is aborted.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has aborted the transaction, for example at its time-out.
-            TopicRecreatedError: a topic that was written to was deleted and created again; the
-                transaction is aborted (C13).
+            TopicRecreatedError: a topic was created again; the transaction is aborted (C13).
             OutcomeUnknownError: no answer in time; the transaction may have been committed.
         """
         self._cluster.home.check()

@@ -31,6 +31,9 @@ BOUNDS_DDL = "topic string, partition int, first bigint, until bigint"
 
 SOURCE = "stilltide_bounds"
 
+_PRIVATE = "secret_options"
+"""Name of the option with TLS and SASL: Spark shows no value of an option with this word."""
+
 
 class SourceOptions(NamedTuple):
     """The options of the source.
@@ -54,7 +57,7 @@ class SourceOptions(NamedTuple):
         return {
             "bootstrap": self.config.bootstrap_servers,
             "prefix": self.config.own_prefix,
-            "extra": json.dumps(dict(self.config.extra)),
+            _PRIVATE: json.dumps(dict(self.config.extra)),
             "topics": json.dumps(list(self.topics)),
             "records_max": str(self.records_max),
             "by_index": str(int(self.by_index)),
@@ -67,7 +70,7 @@ class SourceOptions(NamedTuple):
         config = KafkaConfig(
             options["bootstrap"],
             own_prefix=options["prefix"],
-            extra=json.loads(options["extra"]),
+            extra=json.loads(options[_PRIVATE]),
         )
         return cls(
             config,

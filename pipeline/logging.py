@@ -15,13 +15,15 @@ import sys
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from stilltide.pipeline.log_folding import LineFold
+from stilltide.pipeline.log_folding import CLIENTS, LIBRDKAFKA, LineFold
 from stilltide.schemas.printable import printable, printable_lines
 
 LEVELS = ("debug", "info", "warning", "error")
+
+FORMATS = ("text", "json")
 
 LIBRARY_PERIOD_S = 10.0
 """Period in which at most one line from each place in a library's code is logged."""
@@ -110,33 +112,54 @@ def line_fold() -> LineFold | None:
 def _stamped(_logger: Any, _method: str, event: Any) -> Any:
     """Adds the time of a line: when it was written, also if it is logged later."""
     record = event.get("_record")
-    written = datetime.now() if record is None else datetime.fromtimestamp(record.created)  # noqa: DTZ005, DTZ006 - lines show local time
-    event["timestamp"] = written.strftime("%H:%M:%S.%f")
+    written = datetime.now(UTC) if record is None else datetime.fromtimestamp(record.created, UTC)
+    event["timestamp"] = written.astimezone().isoformat(timespec="milliseconds")
     return event
 
 
-def _formatter(steps: Sequence[Any]) -> logging.Formatter:
+def _formatter(steps: Sequence[Any], *, is_json: bool) -> logging.Formatter:
     import structlog  # noqa: PLC0415 - see the module's docstring
 
+    renderer: Any = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    if is_json:
+        renderer = structlog.processors.JSONRenderer(default=str)
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=steps,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
             escape_fields,
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(),
-                exception_formatter=structlog.dev.plain_traceback,
-            ),
+            renderer,
         ],
     )
 
 
-def configure_logging(level: str = "info") -> None:
+def hear_clients() -> None:
+    """Has lines of Kafka's clients logged, which `configure_logging` may have silenced.
+
+    For processes that run until stopped, which go on when a cluster is away. Other commands report
+    what the client has said as the detail of their error.
+    """
+    _set_clients(logging.NOTSET)
+
+
+def _set_clients(level: int) -> None:
+    for name in (LIBRDKAFKA, *CLIENTS):
+        logging.getLogger(name).setLevel(level)
+
+
+def configure_logging(
+    level: str = "info", form: str = "text", *, silences_clients: bool = False
+) -> None:
     """Sends Stilltide's log events from `level` up, and warnings of libraries, to stderr.
 
     Args:
         level: one of `LEVELS`; with `debug`, lines of libraries from info up are logged, too.
+        form: one of `FORMATS`; `json` gives one object on each line.
+        silences_clients: whether lines of Kafka's clients wait for `hear_clients`; not with
+            `debug`.
     """
     import structlog  # noqa: PLC0415 - see the module's docstring
 
@@ -156,12 +179,13 @@ def configure_logging(level: str = "info") -> None:
     handler.addFilter(fold)
     handler.addFilter(seldom)
     atexit.register(fold.flush)
-    handler.setFormatter(_formatter(steps))
+    handler.setFormatter(_formatter(steps, is_json=form == "json"))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO if level == "debug" else logging.WARNING)
     for package in ("stilltide.connectors", "stilltide.pipeline"):
         logging.getLogger(package).setLevel(level.upper())
+    _set_clients(logging.CRITICAL if silences_clients and level != "debug" else logging.NOTSET)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -1,4 +1,4 @@
-"""The jars of the broker and of Spark's Kafka source: pinned, verified, fetched once.
+"""The jars of the broker, of Spark's Kafka source and of table formats: pinned, fetched once.
 
 *Invariants*: a lock lists every jar of a set with its SHA-256, so resolvers decide nothing,
 and Maven and Ivy return the same files; no path is returned whose content differs from the lock; a
@@ -34,7 +34,8 @@ PINNED_VERSION = "4.3"
 """The release line that is used where none is asked for; `jars.lock` has it."""
 
 SPARK_VERSIONS = ("4.0", "4.1", "4.2")
-"""Release lines of Spark whose Kafka source is locked, each in a lock of its own."""
+"""Release lines of Spark whose Kafka source is locked, each in a lock of its own, with the table
+formats that there are for the line."""
 
 VERSION_VARIABLE = "STILLTIDE_KAFKA_VERSION"
 """Environment variable that names the release line of local brokers."""
@@ -103,8 +104,29 @@ def spark_jars(version: str | None = None) -> list[Path]:
     return jar_set("spark", lock=spark_lock_path(version or spark_version()))
 
 
+def format_jars(name: str, version: str | None = None) -> list[Path]:
+    """The jars of a table format, in addition to `spark_jars`, fetched when not cached.
+
+    Args:
+        name: `delta` or `iceberg`.
+        version: as for `spark_jars`.
+
+    Raises:
+        JarsError: a jar could not be fetched, or differs from the lock.
+        SparkVersionError: as for `spark_jars`; or the format has no jars for the release line.
+    """
+    version = version or spark_version()
+    having = [one for one in SPARK_VERSIONS if name in _spark_lock(one)]
+    if version not in having:
+        raise SparkVersionError(
+            f"no jars of {name} are locked for Spark {version}",
+            hint=f"install PySpark {' or '.join(having)}, or store the table as parquet:PATH",
+        )
+    return jar_set(name, lock=spark_lock_path(version))
+
+
 def spark_lock_path(version: str) -> Path:
-    """The lock that has the Kafka source of a release line of Spark."""
+    """The lock that has the Kafka source, and the table formats, of a release line of Spark."""
     return LOCK_PATH.with_name(f"jars-spark-{version}.lock")
 
 
@@ -149,7 +171,8 @@ def jar_set(
     """The paths of a locked set, verified in this call; missing and corrupt jars are fetched.
 
     Args:
-        name: `broker`, `mirror` or `tools` of `jars.lock`, or `spark` of a lock of Spark.
+        name: `broker`, `mirror` or `tools` of `jars.lock`, or `spark`, `delta` or `iceberg` of a
+            lock of Spark.
         directory: the directory of the jars; the user's cache by default.
         fetch: function that fetches jars; by default Maven if it is on the PATH, else Ivy.
         lock: the lock file; `jars.lock` by default.
@@ -199,6 +222,10 @@ def read_lock(text: str) -> dict[str, list[LockedJar]]:
                     hint="write the lock again: python -m stilltide.connectors.local.relock",
                 )
     return sets
+
+
+def _spark_lock(version: str) -> dict[str, list[LockedJar]]:
+    return read_lock(spark_lock_path(version).read_text())
 
 
 def _refill(missing: Sequence[LockedJar], directory: Path, fetch: Fetch) -> None:

@@ -53,14 +53,19 @@ OTHER_VERSIONS = {
 
 SPARK_ROOTS = {
     # kafka-clients 3.9.0, which the connector asks for, has CVE-2025-27817 and -27818.
-    "4.0": [
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
-        "org.apache.kafka:kafka-clients:3.9.1",
-    ],
-    "4.1": ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"],
-    "4.2": ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"],
+    "4.0": {
+        "spark": [
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+            "org.apache.kafka:kafka-clients:3.9.1",
+        ],
+        "delta": ["io.delta:delta-spark_2.13:4.0.1"],
+        "iceberg": ["org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"],
+    },
+    "4.1": {"spark": ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"]},
+    "4.2": {"spark": ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"]},
 }
-"""Roots of the set `spark` for each release line of Spark."""
+"""Roots of the sets of each release line of Spark: the Kafka source, and the table formats that
+`stilltide table follow` writes and that support the line, each in addition to the Kafka source."""
 
 SPARK_NEEDS = {
     "spark-sql-kafka-0-10_2.13",
@@ -70,7 +75,12 @@ SPARK_NEEDS = {
 }
 """The connector's dependencies that pyspark does not contain."""
 
-KEPT = {"spark": SPARK_NEEDS, "tools": {"kafka-tools"}}
+KEPT = {
+    "spark": SPARK_NEEDS,
+    "tools": {"kafka-tools"},
+    "delta": {"delta-spark_2.13", "delta-storage"},  # pyspark contains the parser's runtime
+    "iceberg": {"iceberg-spark-runtime-4.0_2.13"},
+}
 """The artifacts that are kept of a set; of the other sets all are."""
 
 _ONLY_CENTRAL = """<settings><mirrors><mirror>
@@ -91,11 +101,11 @@ def main() -> None:
     for version in sys.argv[1:] or (*KAFKA_VERSIONS, *(f"{_SPARK}{one}" for one in SPARK_VERSIONS)):
         if version.startswith(_SPARK):
             line = version.removeprefix(_SPARK)
-            spark_lock_path(line).write_text(_HEADER + _section("spark", SPARK_ROOTS[line]))
-            continue
-        sets = ROOTS if version == PINNED_VERSION else {"broker": OTHER_VERSIONS[version]}
-        text = _HEADER + "".join(_section(name, roots) for name, roots in sets.items())
-        lock_path(version).write_text(text)
+            path, sets = spark_lock_path(line), SPARK_ROOTS[line]
+        else:
+            path = lock_path(version)
+            sets = ROOTS if version == PINNED_VERSION else {"broker": OTHER_VERSIONS[version]}
+        path.write_text(_HEADER + "".join(_section(name, roots) for name, roots in sets.items()))
 
 
 def _section(name: str, roots: Sequence[str]) -> str:

@@ -9,12 +9,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
 
 
 class Member(Protocol):
-    """The interface of a group's member."""
+    """The interface of a group's member.
+
+    Attributes:
+        client_id: the member's name for itself.
+    """
+
+    client_id: str
 
     @property
     def member_id(self) -> str:
@@ -51,6 +58,7 @@ class Group:
         self.committed: dict[TopicPartition, Committed] = {}
         self.shared: set[TopicPartition] = set()
         self._members: list[Member] = []
+        self._given: dict[str, tuple[TopicPartition, ...]] = {}
 
     @property
     def is_active(self) -> bool:
@@ -61,6 +69,16 @@ class Group:
     def member_ids(self) -> set[str]:
         """Ids of the members."""
         return {member.member_id for member in self._members}
+
+    @property
+    def described(self) -> list[MemberDescription]:
+        """The members, by id."""
+        return [
+            MemberDescription(
+                it.member_id, it.client_id, "127.0.0.1", self._given.get(it.member_id, ())
+            )
+            for it in sorted(self._members, key=lambda it: it.member_id)
+        ]
 
     def join(self, member: Member) -> None:
         """Adds a member; the caller rebalances."""
@@ -92,6 +110,9 @@ class Group:
             ):
                 shares[taker].extend(share)
         self.shared = {data for share in shares.values() for data in share}
+        self._given = {
+            member.member_id: tuple(sorted(shares[i])) for i, member in enumerate(self._members)
+        }
         for i, member in enumerate(self._members):
             member.give(shares[i])
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError, FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
 
@@ -55,6 +56,11 @@ class MemoryGroupAdmin:
         """Ids of the group's members; see `GroupAdmin.members`."""
         self._broker.check_up()
         return self._broker.group(group).member_ids
+
+    async def described_members(self, group: str) -> list[MemberDescription]:
+        """The group's members; see `GroupAdmin.described_members`."""
+        self._broker.check_up()
+        return self._broker.group(group).described
 
     async def remove_members(self, group: str) -> None:
         """Removes all members, which join again soon; see `GroupAdmin.remove_members`."""

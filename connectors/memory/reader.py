@@ -139,7 +139,7 @@ class MemoryGroupReader:
         self._group = broker.group(group)
         self._from_start = from_start
         self._reader = MemoryReader(broker, client_id)
-        self._client_id = client_id
+        self.client_id = client_id
         self._member_id = f"{client_id}-{uuid4()}"
         self._held: frozenset[TopicPartition] = frozenset()
         self._found: dict[TopicPartition, Committed] = {}
@@ -256,7 +256,7 @@ class MemoryGroupReader:
     def join_again(self) -> None:
         """Joins the group again, as another member, unless this reader was closed."""
         if self._looking is not None and not self._looking.done():
-            self._member_id = f"{self._client_id}-{uuid4()}"
+            self._member_id = f"{self.client_id}-{uuid4()}"
             self._group.join(self)
             self._rebalance_soon()
 

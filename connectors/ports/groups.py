@@ -4,11 +4,27 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
+
+
+class MemberDescription(NamedTuple):
+    """A member of a group, as the group's coordinator knows it.
+
+    Attributes:
+        member_id: Kafka's id of the member.
+        client_id: the client's name for itself.
+        host: address from which the member is connected.
+        partitions: the partitions that the last rebalance has given to it, ascending.
+    """
+
+    member_id: str
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
 
 
 class GroupAdmin(Protocol):
@@ -45,6 +61,13 @@ class GroupAdmin(Protocol):
 
     async def members(self, group: str) -> set[str]:
         """Kafka's ids of the group's members; raises as `committed`."""
+        ...
+
+    async def described_members(self, group: str) -> list[MemberDescription]:
+        """The group's members, by host and id; raises as `committed`.
+
+        Until a rebalance has ended, its members have no partitions.
+        """
         ...
 
     async def remove_members(self, group: str) -> None:

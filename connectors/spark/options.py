@@ -10,7 +10,7 @@ second.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -22,6 +22,18 @@ _LOOPBACK = "127.0.0.1"
 _LOCAL_SHUFFLE_PARTITIONS = "8"
 _SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
 """Names of settings whose values are kept out of the arguments of a process."""
+
+_JARS_OF_CLASS = {
+    "org.apache.spark.sql.kafka010.KafkaSourceProvider": (
+        "spark-sql-kafka-",
+        "spark-token-provider-kafka-",
+        "kafka-clients-",
+        "commons-pool2-",
+    ),
+    "io.delta.sql.DeltaSparkSessionExtension": ("delta-",),
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions": ("iceberg-",),
+}
+"""Starts of the names of the jars that belong together, by a class that one of them has."""
 
 
 class TaskCounts(NamedTuple):
@@ -57,8 +69,9 @@ class SparkOptions:
     """The options of a Spark session.
 
     Attributes:
-        jars: local files of the Kafka source (`connectors.local.jars.spark_jars()`). A process that
-            spark-submit started with a Kafka source of its own keeps that one.
+        jars: local files of the Kafka source (`connectors.local.jars.spark_jars()`), and of table
+            formats. A process that spark-submit started with a Kafka source or a table format of
+            its own keeps that one.
         master: Spark master URL; by default spark-submit's, else all cores of this machine.
         app_name: application name in Spark's logs; spark-submit's goes first.
         shuffle_partitions: number of tasks after a shuffle, >= 1; adaptive execution merges small
@@ -119,6 +132,19 @@ def launched(options: SparkOptions) -> dict[str, str]:
         "spark.jars": ",".join(jars),
     }
     return {name: value for name, value in found.items() if value}
+
+
+def jars_to_add(jars: Sequence[Path], has_class: Callable[[str], bool]) -> list[Path]:
+    """The jars that a driver's class path lacks: a Kafka source or table format is not added twice.
+
+    Args:
+        jars: of `SparkOptions`.
+        has_class: whether the class path has a class.
+    """
+    there = [
+        start for name, starts in _JARS_OF_CLASS.items() if has_class(name) for start in starts
+    ]
+    return [jar for jar in jars if not jar.name.startswith(tuple(there))]
 
 
 def defaults(options: SparkOptions, master: str, scratch: Path) -> dict[str, str]:

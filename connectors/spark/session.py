@@ -38,6 +38,7 @@ from stilltide.connectors.spark.options import (
     asked,
     defaults,
     environment,
+    jars_to_add,
     launched,
 )
 from stilltide.connectors.spark.watch import watched
@@ -47,7 +48,6 @@ _OURS = "STILLTIDE_"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Variable that spark-submit sets for the Python process that it starts."""
 
-_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _REMOTE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 _launching = threading.Lock()
 
@@ -183,12 +183,17 @@ def _conf(options: SparkOptions, scratch: Path, gateway: Any, *, is_submitted: b
 
 
 def _added_jars(jvm: Any, jars: Sequence[Path]) -> list[str]:
-    """Adds the Kafka source to the class path of a running driver, unless that has one."""
+    """Adds jars to the class path of a running driver, unless that has what they are for."""
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        loader.loadClass(_KAFKA_SOURCE)
-    except Py4JError:
-        for jar in jars:
-            loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
-        return [str(jar) for jar in jars]
-    return []
+
+    def has_class(name: str) -> bool:
+        try:
+            loader.loadClass(name)
+        except Py4JError:
+            return False
+        return True
+
+    added = jars_to_add(jars, has_class)
+    for jar in added:
+        loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
+    return [str(jar) for jar in added]

@@ -6,6 +6,7 @@ included.
 """
 
 import logging
+from importlib.metadata import version
 from pathlib import Path
 
 import faust
@@ -21,6 +22,7 @@ from stilltide.connectors.kafka.oauth import TokenSource
 from stilltide.connectors.kafka.security import oidc_client, tls_context
 from stilltide.pipeline.agents.transport import PromptTransport
 from stilltide.pipeline.config.settings import Settings
+from stilltide.schemas.service.worker_names import worker_client_id
 
 MAX_POLL_INTERVAL_S = 300.0
 
@@ -76,6 +78,7 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
         worker_group(settings),
         broker=servers,
         broker_credentials=_credentials(settings),
+        broker_client_id=worker_client_id(version("stilltide")),
         autodiscover=False,
         datadir=data_dir / "cluster",
         store="memory://",

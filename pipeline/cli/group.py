@@ -41,13 +41,12 @@ from stilltide.pipeline.drivers.subscription.topics import topics_now
 from stilltide.schemas.values import ClusterName
 
 _PLACE = ("cluster", "partition")
-_SECOND = (
+_SNAPSHOTS = (
     "generation",
     "snapshots",
     "snapshot_age_ms",
     "snapshot_round_trip_ms",
     "links_stopped",
-    "why",
 )
 """The columns of `describe`'s second table, in addition to those of the place."""
 
@@ -157,13 +156,21 @@ def lag_command(
 
 
 def print_described(rows: Sequence[Row], output: str) -> None:
-    """Prints a row for each cluster and partition; a table is split in two to fit a screen."""
-    if output == "json":
+    """Prints a row for each cluster and partition; a table is split in three to fit a screen.
+
+    The third table says why; `why` begins with the standing.
+    """
+    if output == "json" or not rows:
         print_rows(rows, output)
         return
-    other = [name for name in rows[0] if name not in _SECOND] if rows else []
-    print_rows([{name: row[name] for name in other} for row in rows], output)
-    print_rows([{name: row[name] for name in (*_PLACE, *_SECOND)} for row in rows], output)
+    elsewhere = {"topic", "standing", "why", *_SNAPSHOTS}
+    other = [name for name in rows[0] if name not in elsewhere]
+    print_rows(
+        [{name: row[name] for name in other} for row in rows], output, title=rows[0]["topic"]
+    )
+    for names in (_SNAPSHOTS, ("why",)):
+        print()
+        print_rows([{name: row[name] for name in (*_PLACE, *names)} for row in rows], output)
 
 
 def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:

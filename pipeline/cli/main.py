@@ -5,19 +5,21 @@ Only the module of the command that is run is imported: Faust alone takes more t
 *Invariants*: exit codes: 0 done, 1 a `StilltideError`, 2 wrong usage, 130 Ctrl-C.
 """
 
+import difflib
 import importlib
 import os
-import sys
+import re
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 from google.protobuf.internal import api_implementation
 
 from stilltide.pipeline.cli.common.output import print_error, say
 from stilltide.pipeline.errors import PipelineError
-from stilltide.pipeline.logging import LEVELS, configure_logging
+from stilltide.pipeline.logging import FORMATS, LEVELS, configure_logging
 from stilltide.schemas.errors import StilltideError
 
 EXIT_FAILURE = 1
@@ -39,6 +41,10 @@ NOUNS = MappingProxyType(
         ),
         "audit": Noun(
             "stilltide.pipeline.cli.audit.command:audit", "Check the records of topics with Spark."
+        ),
+        "completion": Noun(
+            "stilltide.pipeline.cli.completion:completion",
+            "Complete commands and options in bash, zsh or fish.",
         ),
         "config": Noun("stilltide.pipeline.cli.config:config", "See the settings in force."),
         "coordinator": Noun(
@@ -79,12 +85,20 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.snapshot.command:snapshot",
             "Take snapshots of aborted transactions.",
         ),
+        "status": Noun(
+            "stilltide.pipeline.cli.status.command:status",
+            "See all clusters on one screen, and what needs a person.",
+        ),
         "group": Noun(
             "stilltide.pipeline.cli.group:group_command",
             "See and control replicated consumer groups.",
         ),
         "offset": Noun(
             "stilltide.pipeline.cli.links.offset:offset", "Translate offsets between clusters."
+        ),
+        "table": Noun(
+            "stilltide.pipeline.cli.table.command:table",
+            "Keep tables of the committed records of topics with Spark.",
         ),
         "topics": Noun(
             "stilltide.pipeline.cli.topics.command:topics",
@@ -120,10 +134,32 @@ class LazyGroup(click.Group):
         module, _, attribute = noun.target.partition(":")
         return getattr(importlib.import_module(module), attribute)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The nouns that begin like this, without importing them, and the options."""
+        nouns = [it for it in self.list_commands(ctx) if it.startswith(incomplete)]
+        found = [CompletionItem(name, help=NOUNS[name].help) for name in nouns]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the nouns without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, NOUNS[name].help) for name in self.list_commands(ctx)])
+
+
+_UNKNOWN = re.compile(r"No such command '(.+)'\.")
+"""click's message about a word that is no command of a group."""
+
+
+def suggest(error: click.ClickException) -> None:
+    """Adds the nearest commands to click's error about an unknown one."""
+    found = _UNKNOWN.fullmatch(error.message)
+    ctx = getattr(error, "ctx", None)
+    if found is None or ctx is None or not isinstance(ctx.command, click.Group):
+        return
+    known = [*ctx.command.list_commands(ctx), *(OLD_NOUNS if ctx.command is cli else ())]
+    near = difflib.get_close_matches(found[1], known, n=3)
+    if near:
+        error.message += f" Did you mean {' or '.join(map(repr, near))}?"
 
 
 _EXAMPLES = """\b
@@ -132,6 +168,7 @@ Examples:
   stilltide local up --clusters 2    start clusters a and b, and leave them running
   stilltide local status -o json     addresses of these clusters, as JSON
   stilltide worker --cluster a       serve transactions on cluster a
+  stilltide status --watch           all clusters on one screen, and what needs a person
   stilltide txn slow --over 60       transactions open for at least a minute
   stilltide local down               stop the clusters, keep their data
 """
@@ -149,18 +186,27 @@ Examples:
     help="Lowest level of log lines on stderr.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    envvar="STILLTIDE_LOG_FORMAT",
+    show_envvar=True,
+    help="Form of log lines on stderr.",
+)
+@click.option(
     "--config",
     "config_path",
     metavar="FILE",
     help="File of settings in TOML; sets STILLTIDE_CONFIG.",
 )
-def cli(log_level: str, config_path: str | None) -> None:
+def cli(log_level: str, log_format: str, config_path: str | None) -> None:
     """Transactions and read-committed subscriptions for plain Kafka topics.
 
     Settings: options of a command, else variables STILLTIDE_*, else the file of settings, else the
     defaults; `stilltide config show --origin` lists them.
     """
-    configure_logging(log_level)
+    configure_logging(log_level, log_format, silences_clients=True)
     if config_path is not None:
         # Imported late, because the import takes longer than all of `--help`.
         from stilltide.pipeline.config.sources import CONFIG_VARIABLE  # noqa: PLC0415
@@ -186,14 +232,10 @@ def run(arguments: Sequence[str]) -> int:
         print_error(error)
         return EXIT_FAILURE
     except click.ClickException as error:
+        suggest(error)
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         say("interrupted")
         return EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
-
-
-def main() -> None:
-    """The entry point."""
-    sys.exit(run(sys.argv[1:]))

@@ -8,6 +8,7 @@ import click
 from stilltide.pipeline.agents.worker import Worker
 from stilltide.pipeline.cli.common.asking import clusters_option, replicas_options
 from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.logging import hear_clients
 
 
 @click.command(
@@ -61,6 +62,7 @@ def worker(**given: object) -> None:
     """
     settings = load_settings(**given)
     settings.check_own_name()
+    hear_clients()
 
     def serving(coordinators: list[int], web: str) -> None:
         line = {

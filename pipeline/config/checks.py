@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from stilltide.connectors.kafka.security import sent_in_clear
 from stilltide.pipeline.config.bounds import PORT_MAX, Bound
 from stilltide.pipeline.config.sources import CONFIG_VARIABLE, ENV_PREFIX
 from stilltide.pipeline.core.links.configs import LeftAlone
 from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.errors import ConfigError, PublishError
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import PREFIX, is_topic_name
+
+log = get_logger(__name__)
 
 OAUTH = "OAUTHBEARER"
 TOKEN_LENGTH_MIN = 16
@@ -282,3 +286,19 @@ def check_prefix(prefix: str) -> None:
             detail="one prefixed right covers the groups and transactional ids of Stilltide",
             hint=f"lengthen the default, for example {PREFIX}team-a.",
         )
+
+
+def warn_of_clear_text(options: Mapping[str, Mapping[str, str]]) -> None:
+    """Logs each secret that the clients of a cluster would send without encryption.
+
+    Args:
+        options: librdkafka's options, by cluster.
+    """
+    for cluster, given in options.items():
+        for name in sent_in_clear(given):
+            log.warning(
+                "secret_in_clear",
+                cluster=cluster,
+                sent=name,
+                hint="use SASL_SSL and https, or a network that is encrypted itself",
+            )

@@ -62,6 +62,15 @@ def parse_clusters(given: Any) -> dict[str, Any]:
     return clusters
 
 
+def address_in(given: Any, name: str) -> str | None:
+    """The bootstrap servers of the named cluster in a value of `clusters`; None: it is not there.
+
+    Raises as `parse_clusters`.
+    """
+    found = parse_clusters(given).get(name)
+    return found.get("bootstrap_servers") if isinstance(found, Mapping) else None
+
+
 def unknown_cluster(name: str, known: Mapping[str, Any]) -> ConfigError:
     """The error for a name that no cluster has."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)

@@ -22,7 +22,6 @@ from pydantic_settings import (
 )
 
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.security import sent_in_clear
 from stilltide.pipeline.config.bounds import BOUNDS, KIB, MIB, MINUTE_MS
 from stilltide.pipeline.config.checks import (
     OAUTH,
@@ -39,13 +38,20 @@ from stilltide.pipeline.config.checks import (
     check_web,
     parse_left_alone,
     parse_publishes,
+    warn_of_clear_text,
     where,
 )
-from stilltide.pipeline.config.clusters import ClusterAddress, parse_clusters, unknown_cluster
+from stilltide.pipeline.config.clusters import (
+    ClusterAddress,
+    address_in,
+    parse_clusters,
+    unknown_cluster,
+)
 from stilltide.pipeline.config.sources import (
     CONFIG_VARIABLE,
     ENV_PREFIX,
     FILE_SUFFIX,
+    LOG_FORMAT_VARIABLE,
     Layer,
     read_layers,
 )
@@ -54,15 +60,15 @@ from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.links.configs import LeftAlone
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
-from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import PREFIX
 
-log = get_logger(__name__)
-
-_OTHER_VARIABLES = frozenset({"STILLTIDE_CACHE_DIR", "STILLTIDE_KAFKA_VERSION", CONFIG_VARIABLE})
+_OTHER_VARIABLES = frozenset(
+    {"STILLTIDE_CACHE_DIR", "STILLTIDE_KAFKA_VERSION", LOG_FORMAT_VARIABLE, CONFIG_VARIABLE}
+)
 """Variables with the prefix STILLTIDE_ that are no settings."""
 
+_CLUSTER = "a"
 _DEFAULT = "default"
 _OPTION = "option"
 
@@ -72,7 +78,8 @@ class Settings(BaseSettings):
 
     Attributes:
         cluster: name of the process's own cluster, such as `a`.
-        bootstrap_servers: addresses `host:port` of the own cluster's brokers, separated by commas.
+        bootstrap_servers: addresses `host:port` of the own cluster's brokers, separated by commas;
+            if not set, those in `clusters`.
         clusters: all linked clusters, by name; see `parse_clusters`.
         replicate_from: names of clusters that workers copy topics from, separated by spaces.
         replicate_topics: names or patterns (`orders-*`) of topics to copy, separated by spaces.
@@ -156,7 +163,7 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    cluster: str = "a"
+    cluster: str = _CLUSTER
     bootstrap_servers: str = "127.0.0.1:9092"
     clusters: Annotated[Mapping[str, ClusterAddress], NoDecode] = {}
     replicate_from: str = ""
@@ -328,10 +335,14 @@ class Settings(BaseSettings):
 
     @property
     def kafka(self) -> KafkaConfig:
-        """The config of the own cluster for the Kafka connector."""
+        """The config of the own cluster for the Kafka connector.
+
+        Without settings of TLS and SASL, options that `clusters` has for this address apply.
+        """
+        known = {one.bootstrap_servers: one.options for one in self.clusters.values()}
         return KafkaConfig(
             bootstrap_servers=self.bootstrap_servers,
-            extra=self.kafka_options,
+            extra=self.kafka_options or known.get(self.bootstrap_servers, {}),
             request_timeout_s=self.request_timeout_s,
             own_prefix=self.own_prefix,
         )
@@ -357,10 +368,10 @@ class Settings(BaseSettings):
         if self.replicate_configs_from not in ("", self.cluster):
             self.address_of(self.replicate_configs_from)
         parse_left_alone(self.replicate_configs_except)
-        for server in self.bootstrap_servers.split(","):
-            check_server(server.strip())
         for name, one in self.clusters.items():
             check_cluster(name, one.bootstrap_servers)
+        for server in self.bootstrap_servers.split(","):
+            check_server(server.strip())
         self._check_addresses()
         check_security(self._security)
         token = self.metrics_token
@@ -394,7 +405,6 @@ SECURITY = tuple(
     if name.startswith(("security_", "sasl_", "ssl_", "https_"))
 )
 """The settings that are librdkafka's options, whose names have dots."""
-
 
 SECRETS = frozenset(
     name
@@ -439,6 +449,11 @@ def load_with_origins(**given: Any) -> Loaded:
                 raise _unknown(f"{name} ({layer.origins[name]})", name, names)
         values |= layer.values
         origins |= layer.origins
+    if "bootstrap_servers" not in values and "clusters" in values:
+        address = address_in(values["clusters"], values.get("cluster", _CLUSTER))
+        if address is not None:
+            values["bootstrap_servers"] = address
+            origins["bootstrap_servers"] = f"clusters, {origins['clusters']}"
     try:
         settings = Settings(**values)
     except SettingError as error:
@@ -455,21 +470,9 @@ def load_with_origins(**given: Any) -> Loaded:
             detail=", or ".join(why),
             hint=where(name),
         ) from None if is_secret else error
-    _warn_of_clear_text(settings)
+    options = {it: one.options for it, one in settings.clusters.items() if one.options}
+    warn_of_clear_text({settings.cluster: settings.kafka_options} | options)
     return Loaded(settings, origins)
-
-
-def _warn_of_clear_text(settings: Settings) -> None:
-    options = {settings.cluster: settings.kafka_options}
-    options |= {name: one.options for name, one in settings.clusters.items() if one.options}
-    for cluster, given in options.items():
-        for name in sent_in_clear(given):
-            log.warning(
-                "secret_in_clear",
-                cluster=cluster,
-                sent=name,
-                hint="use SASL_SSL and https, or a network that is encrypted itself",
-            )
 
 
 def _reason(fault: ErrorDetails) -> str:

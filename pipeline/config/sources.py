@@ -19,6 +19,7 @@ from stilltide.pipeline.errors import ConfigError
 ENV_PREFIX = "STILLTIDE_"
 FILE_SUFFIX = "_FILE"
 CONFIG_VARIABLE = "STILLTIDE_CONFIG"
+LOG_FORMAT_VARIABLE = "STILLTIDE_LOG_FORMAT"
 
 _LIBRDKAFKA_TABLES = ("security", "sasl", "ssl", "https")
 """Tables that TOML makes of dotted names such as `ssl.ca.location`, which is one setting here."""

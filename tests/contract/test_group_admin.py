@@ -33,6 +33,7 @@ async def test_a_group_that_does_not_exist(groups: GroupAdmin, topic_name: str):
     assert await groups.active([topic_name]) == set()
     assert await groups.active([]) == set()
     assert await groups.members(topic_name) == set()
+    assert await groups.described_members(topic_name) == []
 
 
 async def test_a_move_makes_a_group_and_moves_it_anywhere(groups: GroupAdmin, log: TopicPartition):
@@ -92,6 +93,25 @@ async def test_a_group_with_members_is_not_moved(rig: Rig, groups: GroupAdmin, l
             await asyncio.sleep(0)
     await groups.move(group, {log: Committed(Offset(2), "")})
     assert await groups.committed([group], [log]) == {group: {log: Committed(Offset(2), "")}}
+
+
+async def test_a_member_is_described_with_what_the_group_has_given_to_it(
+    rig: Rig, groups: GroupAdmin, log: TopicPartition
+):
+    """Its id, its name for itself, its address and its partitions; nobody is left once it left."""
+    await write(rig, log, b"a")
+    member = Membership(rig.connector.group_reader("mine", log.topic))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.records) == 1)
+    (found,) = await groups.described_members(log.topic)
+    assert found.member_id == member.reader.member_id
+    assert (found.client_id, found.host) == ("mine", "127.0.0.1")
+    assert log in found.partitions
+    assert {it.topic for it in found.partitions} == {log.topic}
+    await member.leave()
+    async with asyncio.timeout(WAIT_S):
+        while await groups.described_members(log.topic):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
 
 
 async def test_removed_members_join_again_where_the_group_was_moved_to(

@@ -18,7 +18,7 @@ class Layer(NamedTuple):
 
 LAYERS = (
     Layer("cli", ("pipeline/cli",)),
-    Layer("demo", ("pipeline/demo",)),
+    Layer("demo, testing", ("pipeline/demo", "pipeline/testing")),
     Layer("agents, jobs, client", ("pipeline/agents", "pipeline/jobs", "pipeline/client")),
     Layer("drivers", ("pipeline/drivers",)),
     Layer(
@@ -27,6 +27,7 @@ LAYERS = (
             "pipeline/metrics",
             "pipeline/config",
             "pipeline/errors",
+            "pipeline/extras",
             "pipeline/interpreter",
             "pipeline/log_folding",
             "pipeline/logging",

@@ -30,9 +30,11 @@ NOUNS = (
     "offset_index",
     "links",
     "groups",
+    "tables",
     "subscription",
     "shared",
     "repair",
+    "status",
 )
 """Folders of core and drivers, which have the same place in both."""
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+CLIENT_LOCK = ROOT / "requirements.client.lock"
 WORKER_LOCK = ROOT / "requirements.worker.lock"
 SPARK_LOCK = ROOT / "requirements.spark.lock"
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.commit_check import check_metadata
@@ -24,6 +25,7 @@ from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.errors import check, translate_raw
 from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
@@ -127,15 +129,30 @@ class KafkaGroupAdmin:
 
     async def members(self, group: str) -> set[str]:
         """Kafka's ids of the group's members; see `GroupAdmin.members`."""
+        return {member.member_id for member in await self._members(group)}
 
-        async def ask(line: Line) -> set[str]:
+    async def described_members(self, group: str) -> list[MemberDescription]:
+        """The group's members; see `GroupAdmin.described_members`."""
+        found = [
+            MemberDescription(
+                it.member_id,
+                it.client_id,
+                it.client_host.removeprefix("/"),
+                _assigned(it.member_assignment),
+            )
+            for it in await self._members(group)
+        ]
+        return sorted(found, key=lambda it: (it.host, it.member_id))
+
+    async def _members(self, group: str) -> list[Any]:
+        async def ask(line: Line) -> list[Any]:
             (node,) = await self._coordinators(line, [group])
             request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
             (described,) = (await line.send(request, node)).groups
             if described.error_code == _ABSENT:
-                return set()
+                return []
             check(described.error_code, on_group(Operation.DESCRIBE, group))
-            return {member.member_id for member in described.members}
+            return list(described.members)
 
         return await self._ask(ask, f"cannot describe group {group}")
 
@@ -280,6 +297,14 @@ def _commit(group: str, positions: Mapping[TopicPartition, Committed]) -> Any:
         topics=topics,
         max_version=8,
     )
+
+
+def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a member's assignment; none while its group rebalances."""
+    if not assignment:
+        return ()
+    found = ConsumerProtocolAssignment.decode(assignment)
+    return tuple(sorted(TopicPartition(it.topic, it.partition) for it in found.partitions()))
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -6,8 +6,8 @@
 import click
 
 from stilltide.pipeline.cli.acl.formats import json_rows, kafka_acls, strimzi, table_rows
+from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings
 from stilltide.pipeline.cli.common.output import print_rows
-from stilltide.pipeline.config.settings import load_settings
 from stilltide.schemas.rights import NEEDS, Component, LinkSide, Names, rights
 
 _OPTIONS = {"topics": "--topic", "groups": "--group", "source": "--source", "target": "--target"}
@@ -85,7 +85,7 @@ Examples:
 )
 @click.option("--replicated", is_flag=True, help="The worker replicates the groups of --group.")
 @click.option("--cluster-name", default="kafka", show_default=True, help="Cluster of Strimzi.")
-@click.option("--bootstrap-servers", help="Brokers, for the commands of kafka-acls.")
+@bootstrap_option
 @click.option(
     "-o",
     "--output",
@@ -113,7 +113,7 @@ def print_(
 
     Read, Write, Delete and Alter include Describe. No right is on all topics or groups: name them.
     """
-    settings = load_settings(bootstrap_servers=bootstrap_servers, own_prefix=own_prefix)
+    settings = command_settings(bootstrap_servers=bootstrap_servers, own_prefix=own_prefix)
     chosen = {"topics": topics, "groups": groups, "source": source, "target": target}
     _check(Component(component), principal, chosen)
     found = rights(

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stilltide.connectors.spark.options import SparkView
-from stilltide.pipeline.cli.common.asking import bootstrap_option, web_port_option
+from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.cli.common.spark import (
     SparkAsked,
@@ -26,12 +26,12 @@ from stilltide.pipeline.cli.common.spark import (
     spark_options,
     task_view,
 )
-from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.errors import ConfigError, ReportError
-from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, SUMMARY, write_report
+from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, write_report
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY
 from stilltide.pipeline.jobs.audits.follow.state import PROGRESS
 from stilltide.pipeline.jobs.audits.follow.step import RECORDS_MAX, Follower
+from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.plan import (
     EVIDENCE_MAX,
     STEPS,
@@ -80,7 +80,7 @@ Examples:
   stilltide audit run --topics orders --accept-unchecked
 """
 )
-@click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port].")
+@bootstrap_option
 @click.option(
     "--topics", multiple=True, required=True, help="Topics, separated by commas; may be repeated."
 )
@@ -156,7 +156,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     for native transactions that hang, for coordinated transactions with orphans, late records,
     wrong counts or two outcomes, and for records in a table that no reader may see.
     """
-    settings = load_settings(bootstrap_servers=bootstrap_servers)
+    settings = command_settings(bootstrap_servers=bootstrap_servers)
     plan = AuditPlan(
         topics=_names(topics),
         first=_bounds("--from", first),
@@ -261,7 +261,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     """
     from stilltide.pipeline.cli.audit.follow import Follow, follow_until_stopped  # noqa: PLC0415 - no other command serves
 
-    settings = load_settings(bootstrap_servers=bootstrap_servers)
+    settings = command_settings(bootstrap_servers=bootstrap_servers)
     checks = set(Check) - {Check.LEAKS} - (set() if update_index else {Check.EQUIVALENCE})
     plan = AuditPlan(
         topics=_names(topics),

@@ -14,6 +14,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.settings import Settings, load_settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
@@ -43,10 +44,52 @@ Exit codes:
 EXIT_CODES = exit_codes(COORDINATORS)
 
 
-bootstrap_option = click.option(
-    "--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port]."
-)
-"""Option of commands that need only brokers."""
+_CLUSTER = "stilltide.pipeline.cli.cluster"
+"""Where click keeps the value of `--cluster` for `command_settings`."""
+
+
+def _note_cluster(ctx: click.Context, _param: click.Parameter, name: str | None) -> None:
+    ctx.meta[_CLUSTER] = name
+
+
+def _known_clusters(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The names for completion in a shell; none if the settings are not in order."""
+    try:
+        names = load_settings().clusters
+    except ConfigError:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def bootstrap_option(command: _Command) -> _Command:
+    """Adds `--cluster` and `--bootstrap-servers`; `command_settings` takes their values."""
+    for option in (
+        click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port]."),
+        click.option(
+            "--cluster",
+            metavar="NAME",
+            expose_value=False,
+            callback=_note_cluster,
+            shell_complete=_known_clusters,
+            help="Name of the cluster, with its address in the setting `clusters`.  [default: a]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def command_settings(**given: Any) -> Settings:
+    """The settings in force for a command with `bootstrap_option`.
+
+    Raises:
+        ConfigError: `--cluster` names a cluster without an address; or as `load_settings`.
+    """
+    ctx = click.get_current_context(silent=True)
+    name: str | None = None if ctx is None else ctx.meta.get(_CLUSTER)
+    settings = load_settings(cluster=name, **given)
+    if name is not None and "bootstrap_servers" not in settings.model_fields_set:
+        raise unknown_cluster(name, settings.clusters)
+    return settings
 
 
 clusters_option = click.option(
@@ -125,23 +168,19 @@ class Target(NamedTuple):
 
 def cluster_options(command: _Command) -> _Command:
     """Adds the options that name the cluster; `target` takes their values."""
-    for option in (
-        click.option(
-            "--timeout-s",
-            type=click.FloatRange(0.1, 300),
-            default=10.0,
-            show_default=True,
-            help="Longest time for an answer.",
-        ),
-        bootstrap_option,
-    ):
-        command = option(command)
-    return command
+    timeout = click.option(
+        "--timeout-s",
+        type=click.FloatRange(0.1, 300),
+        default=10.0,
+        show_default=True,
+        help="Longest time for an answer.",
+    )
+    return bootstrap_option(timeout(command))
 
 
 def cluster_connector(bootstrap_servers: str | None) -> KafkaConnector:
     """A connector to the cluster that the options of a command name."""
-    settings = load_settings(bootstrap_servers=bootstrap_servers)
+    settings = command_settings(bootstrap_servers=bootstrap_servers)
     return KafkaConnector(settings.kafka)
 
 

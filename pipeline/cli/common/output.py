@@ -50,17 +50,20 @@ def print_rows(rows: Sequence[Row], output: str, *, title: str | None = None) ->
         print(json.dumps([dict(row) for row in rows], indent=2))
     elif rows:
         from rich.console import Console  # noqa: PLC0415 - see the module's docstring
-        from rich.table import Table  # noqa: PLC0415 - as above
-        from rich.text import Text  # noqa: PLC0415 - as above
 
-        # A plain string would be read as markup: `[/b]` in a name would be an error.
-        table = Table(title=title and Text(printable(title)), title_justify="left")
-        for column, value in rows[0].items():
-            justify = "right" if isinstance(value, int | float) else "left"
-            table.add_column(Text(printable(column)), justify=justify, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(_cell(value)) for value in row.values()))
-        Console(width=None if sys.stdout.isatty() else _WIDTH_PIPED).print(table)
+        from stilltide.pipeline.cli.common.tables import (  # noqa: PLC0415 - as above
+            Form,
+            form_for,
+            table_of,
+        )
+
+        is_terminal = sys.stdout.isatty()
+        console = Console(width=None if is_terminal else _WIDTH_PIPED)
+        heads = list(rows[0])
+        cells = [[_cell(value) for value in row.values()] for row in rows]
+        numbers = [isinstance(value, int | float) for value in rows[0].values()]
+        form = form_for(heads, cells, console.width) if is_terminal else Form.BOXED
+        console.print(table_of(heads, cells, numbers, form, title))
 
 
 def print_columns(rows: Sequence[Row], output: str) -> None:

@@ -14,6 +14,7 @@ from stilltide.pipeline.agents.probes import Check, Probes, watch_check
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatches
+from stilltide.pipeline.logging import hear_clients
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
 
 
@@ -43,6 +44,7 @@ async def serving_site(
     Raises:
         ConfigError: the port is taken.
     """
+    hear_clients()
     watches = ClusterWatches()
     registry.register(ClusterMetrics(lambda: watches.watches))
     async with AsyncExitStack() as stack:

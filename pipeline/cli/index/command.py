@@ -11,11 +11,12 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     cluster_connector,
+    command_settings,
     replicas_options,
     web_port_option,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
-from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.native.index_scan import IndexedPartition, indexed_partitions
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 
@@ -26,7 +27,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def _options(command: _Command) -> _Command:
     for option in (
         click.option("--partitions", type=int, help="Partitions of aborted-index.  [default: 4]"),
-        click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port]."),
+        bootstrap_option,
         click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
     ):
         command = option(command)
@@ -77,7 +78,7 @@ Examples:
 @output_option
 def once(topics: tuple[str, ...], output: str, **given: object) -> None:
     """Index TOPICs up to their present last stable offsets, and print these offsets."""
-    settings = load_settings(**given)
+    settings = command_settings(**given)
     positions = _index(topics, settings, lambda it: it.once())
     rows = [
         {"topic": data.topic, "partition": data.partition, "covered_to": position}
@@ -148,7 +149,7 @@ def run(topics: tuple[str, ...], web_port: int | None, **given: object) -> None:
     """Index TOPICs until stopped. Prints one JSON line at the beginning."""
     from stilltide.pipeline.cli.index.run import run_until_stopped  # noqa: PLC0415 - no other command serves
 
-    settings = load_settings(**given)
+    settings = command_settings(**given)
     _index(topics, settings, lambda it: run_until_stopped(it, topics, settings, web_port))
 
 
@@ -161,6 +162,6 @@ Examples:
 @_options
 def drop(topics: tuple[str, ...], **given: object) -> None:
     """Delete the index of TOPICs, so that they are indexed again from their log starts."""
-    settings = load_settings(**given)
+    settings = command_settings(**given)
     count = _index(topics, settings, lambda it: it.drop())
     say(f"deleted {count} records of the index")

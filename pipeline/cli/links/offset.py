@@ -8,12 +8,12 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     clusters_option,
+    command_settings,
     connected,
     timeout_option,
 )
 from stilltide.pipeline.cli.common.output import output_option, print_rows
 from stilltide.pipeline.config.clusters import unknown_cluster
-from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.drivers.links.offset_translation import Translated, translate
 from stilltide.pipeline.drivers.links.publish.translation import translate_published
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
@@ -41,7 +41,6 @@ Examples:
 @click.option(
     "--to-topic", help="The topic that TOPIC is published to on one cluster, or published from."
 )
-@click.option("--cluster", help="Name of the cluster, with --to-topic.  [default: a]")
 @bootstrap_option
 @clusters_option
 @timeout_option
@@ -54,7 +53,6 @@ def translate_command(
     source: str | None,
     target: str | None,
     to_topic: str | None,
-    cluster: str | None,
     bootstrap_servers: str | None,
     clusters: str | None,
     timeout_s: float,
@@ -74,7 +72,7 @@ def translate_command(
     if to_topic is not None:
         if source or target:
             raise click.UsageError("give --from and --to, or --to-topic")
-        settings = load_settings(cluster=cluster, bootstrap_servers=bootstrap_servers)
+        settings = command_settings(bootstrap_servers=bootstrap_servers)
         source = target = settings.cluster
         here = KafkaConnector(settings.kafka), ClusterName(settings.cluster)
         asked = translate_published(*here, data, to_topic, at, timeout_s=timeout_s)

@@ -6,10 +6,9 @@ import click
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.cli.common.asking import bootstrap_option
+from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings
 from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options
 from stilltide.pipeline.cli.links.running import RunningLink
-from stilltide.pipeline.config.settings import load_settings
 from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
 from stilltide.schemas.replication.publishes import PublishRoute
@@ -28,14 +27,12 @@ Examples:
 )
 @click.argument("topic")
 @click.option("--to", "target", required=True, metavar="TOPIC", help="Topic of the copies.")
-@click.option("--cluster", help="Name of the cluster, for the origin of copies.  [default: a]")
 @copying_options
 @bootstrap_option
 def publish(
     topic: str,
     *,
     target: str,
-    cluster: str | None,
     throttle_bytes_per_s: float | None,
     progress_s: float,
     replication_factor: str | None,
@@ -50,8 +47,7 @@ def publish(
     n; a missing topic is created. Only the publish may write to the topic of the copies. Prints one
     JSON line when it serves.
     """
-    settings = load_settings(
-        cluster=cluster,
+    settings = command_settings(
         bootstrap_servers=bootstrap_servers,
         replication_factor=replication_factor,
         min_insync_replicas=min_insync_replicas,

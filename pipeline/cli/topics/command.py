@@ -15,10 +15,14 @@ import click
 
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.topics import TopicConnector
-from stilltide.pipeline.cli.common.asking import bootstrap_option, replicas_options
+from stilltide.pipeline.cli.common.asking import (
+    bootstrap_option,
+    command_settings,
+    replicas_options,
+)
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.cli.topics.rows import change_rows, json_row, table_rows
-from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.reassignment import reassignment
 from stilltide.pipeline.core.replicas import complete
 from stilltide.pipeline.core.topic_state import Remedy
@@ -111,7 +115,7 @@ def check(
     topics more replicas, for kafka-reassign-partitions.sh. It never alters numbers of partitions,
     cleanup policies and Kafka's own topics, and never shortens retention.
     """
-    settings = load_settings(**given)
+    settings = command_settings(**given)
     connector = KafkaConnector(settings.kafka)
     seen = asyncio.run(look(connector, settings, patterns))
     changes = planned(seen.found) if applied else {}

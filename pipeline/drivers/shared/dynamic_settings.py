@@ -55,6 +55,7 @@ class DynamicSettings:
         self._admin = connector.admin()
         self._reader = connector.reader("settings", committed=False)
         self._patience_s = patience_s
+        self._follows = False
         self._values: dict[str, settings.SettingValue] = {}
         self._unread: dict[bytes | None, Record] = {}
 
@@ -88,6 +89,7 @@ class DynamicSettings:
     async def run(self) -> None:
         """Follows the topic until cancelled; raises as `open` does, but waits for the broker."""
         outages = self._guard(math.inf)
+        self._follows = True
         while True:
             await self._read(outages)
             if self._apply():
@@ -134,7 +136,8 @@ class DynamicSettings:
             raise DecodeError(f"dynamic setting {name} is {value!r}, which is no {kind.__name__}")
         else:
             self._values[name] = value
-        log.info("dynamic_setting", name=name, value=value)
+        # Commands that look at the settings open them again and again: only a change is news.
+        (log.info if self._follows else log.debug)("dynamic_setting", name=name, value=value)
 
 
 async def write_setting(

@@ -7,14 +7,16 @@ partition; no record past a range's end is returned.
 Refuses: to go on after a trim of records that were not read yet; the caller handles that.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.schemas.values import OffsetRange, TopicPartition
 
 
-async def scan(reader: LogReader, ranges: Sequence[OffsetRange]) -> AsyncIterator[list[Record]]:
+async def scan(
+    reader: LogReader, ranges: Sequence[OffsetRange]
+) -> AsyncGenerator[list[Record], None]:
     """The records of these ranges, in batches as they arrive.
 
     Args:

@@ -87,12 +87,13 @@ async def list_snapshots(connector: Connector) -> list[ListedSnapshot]:
             await logs.read_on()
         finally:
             await logs.close()
-        return await _listed(admin, logs)
+        return await listed_snapshots(admin, logs)
     finally:
         await admin.close()
 
 
-async def _listed(admin: LogAdmin, logs: SnapshotLogs) -> list[ListedSnapshot]:
+async def listed_snapshots(admin: LogAdmin, logs: SnapshotLogs) -> list[ListedSnapshot]:
+    """The snapshots in logs that were read, ordered by topic and partition; raises as above."""
     snapshots = sorted(
         (data, number)
         for number, table in logs.tables.items()

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stilltide.pipeline.jobs.audits.follow.history import HistoryRow
+from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.pages.page import render_page
 from stilltide.pipeline.jobs.audits.report import SCHEMA_VERSION, AuditReport
 from stilltide.pipeline.jobs.audits.verdicts import VERDICTS
 
 FINDINGS = "findings.parquet"
-SUMMARY = "summary.json"
 PAGE = "report.html"
 
 FINDINGS_SCHEMA = pa.schema(

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.errors import ConfigError
-from stilltide.pipeline.jobs.audits.files import FINDINGS, FINDINGS_SCHEMA, PAGE, SUMMARY
+from stilltide.pipeline.jobs.audits.files import FINDINGS, FINDINGS_SCHEMA, PAGE
+from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
 from stilltide.pipeline.jobs.audits.report import AuditReport, Check
 from stilltide.pipeline.jobs.audits.run import run_audit

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stilltide.pipeline.core.native.offset_ledger import WINDOWS_MAX, Window
-from stilltide.pipeline.jobs.audits.files import PAGE, SUMMARY, write_report
+from stilltide.pipeline.jobs.audits.files import PAGE, write_report
+from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.pages.advice import ADVICE, command
 from stilltide.pipeline.jobs.audits.pages.page import render_page
 from stilltide.pipeline.jobs.audits.pages.plots import ROWS_MAX, plots

@@ -48,7 +48,7 @@ def test_committed_lock_holds_the_sets_of_kafka():
 @pytest.mark.parametrize("version", jars.SPARK_VERSIONS)
 def test_each_version_of_spark_has_its_kafka_source(version: str):
     """The source is of that release line, with a kafka-clients whose known holes are closed."""
-    (found,) = jars.read_lock(jars.spark_lock_path(version).read_text()).values()
+    found = jars.read_lock(jars.spark_lock_path(version).read_text())["spark"]
     of_spark = [it.coordinate for it in found if it.coordinate.group == "org.apache.spark"]
     assert len(of_spark) == 2
     assert all(it.version.startswith(f"{version}.") for it in of_spark)
@@ -68,6 +68,17 @@ def test_another_version_of_spark_is_refused(tmp_path: Path, monkeypatch: pytest
         jars.spark_jars()
     (package / "version.py").write_text('__version__: str = "4.1.7"\n')
     assert jars.spark_version() == "4.1"
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_a_table_format_is_of_its_version_of_spark(name: str):
+    """The lock of Spark 4.0 has both formats; on another Spark the error names a way on."""
+    (first, *_) = jars.read_lock(jars.spark_lock_path("4.0").read_text())[name]
+    assert first.coordinate.artifact in {"delta-spark_2.13", "iceberg-spark-runtime-4.0_2.13"}
+    for version in ("4.1", "4.2"):
+        with pytest.raises(SparkVersionError, match=f"no jars of {name} .* Spark {version}") as it:
+            jars.format_jars(name, version)
+        assert "PySpark 4.0, or" in str(it.value.hint)
 
 
 @pytest.mark.parametrize("version", jars.KAFKA_VERSIONS)

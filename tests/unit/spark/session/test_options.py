@@ -10,6 +10,7 @@ from stilltide.connectors.spark.options import (
     defaults,
     environment,
     is_local,
+    jars_to_add,
     launched,
 )
 from stilltide.connectors.spark.session import spark_session
@@ -50,6 +51,18 @@ def test_settings_go_before_options_and_options_before_defaults():
     assert found["spark.master"] == "k8s://h"
     assert found["spark.jars"] == "a.jar,b.jar"
     assert launched(SparkOptions())["spark.master"] == "local[*]"
+
+
+def test_what_spark_submit_brought_is_not_added_again():
+    """Two versions of a Kafka source or of Delta on one class path would be mixed."""
+    kafka = [Path("/c/spark-sql-kafka-0-10_2.13-4.0.0.jar"), Path("/c/kafka-clients-3.9.1.jar")]
+    delta = [Path("/c/delta-spark_2.13-4.0.1.jar"), Path("/c/delta-storage-4.0.1.jar")]
+    own = [Path("/c/own.jar")]
+    jars = [*kafka, *delta, *own]
+    assert jars_to_add(jars, lambda _: False) == jars
+    assert jars_to_add(jars, lambda name: "kafka" in name) == [*delta, *own]
+    assert jars_to_add(jars, lambda name: "delta" in name) == [*kafka, *own]
+    assert jars_to_add(jars, lambda _: True) == own
 
 
 def test_no_secret_is_in_the_arguments_of_the_jvm():

@@ -1,0 +1,1 @@
+"""`stilltide status`: all clusters on one screen."""

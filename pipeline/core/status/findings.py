@@ -1,0 +1,282 @@
+"""Judges the state of all clusters: the lines that need a person, each with the command that helps.
+
+*Source*: docs/operating.md, Status.
+
+*Invariants*: what ends by itself is no finding that needs a person; one cause gives one line: of a
+cluster that is away nothing else is said, and without a worker nobody misses what only workers do.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
+from stilltide.pipeline.core.status.values import (
+    AuditStatus,
+    EndedStatus,
+    GroupStatus,
+    LinkStatus,
+    ReaderHold,
+)
+from stilltide.schemas.topics import PREFIX
+
+_COORDINATOR = "coordinator"
+"""Kind of the owners that answer for themselves."""
+
+
+class Weight(StrEnum):
+    """Whether a finding needs a person now.
+
+    Attributes:
+        ACT: it needs a person, and does not pass by itself.
+        WATCH: it may pass by itself, and is worth a second look.
+    """
+
+    ACT = "act"
+    WATCH = "watch"
+
+
+class StatusFinding(NamedTuple):
+    """A line about something that is not as it should be.
+
+    Attributes:
+        weight: whether it needs a person.
+        cluster: name of the cluster; empty: of none in particular.
+        text: what is found.
+        command: the command that helps, or shows more; may be empty.
+    """
+
+    weight: Weight
+    cluster: str
+    text: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLimits:
+    """From when on something is worth a line.
+
+    Attributes:
+        hold_ms: age of a transaction that holds readers back, from which it needs a person.
+        link_lag: offsets that a link has left to copy.
+        index_lag: offsets that an index is behind the last stable offset.
+        audit_age_ms: age of the last audit.
+    """
+
+    hold_ms: int = 60_000
+    link_lag: int = 10_000
+    index_lag: int = 100_000
+    audit_age_ms: int = 24 * 60 * 60 * 1000
+
+
+LIMITS = StatusLimits()
+
+
+def findings(status: SystemStatus, limits: StatusLimits = LIMITS) -> tuple[StatusFinding, ...]:
+    """What is not as it should be: first what needs a person, else in the order of the screen."""
+    found = [
+        *(one for cluster in status.clusters for one in _of_cluster(cluster, status, limits)),
+        *_of_links(status, limits),
+        *_of_groups(status),
+        *_of_audits(status, limits),
+    ]
+    return tuple(sorted(found, key=lambda it: it.weight is not Weight.ACT))
+
+
+def needs_person(found: Iterable[StatusFinding]) -> bool:
+    """Whether one of the findings needs a person."""
+    return any(one.weight is Weight.ACT for one in found)
+
+
+def _of_cluster(
+    one: ClusterSeen, status: SystemStatus, limits: StatusLimits
+) -> Iterator[StatusFinding]:
+    if one.away:
+        yield _away(one, status)
+        return
+    at = f"--cluster {shlex.quote(one.name)}"
+    brokers, workers = one.brokers.value, one.workers.value
+    if brokers is not None and brokers.missing:
+        text = f"{brokers.missing} of {brokers.registered} brokers are down"
+        yield StatusFinding(Weight.ACT, one.name, text, f"stilltide topics check {at}")
+    if workers == ():
+        text = "no worker runs: nothing commits, and no position is carried over"
+        yield StatusFinding(Weight.ACT, one.name, text, f"stilltide worker {at}")
+        yield from _of_holds(one, limits, at)
+        return
+    yield from _of_parts(one)
+    versions = sorted({it.version or "unknown" for it in workers or ()})
+    if len(versions) > 1:
+        text = f"workers of several versions run: {', '.join(versions)}"
+        yield StatusFinding(Weight.WATCH, one.name, text, "")
+    for coordinator in one.coordinators.value or ():
+        if coordinator.serving:
+            continue
+        why = f"has ended: {coordinator.problem}" if coordinator.problem else "does not answer"
+        text = f"coordinator {coordinator.number} {why}"
+        yield StatusFinding(Weight.ACT, one.name, text, f"stilltide coordinator stats {at}")
+    for ended in one.ended.value or ():
+        if ended.kind != _COORDINATOR:  # a coordinator that has ended has said so itself
+            text = f"{ended.shown} has ended: {ended.why}"
+            yield StatusFinding(Weight.ACT, one.name, text, _restoring(ended, at))
+    yield from _of_holds(one, limits, at)
+    yield from _of_stored(one, limits, at)
+
+
+def _restoring(one: EndedStatus, at: str) -> str:
+    """The next step for an owner that has ended: repair what is damaged, else its own hint."""
+    topic = one.why.partition("/")[0]
+    if topic.startswith(PREFIX):
+        return f"stilltide repair {topic.removeprefix(PREFIX)} {at}"
+    return one.hint or f"stilltide coordinator stats {at}"
+
+
+def _away(one: ClusterSeen, status: SystemStatus) -> StatusFinding:
+    """A cluster is away; a group that another cluster knows can go on there."""
+    text = f"away: no broker of {one.address} answers"
+    reached = [it.name for it in status.clusters if not it.away]
+    group = next((it for it in status.groups.value or () if it.cluster in reached), None)
+    command = f"stilltide topics check --cluster {shlex.quote(one.name)}"
+    if group is not None:
+        names = f"{shlex.quote(group.topic)} {shlex.quote(group.group)}"
+        command = f"stilltide group failover {names} --to {shlex.quote(group.cluster)} --dry-run"
+    return StatusFinding(Weight.ACT, one.name, text, command)
+
+
+def _of_parts(one: ClusterSeen) -> Iterator[StatusFinding]:
+    """What could not be read."""
+    said: set[str] = set()
+    for name, part in one.parts():
+        if part.problem and part.problem not in said:
+            said.add(part.problem)
+            text = f"{name} cannot be read: {part.problem}"
+            yield StatusFinding(Weight.WATCH, one.name, text, part.hint)
+
+
+def _of_holds(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
+    now_ms = one.holds.read_ms or 0
+    for hold in one.holds.value or ():
+        age_ms = None if hold.since_ms is None else now_ms - hold.since_ms
+        if not hold.hanging and (age_ms is None or age_ms < limits.hold_ms):
+            continue
+        text = (
+            f"{hold.data}: readers wait at offset {hold.offset} for transaction {hold.holder}"
+            f"{' of ' + hold.client if hold.client else ''}{_since(age_ms)};"
+            f" {hold.behind} offsets behind it"
+        )
+        if hold.hanging:
+            text += "; it hangs: no coordinator will end it"
+        yield StatusFinding(Weight.ACT, one.name, text, _ending(hold, at))
+
+
+def _ending(hold: ReaderHold, at: str) -> str:
+    """The command that ends a transaction; it shows the transaction, and acts with `--yes`."""
+    if not hold.native:
+        return f"stilltide txn abort {hold.holder} {at}"
+    if hold.hanging:
+        return f"stilltide native abort {hold.data.topic} {hold.data.partition} {hold.offset} {at}"
+    return f"stilltide native fence {shlex.quote(hold.holder)} {at}"
+
+
+def _since(age_ms: int | None) -> str:
+    return "" if age_ms is None else f" for {shown_age(age_ms)}"
+
+
+def _of_stored(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
+    for snapshot in one.snapshots.value or ():
+        if snapshot.problem:
+            text = f"{snapshot.data}: readers cannot use the snapshot: {snapshot.problem}"
+            command = f"stilltide snapshot verify {snapshot.data.topic} {at}"
+            yield StatusFinding(Weight.ACT, one.name, text, command)
+    for index in one.index.value or ():
+        if index.problem:
+            text = f"{index.data}: the index cannot be used: {index.problem}"
+            command = f"stilltide index drop {index.data.topic} {at}"
+            yield StatusFinding(Weight.ACT, one.name, text, command)
+        elif index.lag is not None and index.lag > limits.index_lag:
+            text = f"{index.data}: the index is {index.lag} offsets behind"
+            yield StatusFinding(Weight.WATCH, one.name, text, f"stilltide index list {at}")
+
+
+def _of_links(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFinding]:
+    for target, links in status.links.items():
+        there = status.cluster(target)
+        if there is None or there.away:
+            continue
+        for one in links.value or ():
+            source = next((it for it in status.clusters if it.name == one.source), None)
+            if source is not None and source.away:
+                continue
+            found = _of_link(one, limits, status.now_ms)
+            if found is not None:
+                yield found
+
+
+def _of_link(one: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFinding | None:
+    name = f"the link from {one.source}"
+    command = f"stilltide replicate --from {shlex.quote(one.source)} --to {shlex.quote(one.target)}"
+    if one.problem:
+        return None  # the cluster's line about its owners says so
+    if not one.running:
+        age_ms = now_ms - (one.beat_ms or now_ms)
+        text = f"{name} does not run: last heard of {shown_age(age_ms)} ago"
+        return StatusFinding(Weight.ACT, one.target, text, command)
+    if (one.lag or 0) > limits.link_lag:
+        text = f"{name} has {one.lag} offsets left to copy"
+        return StatusFinding(Weight.WATCH, one.target, text, "")
+    return None
+
+
+def _of_groups(status: SystemStatus) -> Iterator[StatusFinding]:
+    if status.groups.problem:
+        text = f"groups cannot be read: {status.groups.problem}"
+        yield StatusFinding(Weight.WATCH, "", text, status.groups.hint)
+    failed: set[tuple[str, str]] = set()
+    for one in status.groups.value or ():
+        if one.problem and (one.topic, one.group) not in failed:
+            failed.add((one.topic, one.group))
+            text = f"group {one.group} on {one.topic} cannot be read: {one.problem}"
+            yield StatusFinding(Weight.WATCH, "", text, _describe(one))
+        stuck = next((it for it in one.partitions if it.urgent), None)
+        if stuck is not None:
+            text = f"group {one.group} on {one.topic}/{stuck.partition}: {stuck.why}"
+            yield StatusFinding(Weight.ACT, one.cluster, text, _describe(one))
+
+
+def _describe(one: GroupStatus) -> str:
+    return f"stilltide group describe {shlex.quote(one.topic)} {shlex.quote(one.group)}"
+
+
+def _of_audits(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFinding]:
+    for directory, part in status.audits.items():
+        if part.problem:
+            text = f"the audit in {directory} cannot be read: {part.problem}"
+            yield StatusFinding(Weight.WATCH, "", text, part.hint)
+        elif part.value is not None:
+            yield from _of_audit(directory, part.value, status.now_ms, limits)
+
+
+def _of_audit(
+    directory: str, one: AuditStatus, now_ms: int, limits: StatusLimits
+) -> Iterator[StatusFinding]:
+    if one.verdict == "invalid":
+        text = f"the audit in {directory} is invalid: {one.findings} findings"
+        command = f"open {shlex.quote(directory)}/report.html"
+        yield StatusFinding(Weight.ACT, "", text, command)
+    age_ms = now_ms - one.ended_ms
+    if age_ms > limits.audit_age_ms:
+        text = f"the last audit in {directory} ended {shown_age(age_ms)} ago"
+        yield StatusFinding(Weight.WATCH, "", text, "stilltide audit follow --help")
+
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def shown_age(age_ms: int) -> str:
+    """An age in the largest unit of which there is at least one, such as `14 s` or `3 h`."""
+    for size, unit in _UNITS:
+        if age_ms >= size:
+            return f"{age_ms // size} {unit}"
+    return f"{max(0, age_ms)} ms"

@@ -1,0 +1,294 @@
+"""What is known of brokers, workers, transactions, links, groups, snapshots and audits: values.
+
+*Source*: docs/operating.md, Status. Times are milliseconds since 1970.
+"""
+
+from typing import NamedTuple
+
+from stilltide.pipeline.core.groups.group import Standing
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+
+
+class BrokersStatus(NamedTuple):
+    """The brokers of a cluster.
+
+    Attributes:
+        up: number of brokers that are up, >= 1.
+        registered: number of brokers that the cluster knows; 0: it cannot tell (before Kafka 4.0).
+    """
+
+    up: int
+    registered: int
+
+    @property
+    def missing(self) -> int:
+        """Number of brokers that are known and not up."""
+        return max(0, self.registered - self.up)
+
+
+class WorkerStatus(NamedTuple):
+    """A worker: a member of the workers' group.
+
+    Attributes:
+        member: Kafka's id of the member.
+        host: address from which the worker is connected.
+        version: version of Stilltide; None: a worker of a version that does not say.
+        coordinators: numbers of the coordinators that are assigned to the worker.
+    """
+
+    member: str
+    host: str
+    version: str | None
+    coordinators: tuple[int, ...]
+
+
+class CoordinatorStatus(NamedTuple):
+    """A transaction coordinator.
+
+    Attributes:
+        number: number of the coordinator.
+        serving: whether it has answered.
+        problem: why it has ended, with the place (B8); empty while it serves or says nothing.
+    """
+
+    number: int
+    serving: bool
+    problem: str = ""
+
+
+class EndedStatus(NamedTuple):
+    """An owner or link of a worker that does not run, since an error has ended it (B8).
+
+    Attributes:
+        kind: kind of the owner, such as `links`.
+        name: number of the owner's partition, or name of the link's source.
+        ended_ms: when it has ended first.
+        why: place and cause, and when it is tried again.
+        hint: the next step; may be empty.
+    """
+
+    kind: str
+    name: str
+    ended_ms: int
+    why: str
+    hint: str
+
+    @property
+    def shown(self) -> str:
+        """The owner in words."""
+        return f"the link from {self.name}" if self.kind == "links" else f"{self.kind} {self.name}"
+
+
+class OldestTransaction(NamedTuple):
+    """A transaction that has not ended.
+
+    Attributes:
+        txn: coordinator and sequence, such as `0:17`.
+        state: OPEN, COMMITTING or ABORTING.
+        opened_ms: when it was opened.
+        timeout_ms: time after which its coordinator aborts it.
+        client: name and key of its client; empty if unknown.
+        partition_count: number of partitions that it may write to.
+    """
+
+    txn: str
+    state: str
+    opened_ms: int
+    timeout_ms: int
+    client: str
+    partition_count: int
+
+
+class TransactionsStatus(NamedTuple):
+    """The transactions of a cluster that have not ended.
+
+    Attributes:
+        open_count, committing_count, aborting_count: number in each state.
+        oldest: the oldest of them; None: there are none.
+        silent: coordinators that are not counted, since they did not answer.
+    """
+
+    open_count: int
+    committing_count: int
+    aborting_count: int
+    oldest: OldestTransaction | None
+    silent: tuple[int, ...]
+
+
+class ReaderHold(NamedTuple):
+    """A transaction without outcome, beyond whose first record no reader of committed data comes.
+
+    Attributes:
+        data: the partition.
+        offset: first record of the transaction that readers wait at.
+        behind: offsets from there to the end of the log.
+        native: whether it is one of Kafka's own transactions.
+        holder: the transaction: `0:17`, or the transactional id or producer of a native one.
+        client: name and key of the client of a coordinated transaction; else empty.
+        since_ms: when it was opened, or last written to if it is native; None: unknown.
+        hanging: whether no coordinator will ever end it.
+    """
+
+    data: TopicPartition
+    offset: Offset
+    behind: int
+    native: bool
+    holder: str
+    client: str
+    since_ms: int | None
+    hanging: bool
+
+
+class LinkPartition(NamedTuple):
+    """A data partition of a link.
+
+    Attributes:
+        data: the partition, by its name on the target.
+        source_to: end offset on the source up to which the link has passed.
+        lag: offsets of the source that are not passed; None: the source is away, or its topic was
+            created again.
+    """
+
+    data: TopicPartition
+    source_to: EndOffset
+    lag: int | None
+
+
+class LinkStatus(NamedTuple):
+    """A link: copying from one cluster to another, or to another topic of the same cluster.
+
+    Attributes:
+        source: name of the source, or of the publish, such as `publish:orders:orders.committed`.
+        target: cluster to which the link copies.
+        beat_ms: when the link was last heard of; None: a link that writes no beats.
+        running: whether its last sign of life is young enough (I13).
+        partitions: by topic and number.
+        problem: why a worker has ended the link, with the place; empty: none has said so.
+    """
+
+    source: str
+    target: ClusterName
+    beat_ms: int | None
+    running: bool
+    partitions: tuple[LinkPartition, ...]
+    problem: str = ""
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that are not passed, over all partitions; None: not known of one of them."""
+        lags = [one.lag for one in self.partitions]
+        return None if None in lags else sum(one or 0 for one in lags)
+
+
+class GroupPartition(NamedTuple):
+    """A replicated group on one data partition of one cluster.
+
+    Attributes:
+        partition: number of the data partition.
+        offset: committed offset; None: none.
+        decided_end: offset up to which readers come.
+        standing: why the position is what it is.
+        read_again: records that a `Subscription` reads again if it begins here now.
+        read_again_others: most records that any other consumer reads again.
+        why: what keeps the position from advancing, with the next step.
+        urgent: whether that needs a person, and does not pass by itself.
+    """
+
+    partition: int
+    offset: Offset | None
+    decided_end: EndOffset
+    standing: Standing
+    read_again: int
+    read_again_others: int
+    why: str
+    urgent: bool
+
+
+class GroupStatus(NamedTuple):
+    """A replicated group on one topic of one cluster.
+
+    Attributes:
+        topic: the topic.
+        group: name of the group.
+        cluster: the cluster.
+        active: whether the group has members there.
+        partitions: by number; empty if they could not be read.
+        read_ms: when they were read; None: never.
+        problem: why they could not be read again; empty: they were.
+    """
+
+    topic: str
+    group: str
+    cluster: ClusterName
+    active: bool
+    partitions: tuple[GroupPartition, ...]
+    read_ms: int | None
+    problem: str = ""
+
+    @property
+    def read_again(self) -> int:
+        """Records that a fail-over to this cluster reads again now, over all partitions."""
+        return sum(one.read_again for one in self.partitions)
+
+    @property
+    def read_again_others(self) -> int:
+        """The same, for any consumer that is no `Subscription`."""
+        return sum(one.read_again_others for one in self.partitions)
+
+
+class SnapshotStatus(NamedTuple):
+    """The snapshot of a data partition.
+
+    Attributes:
+        data: the data partition.
+        max_read_position: every transaction with a record below has ended; None: no end.
+        behind: offsets from there to the end of the partition; None: unknown.
+        parts: number of sealed parts.
+        bytes: size of end and parts.
+        aborted: number of aborted transactions; None: a part is missing.
+        written_ms: when the end was written; None: no end.
+        problem: why readers cannot use it; empty: they can.
+    """
+
+    data: TopicPartition
+    max_read_position: EndOffset | None
+    behind: int | None
+    parts: int
+    bytes: int
+    aborted: int | None
+    written_ms: int | None
+    problem: str
+
+
+class IndexStatus(NamedTuple):
+    """The index of aborted native transactions of a data partition.
+
+    Attributes:
+        data: the data partition.
+        covered_to: end of the offsets that the index covers.
+        lag: offsets from there to the last stable offset; None: the partition does not exist.
+        ranges: number of ranges of aborted batches.
+        problem: why the index cannot be used; empty: it can.
+    """
+
+    data: TopicPartition
+    covered_to: EndOffset
+    lag: int | None
+    ranges: int
+    problem: str
+
+
+class AuditStatus(NamedTuple):
+    """The last audit in a directory of reports.
+
+    Attributes:
+        verdict: `valid`, `invalid`, `unknown` or `empty`.
+        findings: number of findings.
+        topics: the topics that were checked.
+        ended_ms: when the audit ended.
+    """
+
+    verdict: str
+    findings: int
+    topics: tuple[str, ...]
+    ended_ms: int

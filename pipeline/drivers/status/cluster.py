@@ -1,0 +1,184 @@
+"""Looks at one cluster: whether it is there, and everything that is read on it alone.
+
+*Invariants*: whether the cluster is there is known within `AWAY_S`; nothing else is asked of a
+cluster that is away.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.pipeline.core.status.state import Aged, ClusterSeen
+from stilltide.pipeline.core.status.values import (
+    BrokersStatus,
+    ReaderHold,
+    WorkerStatus,
+)
+from stilltide.pipeline.drivers.status.holds import coordinated_holds, native_holds
+from stilltide.pipeline.drivers.status.links import LinksTail
+from stilltide.pipeline.drivers.status.part import Part
+from stilltide.pipeline.drivers.status.stored import SnapshotsLook, read_index
+from stilltide.pipeline.drivers.status.transactions import CoordinatorsLook, CoordinatorsRead
+from stilltide.schemas.service.worker_names import worker_version
+from stilltide.schemas.topics import TXN_REQUESTS
+from stilltide.schemas.values import ClusterName
+
+AWAY_S = 2.0
+"""Seconds without an answer after which a cluster counts as away."""
+
+REST_S = 5.0
+"""Seconds between two looks at what changes slowly, or costs a walk over all topics."""
+
+
+@dataclass(frozen=True)
+class StatusTarget:
+    """A cluster to look at.
+
+    Attributes:
+        name: its name in the settings.
+        address: its address in the settings.
+        connector: the cluster.
+        quick: the same cluster, with a request time-out of at most `AWAY_S`: asked whether the
+            cluster is there.
+        native: the brokers' view of their transactions, which `ClusterLook` closes; None: native
+            transactions are left out.
+    """
+
+    name: ClusterName
+    address: str
+    connector: GroupConnector
+    quick: GroupConnector
+    native: NativeTransactions | None = None
+
+
+class ClusterLook:
+    """The parts of one cluster.
+
+    Args:
+        target: the cluster.
+        clock: tells when something was read.
+
+    Attributes:
+        admin: admin client of the cluster.
+        links: what links have told the cluster.
+    """
+
+    def __init__(self, target: StatusTarget, clock: Clock) -> None:
+        self.target = target
+        self._clock = clock
+        connector = target.connector
+        self.admin: LogAdmin = connector.admin()
+        self.links = LinksTail(target.name, connector, self.admin, clock)
+        self._quick = target.quick.admin()
+        self._groups = connector.group_admin()
+        self._owners = CoordinatorsLook(connector, self.admin)
+        self._stored = SnapshotsLook(connector, self.admin)
+        self.brokers = Part("brokers", self._read_brokers, clock, timeout_s=AWAY_S)
+        self._workers = Part("workers", self._read_workers, clock)
+        self._coordinators = Part("coordinators", self._read_coordinators, clock)
+        self._holds = Part("holds", self._read_holds, clock)
+        self._native = Part("native", self._read_native, clock, rest_s=REST_S)
+        self._snapshots = Part("snapshots", self._stored.read, clock, rest_s=REST_S)
+        self._index = Part(
+            "index", lambda: read_index(connector, self.admin), clock, rest_s=2 * REST_S
+        )
+
+    @property
+    def away(self) -> bool:
+        """Whether the cluster did not answer the newest question."""
+        return bool(self.brokers.aged.problem)
+
+    async def renew(self) -> None:
+        """Reads everything again, except the brokers, which must be there."""
+        parts = (self._native, self._snapshots, self._index)
+        await asyncio.gather(self._renew_owners(), *(it.renew() for it in parts))
+
+    def seen(self) -> ClusterSeen:
+        """The cluster as it was read last."""
+        owners = self._coordinators.aged
+        return ClusterSeen(
+            self.target.name,
+            self.target.address,
+            self.brokers.aged,
+            self._workers.aged,
+            owners.of(lambda it: it.coordinators),
+            owners.of(lambda it: it.ended),
+            owners.of(lambda it: it.transactions),
+            _joined(self._holds.aged, self._native.aged),
+            self._snapshots.aged,
+            self._index.aged,
+        )
+
+    async def close(self) -> None:
+        """Ends what is under way, and releases connections."""
+        parts: list[Part[Any]] = [
+            self.brokers,
+            self._workers,
+            self._coordinators,
+            self._holds,
+            self._native,
+            self._snapshots,
+            self._index,
+        ]
+        await asyncio.gather(*(it.close() for it in parts))
+        closing = [self._owners, self._stored, self.links, self._groups, self._quick, self.admin]
+        await asyncio.gather(*(it.close() for it in closing))
+        if self.target.native is not None:
+            await self.target.native.close()
+
+    async def _renew_owners(self) -> None:
+        """Each step needs the result of the one before."""
+        await self._workers.renew()
+        await self._coordinators.renew()
+        await self._holds.renew()
+
+    async def _read_brokers(self) -> BrokersStatus:
+        found = await self._quick.broker_figures()
+        return BrokersStatus(found.brokers, found.registered)
+
+    async def _read_workers(self) -> tuple[WorkerStatus, ...]:
+        group = self.target.connector.own_id(f"workers-{self.target.name}")
+        return tuple(
+            WorkerStatus(
+                it.member_id,
+                it.host,
+                worker_version(it.client_id),
+                tuple(sorted(of.partition for of in it.partitions if of.topic == TXN_REQUESTS)),
+            )
+            for it in await self._groups.described_members(group)
+        )
+
+    async def _read_coordinators(self) -> CoordinatorsRead:
+        return await self._owners.read(worker_runs=bool(self._workers.aged.value))
+
+    async def _read_holds(self) -> tuple[ReaderHold, ...]:
+        read = self._coordinators.aged.value
+        undecided = read.undecided if read is not None else ()
+        connector, now_ms = self.target.connector, self._clock.now_ms()
+        return tuple(await coordinated_holds(connector, self.admin, undecided, now_ms))
+
+    async def _read_native(self) -> tuple[ReaderHold, ...]:
+        if self.target.native is None:
+            return ()
+        return tuple(await native_holds(self.target.native, self.admin, self._clock.now_ms()))
+
+
+def _joined(
+    coordinated: Aged[tuple[ReaderHold, ...]], native: Aged[tuple[ReaderHold, ...]]
+) -> Aged[tuple[ReaderHold, ...]]:
+    """Both kinds of transactions, the longest hold first, with the older of both times."""
+    if coordinated.value is None or coordinated.read_ms is None:
+        return coordinated
+    holds: Sequence[ReaderHold] = (*coordinated.value, *(native.value or ()))
+    read_ms = min(coordinated.read_ms, native.read_ms or coordinated.read_ms)
+    return Aged(
+        tuple(sorted(holds, key=lambda it: it.since_ms or 0)),
+        read_ms,
+        coordinated.problem or native.problem,
+        coordinated.hint or native.hint,
+    )

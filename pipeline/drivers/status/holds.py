@@ -1,0 +1,163 @@
+"""Finds the transactions that hold readers of committed data back, and the record they wait at.
+
+*Source*: docs/protocols D2: a reader stops at the first record whose outcome is unknown. A
+transaction holds nobody back until it has written; so the log is read for the first record of one.
+KIP-664 for native transactions.
+
+*Invariants*: what is read is bounded: the partitions of the oldest transactions, and of each the
+first `RECORDS_MAX` offsets from where the transaction was registered.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
+from stilltide.pipeline.core.status.values import ReaderHold
+from stilltide.pipeline.drivers.native.open_transactions import open_transactions
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.txn_headers import txns_of
+from stilltide.pipeline.drivers.status.transactions import Unended
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+HELD_MS = 1000
+"""Age below which a transaction is nobody's concern, coordinated or native."""
+
+PARTITIONS_MAX = 50
+"""Partitions that are looked at: those of the oldest transactions."""
+
+NATIVE_PARTITIONS_MAX = 5000
+"""Partitions whose last stable offset is compared with their end."""
+
+RECORDS_MAX = 20_000
+"""Offsets of a partition that are read for the first record of a transaction."""
+
+
+async def coordinated_holds(
+    connector: Connector, admin: LogAdmin, undecided: Sequence[Unended], now_ms: int
+) -> list[ReaderHold]:
+    """Which of these transactions hold readers back, and where; the longest hold first.
+
+    Raises:
+        ConnectorError: the cluster is away, or forbids to read a topic.
+    """
+    old = [it for it in undecided if it.description.opened_at_ms <= now_ms - HELD_MS]
+    by_id = {it.txn.to_bytes(): it for it in old}
+    ranges = await _ranges(admin, _candidates(old))
+    if not ranges:
+        return []
+    ends = {one.data: one.end for one in ranges}
+    found: dict[TopicPartition, ReaderHold] = {}
+    reader = connector.reader("status-holds", committed=False, fetching=Fetching.SCANNING)
+    try:
+        bounded = [_bounded(one) for one in ranges]
+        async with aclosing(scan(reader, bounded)) as batches:
+            async for records in batches:
+                for record, one in _first_records(records, by_id):
+                    found.setdefault(record.data, _hold(record, one, ends[record.data]))
+                if found.keys() == ends.keys():
+                    break
+    finally:
+        await reader.close()
+    return sorted(found.values(), key=lambda it: it.since_ms or 0)
+
+
+def _candidates(undecided: Sequence[Unended]) -> dict[TopicPartition, Offset]:
+    """Partitions of the oldest transactions, each with the lowest offset that may be of one."""
+    found: dict[TopicPartition, Offset] = {}
+    for one in undecided:
+        for part in one.description.partitions:
+            if part.data in found or len(found) < PARTITIONS_MAX:
+                known = found.get(part.data, part.start_offset)
+                found[part.data] = Offset(min(known, part.start_offset))
+    return found
+
+
+async def _ranges(admin: LogAdmin, from_: Mapping[TopicPartition, Offset]) -> list[OffsetRange]:
+    """What there is to read of partitions that exist."""
+    if not from_:
+        return []
+    starts = await admin.start_offsets(list(from_))
+    ends = await admin.end_offsets(list(from_))
+    return [
+        OffsetRange(data, begin, ends[data])
+        for data, low in from_.items()
+        if data in starts
+        and data in ends
+        and (begin := Offset(max(low, starts[data]))) < ends[data]
+    ]
+
+
+def _bounded(one: OffsetRange) -> OffsetRange:
+    return one._replace(end=EndOffset(min(one.end, one.start + RECORDS_MAX)))
+
+
+def _first_records(
+    records: Sequence[Record], by_id: Mapping[bytes, Unended]
+) -> list[tuple[Record, Unended]]:
+    """The records of transactions that have not ended."""
+    return [
+        (record, by_id[txn])
+        for record, txn in zip(records, txns_of(records), strict=True)
+        if txn is not None and txn in by_id
+    ]
+
+
+def _hold(record: Record, one: Unended, end: EndOffset) -> ReaderHold:
+    return ReaderHold(
+        record.data,
+        record.offset,
+        end - record.offset,
+        native=False,
+        holder=str(one.txn),
+        client=one.client,
+        since_ms=one.description.opened_at_ms,
+        hanging=False,
+    )
+
+
+async def native_holds(
+    native: NativeTransactions, admin: LogAdmin, now_ms: int
+) -> list[ReaderHold]:
+    """Kafka's own transactions that have been open for a while; the longest hold first.
+
+    Raises:
+        ConnectorError: the cluster is away, or forbids the question.
+    """
+    topics = await admin.describe_topics(await admin.list_topics())
+    partitions = [
+        TopicPartition(name, number)
+        for name, it in sorted(topics.items())
+        for number in range(it.partition_count)
+    ][:NATIVE_PARTITIONS_MAX]
+    if not partitions:
+        return []
+    stable = await admin.end_offsets(partitions, committed=True)
+    ends = await admin.end_offsets(partitions)
+    held = [it for it in partitions if it in stable and stable[it] < ends.get(it, stable[it])]
+    found = await open_transactions(native, held[:PARTITIONS_MAX]) if held else []
+    first: dict[TopicPartition, OpenNativeTransaction] = {}
+    for one in found:
+        first.setdefault(one.data, one)
+    holds = [_native_hold(one, ends[one.data]) for one in first.values()]
+    old = [it for it in holds if it.since_ms is None or it.since_ms <= now_ms - HELD_MS]
+    return sorted(old, key=lambda it: it.since_ms or 0)
+
+
+def _native_hold(one: OpenNativeTransaction, end: EndOffset) -> ReaderHold:
+    started_ms = one.transaction.started_at_ms if one.transaction else None
+    written_ms = one.producer.last_timestamp_ms
+    return ReaderHold(
+        one.data,
+        one.open_from,
+        end - one.open_from,
+        native=True,
+        holder=one.transactional_id or f"producer {one.producer.producer_id}",
+        client="",
+        since_ms=started_ms or (written_ms if written_ms >= 0 else None),
+        hanging=one.hanging,
+    )

@@ -1,0 +1,177 @@
+"""Follows what links have told their target: the end of what each has copied, and their beats.
+
+*Source*: docs/protocols H3, H5, I13. Read from the topic, so that a link's own process need not be
+reachable; each look reads on where the last one ended.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import OffsetOutOfRangeError
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.link_liveness import CONNECTED_MS, LinkLiveness
+from stilltide.pipeline.core.status.values import LinkPartition, LinkStatus
+from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.replication.origins import topic_incarnation
+from stilltide.schemas.replication.positions import (
+    Bucket,
+    beat_key,
+    decode_beat,
+    decode_bucket,
+    decode_key,
+)
+from stilltide.schemas.replication.publishes import publish_of
+from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, OffsetRange, TopicPartition
+
+Copied = Mapping[TopicPartition, Bucket]
+"""The newest bucket of each data partition."""
+
+
+class _Newest(NamedTuple):
+    """The bucket with the highest number."""
+
+    number: int
+    bucket: Bucket
+
+
+class LinksTail:
+    """The links into one cluster; each call of `read_on` reads further.
+
+    Args:
+        target: name of the cluster.
+        connector: the cluster.
+        admin: admin client of the same cluster; the caller closes it.
+        clock: tells the age of beats.
+    """
+
+    def __init__(
+        self, target: ClusterName, connector: Connector, admin: LogAdmin, clock: Clock
+    ) -> None:
+        self._target = target
+        self._connector = connector
+        self._admin = admin
+        self._clock = clock
+        self._reader = connector.reader("status-links", fetching=Fetching.SCANNING)
+        self._read_to: dict[TopicPartition, Offset] = {}
+        self._newest: dict[ClusterName, dict[TopicPartition, _Newest]] = {}
+        self._liveness = LinkLiveness()
+
+    async def read_on(self) -> None:
+        """Reads up to the last stable offsets as of now.
+
+        Raises:
+            FatalError: the system topic does not exist.
+            OffsetOutOfRangeError: the topic was created again; the next call begins at its start.
+            RetriableError: the broker is away.
+        """
+        found = await self._admin.describe_topics([REPLICATION_POSITIONS])
+        require_topics([REPLICATION_POSITIONS], found)
+        numbers = range(found[REPLICATION_POSITIONS].partition_count)
+        logs = [TopicPartition(REPLICATION_POSITIONS, number) for number in numbers]
+        ends = await self._admin.end_offsets(logs, committed=True)
+        if not self._read_to:
+            self._read_to = await self._admin.start_offsets(logs)
+        ranges = [OffsetRange(log, self._read_to[log], ends[log]) for log in logs]
+        try:
+            async for records in scan(self._reader, ranges):
+                for record in records:
+                    try:
+                        self._take(record)
+                    except DecodeError as error:
+                        await pass_over(self._connector, record, error)
+        except OffsetOutOfRangeError:
+            self._read_to = {}
+            self._newest.clear()
+            raise
+        self._read_to = {one.data: Offset(max(one.start, one.end)) for one in ranges}
+
+    def sources(self) -> dict[ClusterName, Copied]:
+        """What each link has copied, by the name of its source."""
+        return {
+            source: {data: it.bucket for data, it in newest.items()}
+            for source, newest in self._newest.items()
+        }
+
+    def status(
+        self, source: ClusterName, partitions: Sequence[LinkPartition], now_ms: int
+    ) -> LinkStatus:
+        """The link from a source, with its partitions."""
+        age_ms = self._liveness.age_ms(source, now_ms)
+        return LinkStatus(
+            source,
+            self._target,
+            None if age_ms is None else now_ms - age_ms,
+            age_ms is None or age_ms < CONNECTED_MS,
+            tuple(partitions),
+        )
+
+    async def close(self) -> None:
+        """Releases the reader."""
+        await self._reader.close()
+
+    def _take(self, record: Record) -> None:
+        beat = beat_key(record.key)
+        if beat is not None:
+            if beat.target == self._target and record.value is not None:
+                told = decode_beat(record.value)
+                self._newest.setdefault(beat.source, {})
+                self._liveness.beat_read(beat.source, told, 0, self._clock.now_ms())
+            return
+        key = decode_key(record.key)
+        if key.target != self._target:
+            return
+        newest = self._newest.setdefault(key.source, {})
+        known = newest.get(key.data)
+        if record.value is not None and (known is None or key.number >= known.number):
+            newest[key.data] = _Newest(key.number, decode_bucket(record.value))
+
+
+async def link_partitions(
+    source: ClusterName, copied: Copied, admin: LogAdmin | None
+) -> list[LinkPartition]:
+    """The data partitions of a link, with what is left to copy.
+
+    Args:
+        source: name of the link's source, or of the publish.
+        copied: the newest bucket of each data partition.
+        admin: admin client of the source; None: the source is away.
+
+    Raises:
+        RetriableError: the source is away.
+    """
+    there = {data: _on_source(source, data) for data in copied}
+    topics: Mapping[str, TopicDescription] = {}
+    ends: Mapping[TopicPartition, EndOffset] = {}
+    if admin is not None and there:
+        topics = await admin.describe_topics(sorted({it.topic for it in there.values()}))
+        known = [it for it in there.values() if it.topic in topics]
+        ends = await admin.end_offsets(known, committed=True)
+    return [
+        LinkPartition(
+            data,
+            bucket.source_to,
+            _lag(bucket, topics.get(there[data].topic), ends.get(there[data])),
+        )
+        for data, bucket in sorted(copied.items())
+    ]
+
+
+def _on_source(source: ClusterName, data: TopicPartition) -> TopicPartition:
+    publish = publish_of(source)
+    return data if publish is None else TopicPartition(publish.source, data.partition)
+
+
+def _lag(bucket: Bucket, topic: TopicDescription | None, end: EndOffset | None) -> int | None:
+    if topic is None or end is None:
+        return None
+    if topic_incarnation(topic.topic_id) != bucket.source_incarnation:
+        return None
+    return max(0, end - bucket.source_to)

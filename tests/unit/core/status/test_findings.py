@@ -1,0 +1,258 @@
+"""What of a state needs a person, and which command helps."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stilltide.pipeline.core.groups.group import Standing
+from stilltide.pipeline.core.status.findings import (
+    StatusFinding,
+    Weight,
+    findings,
+    needs_person,
+    shown_age,
+)
+from stilltide.pipeline.core.status.state import Aged, SystemStatus
+from stilltide.pipeline.core.status.values import (
+    AuditStatus,
+    BrokersStatus,
+    CoordinatorStatus,
+    EndedStatus,
+    IndexStatus,
+    ReaderHold,
+    SnapshotStatus,
+    WorkerStatus,
+)
+from stilltide.schemas.values import EndOffset
+from tests.support.status.samples import (
+    AWAY,
+    DATA,
+    HOLD,
+    NATIVE_HOLD,
+    NOW_MS,
+    WELL,
+    A,
+    B,
+    cluster,
+    group,
+    link,
+    with_a,
+)
+
+
+def only(status: SystemStatus) -> StatusFinding:
+    """The only finding of a state."""
+    (found,) = findings(status)
+    return found
+
+
+def test_nothing_is_found_where_everything_is_well():
+    """A state without faults has no findings, and needs no person."""
+    assert findings(WELL) == ()
+    assert not needs_person(findings(WELL))
+
+
+def test_of_a_cluster_that_is_away_only_that_is_said():
+    """One cause, one line; a group that another cluster knows can go on there."""
+    status = replace(WELL, clusters=(cluster(A), replace(cluster(B), brokers=AWAY)))
+    status = replace(status, links={**WELL.links, A: Aged((stopped("b"),), NOW_MS)})
+    found = only(status)
+    assert (found.weight, found.cluster) == (Weight.ACT, "b")
+    assert "away: no broker of b:9092 answers" in found.text
+    assert found.command == "stilltide group failover orders billing --to a --dry-run"
+
+
+def test_without_a_group_a_cluster_that_is_away_is_looked_at_itself():
+    """The command names the cluster."""
+    status = replace(WELL, clusters=(replace(cluster(A), brokers=AWAY),), groups=Aged((), NOW_MS))
+    assert only(status).command == "stilltide topics check --cluster a"
+
+
+def test_without_a_worker_nothing_is_missed_that_only_workers_do():
+    """Silent coordinators are no findings of their own."""
+    silent = (CoordinatorStatus(0, serving=False),)
+    found = only(with_a(workers=Aged((), NOW_MS), coordinators=Aged(silent, NOW_MS)))
+    assert found.text.startswith("no worker runs")
+    assert found.command == "stilltide worker --cluster a"
+
+
+@pytest.mark.parametrize(
+    ("hold", "command"),
+    [
+        (HOLD, "stilltide txn abort 3:302 --cluster a"),
+        (NATIVE_HOLD, "stilltide native fence payments --cluster a"),
+        (NATIVE_HOLD._replace(hanging=True), "stilltide native abort orders 0 117 --cluster a"),
+    ],
+)
+def test_who_holds_readers_for_long_is_named_with_the_command_that_ends_it(
+    hold: ReaderHold, command: str
+):
+    """Place, transaction and duration; one of Kafka's own has another command."""
+    found = only(with_a(holds=Aged((hold,), NOW_MS)))
+    assert found.weight is Weight.ACT
+    assert found.command == command
+    for said in ("orders/0", "offset 117", hold.holder, "2 min", "40 offsets"):
+        assert said in found.text
+
+
+def test_a_young_hold_is_no_finding_unless_it_hangs():
+    """Transactions end; a hanging one never does."""
+    young = NATIVE_HOLD._replace(since_ms=NOW_MS - 5000)
+    assert findings(with_a(holds=Aged((young,), NOW_MS))) == ()
+    hanging = young._replace(hanging=True, since_ms=None)
+    assert needs_person(findings(with_a(holds=Aged((hanging,), NOW_MS))))
+
+
+def stopped(source: str):
+    """A link into cluster a without a beat for a minute."""
+    return link(source, A)._replace(running=False, beat_ms=NOW_MS - 60_000)
+
+
+def test_a_link_that_does_not_run_needs_a_person():
+    """With the time since it was heard of, and the command that runs it."""
+    found = only(replace(WELL, links={A: Aged((stopped("b"),), NOW_MS)}))
+    assert found.text == "the link from b does not run: last heard of 1 min ago"
+    assert found.command == "stilltide replicate --from b --to a"
+
+
+def test_a_link_that_has_ended_shows_why_in_one_line():
+    """The worker's reason and hint; that the link is not heard of any more follows from it."""
+    why = "orders/0@7: records left the log (tried again in 40 s)"
+    ended = EndedStatus("links", "b", NOW_MS - 9000, why, "drop the copy")
+    status = with_a(ended=Aged((ended,), NOW_MS))
+    found = only(replace(status, links={A: Aged((stopped("b")._replace(problem=why),), NOW_MS)}))
+    assert (found.weight, found.cluster) == (Weight.ACT, "a")
+    assert found.text == f"the link from b has ended: {why}"
+    assert found.command == "drop the copy"
+
+
+def test_an_owner_that_has_ended_at_a_damaged_record_is_repaired():
+    """By the command that repairs the topic; a coordinator has said so itself."""
+    damaged = EndedStatus("pending-ack", "1", NOW_MS, "stilltide.pending-ack-log/1@7: bad", "")
+    coordinator = damaged._replace(kind="coordinator")
+    found = only(with_a(ended=Aged((damaged, coordinator), NOW_MS)))
+    assert found.text.startswith("pending-ack 1 has ended: stilltide.pending-ack-log/1@7")
+    assert found.command == "stilltide repair pending-ack-log --cluster a"
+
+
+def test_a_link_that_lags_is_worth_a_look():
+    """It may catch up by itself."""
+    late = link("b", A)
+    late = late._replace(partitions=(late.partitions[0]._replace(lag=10_001),))
+    found = only(replace(WELL, links={A: Aged((late,), NOW_MS)}))
+    assert found.weight is Weight.WATCH
+    assert not needs_person([found])
+
+
+def test_a_group_that_cannot_advance_shows_why():
+    """Only causes that do not pass by themselves."""
+    stuck = group(B, standing=Standing.BEYOND_THE_END, why="beyond; set the group", urgent=True)
+    found = only(replace(WELL, groups=Aged((group(A), stuck), NOW_MS)))
+    assert (found.weight, found.cluster) == (Weight.ACT, "b")
+    assert "billing on orders/0: beyond; set the group" in found.text
+    assert found.command == "stilltide group describe orders billing"
+
+
+def test_a_group_that_cannot_be_read_gives_one_line_for_all_clusters():
+    """It is the same group."""
+    unread = [group(it)._replace(problem="not read within 30 s") for it in (A, B)]
+    found = only(replace(WELL, groups=Aged(tuple(unread), NOW_MS)))
+    assert found.weight is Weight.WATCH
+
+
+BAD_SNAPSHOT = SnapshotStatus(DATA, None, None, 1, 9, None, None, "it has parts and no end")
+BAD_INDEX = IndexStatus(DATA, EndOffset(9), 0, 1, "of a former topic of this name")
+ENDED = CoordinatorStatus(1, serving=False, problem="stilltide.txn-log/1@7: damaged")
+
+
+@pytest.mark.parametrize(
+    ("changed", "weight", "said", "command"),
+    [
+        (
+            {"brokers": Aged(BrokersStatus(2, 3), NOW_MS)},
+            Weight.ACT,
+            "1 of 3 brokers are down",
+            "topics check",
+        ),
+        (
+            {"coordinators": Aged((ENDED,), NOW_MS)},
+            Weight.ACT,
+            "coordinator 1 has ended: stilltide.txn-log/1@7: damaged",
+            "coordinator stats",
+        ),
+        (
+            {"coordinators": Aged((ENDED._replace(problem=""),), NOW_MS)},
+            Weight.ACT,
+            "coordinator 1 does not answer",
+            "coordinator stats",
+        ),
+        (
+            {"snapshots": Aged((BAD_SNAPSHOT,), NOW_MS)},
+            Weight.ACT,
+            "orders/0: readers cannot use the snapshot: it has parts and no end",
+            "snapshot verify orders",
+        ),
+        (
+            {"index": Aged((BAD_INDEX,), NOW_MS)},
+            Weight.ACT,
+            "the index cannot be used: of a former topic",
+            "index drop orders",
+        ),
+        (
+            {"index": Aged((BAD_INDEX._replace(problem="", lag=100_001),), NOW_MS)},
+            Weight.WATCH,
+            "100001 offsets behind",
+            "index list",
+        ),
+        (
+            {"snapshots": Aged(None, None, "not allowed to read", "grant Read")},
+            Weight.WATCH,
+            "snapshots cannot be read: not allowed to read",
+            "grant Read",
+        ),
+        (
+            {
+                "workers": Aged(
+                    (WorkerStatus("m", "h", "0.1.0", ()), WorkerStatus("n", "h", None, ())), NOW_MS
+                )
+            },
+            Weight.WATCH,
+            "several versions run: 0.1.0, unknown",
+            "",
+        ),
+    ],
+)
+def test_each_part_of_a_cluster_has_its_faults(
+    changed: dict[str, Any], weight: Weight, said: str, command: str
+):
+    """One line each, with the next step."""
+    found = only(with_a(**changed))
+    assert found.weight is weight
+    assert said in found.text
+    assert command in found.command
+
+
+def test_an_audit_that_is_invalid_or_old_is_a_finding():
+    """An invalid one needs a person, an old one is worth a look."""
+    audit = AuditStatus("invalid", 3, ("orders",), NOW_MS - 25 * 3_600_000)
+    found = findings(replace(WELL, audits={"reports": Aged(audit, NOW_MS)}))
+    assert [one.weight for one in found] == [Weight.ACT, Weight.WATCH]
+    assert "3 findings" in found[0].text
+    assert "1 d ago" in found[1].text
+
+
+def test_what_needs_a_person_comes_first():
+    """Whatever the order of clusters and parts."""
+    status = with_a(index=Aged((BAD_INDEX._replace(problem="", lag=100_001),), NOW_MS))
+    status = replace(status, links={A: Aged((stopped("b"),), NOW_MS)})
+    assert [one.weight for one in findings(status)] == [Weight.ACT, Weight.WATCH]
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "shown"),
+    [(0, "0 ms"), (999, "999 ms"), (61_000, "1 min"), (7_200_000, "2 h"), (90_000_000, "1 d")],
+)
+def test_an_age_is_shown_in_its_largest_unit(age_ms: int, shown: str):
+    """Without a fraction."""
+    assert shown_age(age_ms) == shown

@@ -16,7 +16,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures metrics protos clean
+.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,9 +75,9 @@ chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS=
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 
 lock: setup ## Compile requirements.lock with the newest versions, and from it the locks of the images.
-	$(COMPILE) --upgrade --group dev --extra spark -o requirements.lock
-	$(COMPILE) --no-annotate --constraint requirements.lock -o requirements.worker.lock
-	$(COMPILE) --no-annotate --constraint requirements.lock --extra spark -o requirements.spark.lock
+	$(COMPILE) --upgrade --group dev --extra console --extra spark -o requirements.lock
+	$(COMPILE) --no-annotate --constraint requirements.lock --extra console -o requirements.worker.lock
+	$(COMPILE) --no-annotate --constraint requirements.lock --extra console --extra spark -o requirements.spark.lock
 
 licences: setup ## Write docs/licences.md from the locks and the metadata of the packages.
 	$(BIN)/python -m tests.supply.licences
@@ -90,6 +90,9 @@ audit: setup ## Ask a database for known vulnerabilities of the locked packages 
 
 figures: setup ## Draw the figures of the documentation: docs/img/*.svg.
 	$(BIN)/python -m tests.figures
+
+screenshots: setup ## Draw the pictures of the console: docs/img/console-*.png; needs Chromium.
+	$(BIN)/python -m tests.support.console.pictures
 
 metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.
 	$(BIN)/python -m stilltide.pipeline.metrics.page

@@ -18,7 +18,7 @@ class Layer(NamedTuple):
 
 LAYERS = (
     Layer("cli", ("pipeline/cli",)),
-    Layer("demo", ("pipeline/demo",)),
+    Layer("demo, console", ("pipeline/demo", "pipeline/console")),
     Layer("agents, jobs, client", ("pipeline/agents", "pipeline/jobs", "pipeline/client")),
     Layer("drivers", ("pipeline/drivers",)),
     Layer(

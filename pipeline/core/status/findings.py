@@ -99,7 +99,7 @@ def _of_cluster(
     if workers == ():
         text = "no worker runs: nothing commits, and no position is carried over"
         yield StatusFinding(Weight.ACT, one.name, text, f"stilltide worker {at}")
-        yield from _of_holds(one, limits, at)
+        yield from _of_holds(one, limits)
         return
     yield from _of_parts(one)
     versions = sorted({it.version or "unknown" for it in workers or ()})
@@ -112,7 +112,7 @@ def _of_cluster(
         why = f"has ended: {coordinator.problem}" if coordinator.problem else "does not answer"
         text = f"coordinator {coordinator.number} {why}"
         yield StatusFinding(Weight.ACT, one.name, text, f"stilltide coordinator stats {at}")
-    yield from _of_holds(one, limits, at)
+    yield from _of_holds(one, limits)
     yield from _of_stored(one, limits, at)
 
 
@@ -138,7 +138,7 @@ def _of_parts(one: ClusterSeen) -> Iterator[StatusFinding]:
             yield StatusFinding(Weight.WATCH, one.name, text, part.hint)
 
 
-def _of_holds(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
+def _of_holds(one: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
     now_ms = one.holds.read_ms or 0
     for hold in one.holds.value or ():
         age_ms = None if hold.since_ms is None else now_ms - hold.since_ms
@@ -151,11 +151,12 @@ def _of_holds(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[Statu
         )
         if hold.hanging:
             text += "; it hangs: no coordinator will end it"
-        yield StatusFinding(Weight.ACT, one.name, text, _ending(hold, at))
+        yield StatusFinding(Weight.ACT, one.name, text, ending_command(hold, one.name))
 
 
-def _ending(hold: ReaderHold, at: str) -> str:
-    """The command that ends a transaction."""
+def ending_command(hold: ReaderHold, cluster: str) -> str:
+    """The command that ends the transaction of a hold on a cluster."""
+    at = f"--cluster {shlex.quote(cluster)}"
     if not hold.native:
         return f"stilltide txn abort {hold.holder} --yes {at}"
     if hold.hanging:

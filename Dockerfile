@@ -1,6 +1,6 @@
 # The images of Stilltide. Targets:
 #   worker (default)  every command except the audit; no Java
-#   spark             all commands, with Java, PySpark and the jars of the audit: a container fetches nothing
+#   spark             all commands, with Java, PySpark and the jars of audits and tables: a container fetches nothing
 # Another base image: --build-arg BASE=...; a directory of jars instead of a download: --build-context jars=DIRECTORY.
 # The images install locks of their own, cut out of the tested lock: a worker needs neither Spark nor development tools.
 ARG BASE=python:3.11-slim-bookworm
@@ -51,7 +51,7 @@ RUN --mount=type=bind,source=connectors,target=/src/connectors \
     --mount=type=bind,source=schemas,target=/src/schemas \
     --mount=type=bind,source=stilltide,target=/src/stilltide \
     PYTHONPATH=/src STILLTIDE_CACHE_DIR=/opt/cache \
-    python -c "from stilltide.connectors.local.jars import spark_jars; spark_jars()"
+    python -c "from stilltide.connectors.local.jars import jar_set; [jar_set(name) for name in ('spark', 'delta', 'iceberg')]"
 
 FROM scratch AS jars
 COPY --from=fetch /opt/cache/jars/*.jar /
@@ -60,7 +60,7 @@ FROM java AS spark
 COPY --link --from=jars /*.jar /opt/cache/jars/
 COPY --link --from=application /opt/application /opt/application
 ENV STILLTIDE_CACHE_DIR=/opt/cache
-RUN install --directory --owner 10001 --group 10001 /reports # a volume there belongs to the user
+RUN install --directory --owner 10001 --group 10001 /reports /tables # volumes there belong to the user
 USER 10001
 
 FROM worker

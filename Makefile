@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
-CODE := schemas connectors pipeline stilltide/__init__.py stilltide/__main__.py tests
+CODE := schemas connectors pipeline stilltide/*.py tests
 JOBS ?= 3
 EXAMPLES ?= 30
 SEED ?= 1
@@ -16,7 +16,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics protos clean
+.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,18 +66,20 @@ format: setup ## Rewrite the sources in the project's format.
 	-$(BIN)/ruff check --fix --quiet $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: setup ## Measure (all cases, or CASE=writer|transactions|brokers|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|audit|batch_filter|replication|failover|disaster|sync_latency|translate|startup|startup_markers|publish|compacted|retention); writes build/bench/<case>.json. The sizes of a case are variables, too: RECORDS=100000.
+bench: setup ## Measure (all cases, or CASE=writer|transactions|brokers|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|spark_stream|audit|batch_filter|replication|failover|disaster|sync_latency|translate|startup|startup_markers|publish|compacted|retention); writes build/bench/<case>.json. The sizes of a case are variables, too: RECORDS=100000.
 	$(BIN)/python -m tests.bench $(CASE)
 
 chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS="-k broker").
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos $(ARGS)
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
+CUT = $(COMPILE) --no-annotate --constraint requirements.lock
 
-lock: setup ## Compile requirements.lock with the newest versions, and from it the locks of the images.
-	$(COMPILE) --upgrade --group dev --extra console --extra spark -o requirements.lock
-	$(COMPILE) --no-annotate --constraint requirements.lock --extra console -o requirements.worker.lock
-	$(COMPILE) --no-annotate --constraint requirements.lock --extra console --extra spark -o requirements.spark.lock
+lock: setup ## Compile requirements.lock with the newest versions, and from it the locks of the client and the images.
+	$(COMPILE) --upgrade --group dev --all-extras -o requirements.lock
+	$(CUT) -o requirements.client.lock
+	$(CUT) --extra worker --extra console -o requirements.worker.lock
+	$(CUT) --extra worker --extra console --extra spark -o requirements.spark.lock
 
 licences: setup ## Write docs/licences.md from the locks and the metadata of the packages.
 	$(BIN)/python -m tests.supply.licences
@@ -96,6 +98,16 @@ screenshots: setup ## Draw the pictures of the console: docs/img/console-*.png; 
 
 metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.
 	$(BIN)/python -m stilltide.pipeline.metrics.page
+
+docs: setup ## Build the documentation site: build/site/index.html.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean
+	@echo build/site/index.html
+
+dist: setup ## Build the wheel and the source archive: build/dist, with SHA256SUMS; equal for each build.
+	@rm -rf build/dist
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} \
+	  $(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --sdist --wheel --out-dir build/dist .
+	@cd build/dist && rm -f .gitignore && sha256sum stilltide-* | tee SHA256SUMS
 
 protos: setup ## Generate schemas/v1/*_pb2.py(i) from the .proto sources.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. stilltide/schemas/v1/*.proto

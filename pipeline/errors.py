@@ -16,6 +16,10 @@ class ConfigError(PipelineError):
     """A setting that is unknown, not of its type, or out of its bounds."""
 
 
+class MissingExtraError(PipelineError):
+    """An extra of the package is not installed that the program's next step needs."""
+
+
 class CoordinatorCountError(ConfigError):
     """The setting `coordinators` is lower than the number of coordinators that there are (C14)."""
 
@@ -38,6 +42,26 @@ class SystemTopicError(PipelineError):
 
 class ClientFailedError(PipelineError):
     """A background task of a client has ended by an unexpected error, which is the `__cause__`."""
+
+
+class UsageError(PipelineError):
+    """The program uses the library in a way that cannot work; nothing was sent."""
+
+
+class ArgumentError(UsageError, TypeError):
+    """An argument has a type that cannot be sent."""
+
+
+class NotAwaitedError(UsageError):
+    """A commit would lose something: a `send` or `acknowledge` was not awaited."""
+
+
+class OtherLoopError(UsageError):
+    """The call is on another event loop than the one on which the object was opened."""
+
+
+class ForkedError(UsageError):
+    """The call is in a process that was forked after the object was opened."""
 
 
 class TransactionStateError(PipelineError):
@@ -180,3 +204,7 @@ def system_topic(name: str, *, hint: str) -> SystemTopicError:
         hint=hint,
         topic=name,
     )
+
+
+class TableError(PipelineError):
+    """A table cannot be written on: it is of other topics, damaged, or not writable (K)."""

@@ -23,21 +23,28 @@ if TYPE_CHECKING:
     from stilltide.pipeline.errors import (
         AcknowledgementError,
         AlreadyAcknowledgedError,
+        ArgumentError,
         ClientFailedError,
         ConfigError,
+        ForkedError,
+        MissingExtraError,
         NotAssignedError,
+        NotAwaitedError,
         NotDeliveredError,
         NoTopicError,
+        OtherLoopError,
         OutcomeUnknownError,
         PendingAcknowledgementError,
         PipelineError,
         RefusedError,
         RequestTimeoutError,
         SystemTopicError,
+        TableError,
         TopicRecreatedError,
         TransactionStateError,
         UnavailableError,
         UndecidedError,
+        UsageError,
     )
     from stilltide.pipeline.interpreter import tune
     from stilltide.schemas.errors import DecodeError, StilltideError
@@ -46,18 +53,23 @@ if TYPE_CHECKING:
 __all__ = [
     "AcknowledgementError",
     "AlreadyAcknowledgedError",
+    "ArgumentError",
     "ClientFailedError",
     "ConfigError",
     "ConnectorError",
     "DecodeError",
     "FatalError",
     "FencedError",
+    "ForkedError",
     "KafkaConfig",
     "Message",
+    "MissingExtraError",
     "NoTopicError",
     "NotAssignedError",
+    "NotAwaitedError",
     "NotDeliveredError",
     "OffsetOutOfRangeError",
+    "OtherLoopError",
     "OutcomeUnknownError",
     "PendingAcknowledgementError",
     "PipelineError",
@@ -68,6 +80,7 @@ __all__ = [
     "StilltideError",
     "Subscription",
     "SystemTopicError",
+    "TableError",
     "TopicPartition",
     "TopicRecreatedError",
     "Transaction",
@@ -76,6 +89,7 @@ __all__ = [
     "TxnId",
     "UnavailableError",
     "UndecidedError",
+    "UsageError",
     "load_settings",
     "tune",
 ]
@@ -99,13 +113,22 @@ _MODULES = {
 }
 """Modules of public names; every other name of `__all__` is an error of `pipeline.errors`."""
 
+_PUBLIC_MODULES = ("errors", "sync", "testing")
+
 
 def __getattr__(name: str) -> object:
-    """Loads a public name at its first use, and keeps it."""
+    """Loads a public name, or one of the public modules, at its first use, and keeps it."""
+    if name in _PUBLIC_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = next((module for module, names in _MODULES.items() if name in names), "pipeline.errors")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    try:
+        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        from stilltide.pipeline.extras import missing_extra  # noqa: PLC0415 - needed here alone
+
+        raise missing_extra(f"`{__name__}.{name}`", error) or error from None
     globals()[name] = value
     return value
 

@@ -1,5 +1,5 @@
 """`python -m stilltide`: the command `stilltide` in this interpreter."""
 
-from stilltide.pipeline.cli.main import main
+from stilltide.pipeline.cli.program import main
 
 main()

@@ -34,6 +34,9 @@ ROOTS = {
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
         "org.apache.kafka:kafka-clients:3.9.1",
     ],
+    # Table formats that `stilltide table follow` writes, each in addition to the set `spark`.
+    "delta": ["io.delta:delta-spark_2.13:4.0.1"],
+    "iceberg": ["org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"],
 }
 OTHER_VERSIONS = {
     "3.9": [
@@ -57,7 +60,12 @@ SPARK_NEEDS = {
 }
 """The connector's dependencies that pyspark does not contain."""
 
-KEPT = {"spark": SPARK_NEEDS, "tools": {"kafka-tools"}}
+KEPT = {
+    "spark": SPARK_NEEDS,
+    "tools": {"kafka-tools"},
+    "delta": {"delta-spark_2.13", "delta-storage"},  # pyspark contains the parser's runtime
+    "iceberg": {"iceberg-spark-runtime-4.0_2.13"},
+}
 """The artifacts that are kept of a set; of the other sets all are."""
 
 _HEADER = (

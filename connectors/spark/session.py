@@ -16,9 +16,9 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class SparkOptions:
             ones.
         driver_memory: heap of the JVM, in Java's notation.
         java_options: more options of the JVM, space-separated.
+        settings: more settings of Spark by name; they outrank those of this module.
     """
 
     jars: Sequence[Path] = ()
@@ -55,6 +56,7 @@ class SparkOptions:
     shuffle_partitions: int = 8
     driver_memory: str = "1g"
     java_options: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @contextmanager
@@ -150,7 +152,7 @@ def _conf(options: SparkOptions, scratch: Path) -> SparkConf:
         "spark.ui.showConsoleProgress": "false",
     }
     conf = SparkConf()
-    for name, value in settings.items():
+    for name, value in {**settings, **options.settings}.items():
         if value:
             conf.set(name, value)
     return conf

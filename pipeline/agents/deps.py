@@ -3,6 +3,7 @@
 *Source*: docs/protocols A7 (batching is switched while owners serve).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stilltide.connectors.clock import SystemClock
@@ -32,6 +33,7 @@ from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
@@ -58,6 +60,7 @@ class WorkerDeps:
         dynamic: settings that change while the worker runs.
         metrics: metrics of the worker.
         lines: direct lines of clients (J).
+        ended_owners: the owners and links of the worker that an error has ended (B8).
     """
 
     connector: GroupConnector
@@ -74,6 +77,7 @@ class WorkerDeps:
     dynamic: DynamicSettings
     metrics: WorkerMetrics
     lines: LineServer
+    ended_owners: Callable[[], tuple[ReportedEnd, ...]] = tuple
 
 
 def txn_log_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLimits:
@@ -112,6 +116,7 @@ def owner_deps(worker: WorkerDeps) -> OwnerDeps:
         clock=SystemClock(),
         reply_partitions=worker.settings.partitions,
         lines=worker.lines,
+        ended_owners=worker.ended_owners,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import faust
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
@@ -49,7 +50,7 @@ from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.links.owner import LinksDriver
-from stilltide.pipeline.drivers.service.ended import OwnerEnd
+from stilltide.pipeline.drivers.service.ended import OwnerEnd, reported_ends
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
 from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.replies import Replies
@@ -266,7 +267,6 @@ class Worker:
         ends = EndOffsets(admin, self._hindrances)
         writers = writer_app(settings, data_dir)
         cluster = cluster_app(settings, data_dir)
-        buffered_writer = BufferedWriter(writers)
         writer = connector.writer("worker")
         marker_writer = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
         acks = self._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)
@@ -283,11 +283,12 @@ class Worker:
             ends=ends,
             acks=acks,
             barriers=barriers,
-            buffered_writer=buffered_writer,
+            buffered_writer=BufferedWriter(writers),
             settings=settings,
             dynamic=dynamic,
             metrics=self._metrics,
             lines=self._lines,
+            ended_owners=lambda: reported_ends(self._ends(), SystemClock().now_ms()),
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
         links = self._links = links_agent(cluster, settings, connector, self._watches)

@@ -10,7 +10,6 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -27,9 +26,9 @@ from stilltide.pipeline.console.access import (
     token_of,
 )
 from stilltide.pipeline.console.feed import Feed
+from stilltide.pipeline.console.server import ConsoleServer
 from stilltide.pipeline.core.status.findings import StatusLimits
 from stilltide.pipeline.drivers.status.collector import StatusCollector
-from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.jobs.audits.last import last_audit
 
 PORT = 6070
@@ -108,11 +107,6 @@ def console(
     The pages only read. They listen on loopback; beyond it they need a token, or a proxy that asks
     for a password and speaks TLS.
     """
-    if find_spec("jinja2") is None:
-        raise ConfigError(
-            "the console needs Jinja2, which is not installed",
-            hint="pip install 'stilltide[console]'",
-        )
     token = None if token_file is None else token_of(token_file)
     require_protection(host, token, behind_proxy=behind_proxy)
     settings = load_settings(clusters=clusters)
@@ -122,9 +116,6 @@ def console(
 
 async def _serve(site: _Site, settings: Settings) -> None:
     """Serves until SIGINT or SIGTERM."""
-    # Imported late: Jinja2 comes with an extra.
-    from stilltide.pipeline.console.server import ConsoleServer  # noqa: PLC0415
-
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -15,6 +15,7 @@ from stilltide.pipeline.demo.events import SAMPLE
 from stilltide.pipeline.demo.produce import Plan
 from stilltide.pipeline.demo.run import TOPICS, DemoResult, run_demo
 from stilltide.pipeline.demo.views import rows
+from stilltide.pipeline.extras import require_module
 
 EXIT_DIFFERENT = 3
 
@@ -94,6 +95,7 @@ def demo(  # noqa: PLR0917 - click passes options by name
     worker half way and starts it again, reads the topics back read-committed, audits them with
     Spark, and compares what producer, consumer and Spark saw. Removes everything afterwards.
     """
+    require_module("the worker of the demo", "faust")
     plan = Plan(path, events_per_transaction, abort_share, concurrency)
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
     with Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:

@@ -169,6 +169,7 @@ def print_described(rows: Sequence[Row], output: str) -> None:
         [{name: row[name] for name in other} for row in rows], output, title=rows[0]["topic"]
     )
     for names in (_SNAPSHOTS, ("why",)):
+        print()
         print_rows([{name: row[name] for name in (*_PLACE, *names)} for row in rows], output)
 
 

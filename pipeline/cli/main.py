@@ -9,7 +9,6 @@ import difflib
 import importlib
 import os
 import re
-import sys
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -100,6 +99,10 @@ NOUNS = MappingProxyType(
         ),
         "offset": Noun(
             "stilltide.pipeline.cli.links.offset:offset", "Translate offsets between clusters."
+        ),
+        "table": Noun(
+            "stilltide.pipeline.cli.table.command:table",
+            "Keep tables of the committed records of topics with Spark.",
         ),
         "topics": Noun(
             "stilltide.pipeline.cli.topics.command:topics",
@@ -192,7 +195,8 @@ Examples:
     default="text",
     show_default=True,
     envvar="STILLTIDE_LOG_FORMAT",
-    help="Form of log lines on stderr; sets STILLTIDE_LOG_FORMAT.",
+    show_envvar=True,
+    help="Form of log lines on stderr.",
 )
 @click.option(
     "--config",
@@ -239,8 +243,3 @@ def run(arguments: Sequence[str]) -> int:
         say("interrupted")
         return EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
-
-
-def main() -> None:
-    """The entry point."""
-    sys.exit(run(sys.argv[1:]))

@@ -11,6 +11,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.client.gathering import Gathering
 from stilltide.pipeline.client.topics import ClientTopics
+from stilltide.pipeline.client.usage.home import Home
 from stilltide.pipeline.core.topic_table import TopicChange, TopicRecreated
 from stilltide.pipeline.drivers.coordinator.pool import PoolDriver
 from stilltide.pipeline.drivers.service.requests import (
@@ -44,6 +45,7 @@ class ClientCluster:
     """One client's connections to one cluster; made by `connect`.
 
     Attributes:
+        home: the event loop and the process of the client.
         writer: appends the records of transactions.
         gathering: ends the writer's linger in time.
         topics: the topics that the client writes to.
@@ -63,6 +65,7 @@ class ClientCluster:
         cluster_id: str,
         request_timeout_s: float,
     ) -> None:
+        self.home = Home("client")
         self.cluster_id = cluster_id
         self.request_timeout_s = request_timeout_s
         self._writers = writers

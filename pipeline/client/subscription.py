@@ -27,6 +27,7 @@ from stilltide.pipeline.client.subscription_options import (
     check_begin,
     limits_of,
 )
+from stilltide.pipeline.client.usage.home import Home
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
@@ -37,6 +38,7 @@ from stilltide.pipeline.errors import (
     ConfigError,
     NotAssignedError,
     UndecidedError,
+    UsageError,
     error_text,
     system_topic,
 )
@@ -102,11 +104,7 @@ class Subscription:
         dead_letter_topic: str | None = None,
         **options: Unpack[SubscriptionKeywords],
     ) -> None:
-        topics = (topics,) if isinstance(topics, str) else tuple(topics)
-        if not topics:
-            raise TypeError("topics names no topic")
-        for name in filter(is_system_topic, topics):
-            raise system_topic(name, hint="read it with a plain Kafka consumer")
+        topics = _names(topics)
         limits = self._limits = limits_of(**options)
         check_begin(since_ms, from_start=from_start)
         if (bootstrap_servers is None) == (connector is None):
@@ -135,11 +133,16 @@ class Subscription:
         )
         self._driver: SubscriptionDriver | None = None
         self._source: SubscriptionDriver | AcknowledgingDriver | None = None
+        self._home: Home | None = None
         self._turn: deque[Message] = deque()  # messages of the partition that `__anext__` reads now
         self._turn_left = 0
         self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        if self._home is not None and self._source is not None:
+            self._home.check()
+            raise UsageError("the subscription is open", hint="make another one")
+        self._home = Home("subscription")
         async with AsyncExitStack() as stack:
             source = driver = SubscriptionDriver(self._connector, self._options)
             stack.push_async_callback(driver.close)
@@ -185,6 +188,8 @@ class Subscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._home is not None:
+            self._home.check()
         self._driver = self._source = None
         self._turn = deque()
         await self._closing.aclose()
@@ -203,7 +208,7 @@ class Subscription:
             UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
             FatalError: a topic was deleted, or reading it is not allowed.
         """
-        driver, source = self._open_driver(), self._open_source()
+        driver, source = self._checked()
         while True:
             queue = source.next_queue()
             if not queue:
@@ -222,7 +227,7 @@ class Subscription:
             records_max: largest number of records in a batch, >= 1.
         """
         require_positive(records_max=records_max)
-        driver, source = self._open_driver(), self._open_source()
+        driver, source = self._checked()
         while True:
             queue = source.next_queue()
             if not queue:
@@ -236,11 +241,12 @@ class Subscription:
 
     async def __anext__(self) -> Message:
         """The next visible record; waits, raises, and takes runs as iterating does."""
-        driver, source = self._open_driver(), self._open_source()
-        while not self._turn or not self._turn_left:  # run over, or revoked
-            self._turn, self._turn_left = source.next_queue(), TURN_RECORDS
-            if not self._turn:
-                await driver.changed()
+        if not self._turn or not self._turn_left:  # run over, or revoked
+            driver, source = self._checked()
+            while not self._turn or not self._turn_left:
+                self._turn, self._turn_left = source.next_queue(), TURN_RECORDS
+                if not self._turn:
+                    await driver.changed()
         self._turn_left -= 1
         return self._turn.popleft()
 
@@ -258,7 +264,7 @@ class Subscription:
             NotAssignedError: a named partition was not assigned to this member in time.
             Others: as iterating raises.
         """
-        driver, source = self._open_driver(), self._open_source()
+        driver, source = self._checked()
         remaining = dict(end_offsets)
         began = asyncio.get_running_loop().time()
         driver.joined.intake.focus(end_offsets.keys())
@@ -291,7 +297,7 @@ class Subscription:
             FencedError: the group has moved a partition to another member.
             UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
         """
-        await self._open_source().commit()
+        await self._checked()[1].commit()
 
     def acknowledge(self, message: Message) -> None:
         """Marks a message as done; the group's cursor is committed within a second, and on leaving.
@@ -336,7 +342,7 @@ class Subscription:
         Raises:
             ConfigError: the subscription was made without `acknowledgements`.
         """
-        source = self._open_source()
+        _, source = self._checked()
         if not isinstance(source, AcknowledgingDriver):
             raise ConfigError(
                 "the subscription does not take acknowledgements",
@@ -367,7 +373,7 @@ class Subscription:
             AlreadyAcknowledgedError: the offset is below the group's cursor; nothing was changed.
             UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
         """
-        await self._open_source().seek(data, Offset(offset))
+        await self._checked()[1].seek(data, Offset(offset))
 
     async def seek_to_time(
         self, timestamp_ms: int, partitions: Collection[TopicPartition] | None = None
@@ -381,15 +387,16 @@ class Subscription:
             timestamp_ms: milliseconds since 1970.
             partitions: partitions that are assigned to this member; None: all of them.
         """
+        driver, source = self._checked()
         chosen = sorted(self.statistics() if partitions is None else partitions)
-        offsets = await self._open_driver().joined.seeking.offsets_since(chosen, timestamp_ms)
+        offsets = await driver.joined.seeking.offsets_since(chosen, timestamp_ms)
         for data, offset in offsets.items():
-            await self._open_source().seek(data, offset)
+            await source.seek(data, offset)
         return offsets
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Every record below this offset was returned, or never will be; None: not assigned."""
-        return self._open_source().position(data)
+        return self._opened()[1].position(data)
 
     @property
     def rebalance_count(self) -> int:
@@ -399,15 +406,15 @@ class Subscription:
         even if their partition was assigned here again. An application that processes messages one
         by one and acknowledges cumulatively drops these messages; they are returned again.
         """
-        return self._open_driver().rebalance_count
+        return self._opened()[0].rebalance_count
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
         """Counts of each assigned partition since its assignment.
 
         `delivered` and `position` count the records that iterating has returned.
         """
-        found = self._open_driver().statistics()
-        source = self._open_source()
+        driver, source = self._opened()
+        found = driver.statistics()
         if not isinstance(source, AcknowledgingDriver):
             return found
         return {data: source.counted(data, one) for data, one in found.items()}
@@ -415,15 +422,31 @@ class Subscription:
     @property
     def blocked(self) -> list[Blocked]:
         """The undecided record at which each blocked partition waits, and since how long."""
-        return list(self._open_driver().blocked().values())
+        return list(self._opened()[0].blocked().values())
 
-    def _open_driver(self) -> SubscriptionDriver:
-        assert self._driver is not None, "use the subscription inside of `async with`"
-        return self._driver
+    def _checked(self) -> tuple[SubscriptionDriver, SubscriptionDriver | AcknowledgingDriver]:
+        """Driver and source of a call that changes something or waits; checks where it is made."""
+        assert self._home is not None, _OUTSIDE
+        self._home.check()
+        return self._opened()
 
-    def _open_source(self) -> SubscriptionDriver | AcknowledgingDriver:
-        assert self._source is not None, "use the subscription inside of `async with`"
-        return self._source
+    def _opened(self) -> tuple[SubscriptionDriver, SubscriptionDriver | AcknowledgingDriver]:
+        assert self._driver is not None, _OUTSIDE
+        assert self._source is not None, _OUTSIDE
+        return self._driver, self._source
+
+
+_OUTSIDE = "use the subscription inside of `async with`"
+
+
+def _names(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """The topics and patterns; raises as `Subscription`."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise TypeError("topics names no topic")
+    for name in filter(is_system_topic, names):
+        raise system_topic(name, hint="read it with a plain Kafka consumer")
+    return names
 
 
 def _patience_s(

@@ -4,8 +4,9 @@
 """
 
 import time
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.cluster import ClientCluster
@@ -16,6 +17,8 @@ from stilltide.pipeline.client.transaction_records import HeldRecord, Transactio
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
 )
+from stilltide.pipeline.client.usage.awaited import AwaitedCalls
+from stilltide.pipeline.client.usage.records import check_record
 from stilltide.pipeline.core.topic_table import TopicRecreated
 from stilltide.pipeline.errors import (
     OutcomeUnknownError,
@@ -26,7 +29,7 @@ from stilltide.pipeline.errors import (
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Done, End, Written
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.headers import TXN, Headers
+from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition, TxnId
 
 log = get_logger(__name__)
@@ -54,6 +57,10 @@ class Transaction:
         self._writes = self._records.writes
         self._append = self._records.append
         self._state = "open"
+        self._entered = False
+        self._sends = AwaitedCalls("send")
+        self._ack_calls = AwaitedCalls("acknowledge")
+        self._committing = False
 
     @property
     def id(self) -> TxnId | None:
@@ -71,6 +78,13 @@ class Transaction:
         return self._records.delivered()
 
     async def __aenter__(self) -> Self:
+        self._cluster.home.check()
+        if self._entered:
+            raise TransactionStateError(
+                f"the transaction was entered before, and is {self._state}",
+                hint="make another transaction: `async with client.transaction() as txn:`",
+            )
+        self._entered = True
         await self._cluster.enter(self)
         return self
 
@@ -89,7 +103,7 @@ class Transaction:
             self._records.ended()
             self._cluster.leave(self)
 
-    async def send(
+    def send(
         self,
         topic: str,
         value: bytes | None,
@@ -97,40 +111,67 @@ class Transaction:
         key: bytes | None = None,
         headers: Headers = (),
         partition: int | None = None,
-    ) -> TopicPartition:
+    ) -> Coroutine[Any, Any, TopicPartition]:
         """Writes one record as part of the transaction; returns the partition it goes to.
 
-        Returns before the record is durable; `commit` waits for that. Without `partition` the key
-        decides as in Kafka's own producers; all of the transaction's records without a key go to
-        one partition of the topic.
+        Await the call: `commit` refuses a transaction with a `send` that was not awaited. Returns
+        before the record is durable; `commit` waits for that. Without `partition` the key decides
+        as in Kafka's own producers; all of the transaction's records without a key go to one
+        partition of the topic.
 
         Raises:
+            ArgumentError: value or key are not bytes, or the headers are no list of pairs.
             TransactionStateError: the transaction has ended, or a header is named `txn`.
+            OtherLoopError, ForkedError: the client was opened on another event loop, or before this
+                process was forked.
             SystemTopicError: the topic is one of Stilltide's own; nothing was sent.
             TopicRecreatedError: a topic of this transaction was deleted and created again; the
                 transaction can only be aborted (C13).
             FatalError: the topic or partition does not exist, or the record is too large.
         """
-        self._must_be_open()
-        self._topics.check()
-        for name, _ in headers:
-            if name == TXN:
-                raise TransactionStateError(f"the header `{TXN}` belongs to Stilltide", topic=topic)
-        if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
-            data = await self._topics.partition(topic, key, partition)
-        writes = self._writes.get(data) or self._registration.opened_ahead(data)
-        if writes is None:
-            await self._hold(data, HeldRecord(value, key, [*headers]))
-            return data
-        while not self._append(writes, value, key, headers):
-            await self._cluster.writer.room()
-        return data
+        self._sends.made()
+        return self._send(topic, value, key, headers, partition)
 
-    async def acknowledge(self, subscription: Acknowledges, message: Record) -> None:
+    async def _send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+    ) -> TopicPartition:
+        sends = self._sends
+        sends.begun += 1
+        try:
+            # The calls repeat the comparisons, which cost less.
+            if self._state != "open" or self._committing:
+                self._must_be_open()
+            if self._topics.failure is not None:
+                self._topics.check()
+            if headers or not (type(value) is bytes and (key is None or type(key) is bytes)):
+                check_record(topic, value, key, headers)
+            if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
+                data = await self._topics.partition(topic, key, partition)
+            writes = self._writes.get(data)
+            if writes is None:
+                self._cluster.home.check()  # once for each partition: it costs as much as the rest
+                self._must_be_open()  # the transaction may have ended while the topic was looked up
+                writes = self._registration.opened_ahead(data)
+            if writes is None:
+                await self._hold(data, HeldRecord(value, key, [*headers]))
+                return data
+            while not self._append(writes, value, key, headers):
+                await self._cluster.writer.room()
+                self._must_be_open()
+            return data
+        finally:
+            sends.ended += 1
+
+    def acknowledge(self, subscription: Acknowledges, message: Record) -> Coroutine[Any, Any, None]:
         """Acknowledges a message when the transaction commits, and not when it aborts.
 
-        Returns before the acknowledgement is stored; `commit` waits for that. A message of a
-        transaction that aborted is delivered again.
+        Await the call, as `send`. Returns before the acknowledgement is stored; `commit` waits for
+        that. A message of a transaction that aborted is delivered again.
 
         Raises:
             TransactionStateError: the transaction has ended.
@@ -138,11 +179,15 @@ class Transaction:
                 acknowledged already, possibly in another transaction, or the subscription reads
                 another cluster. Nothing was changed.
         """
-        await self._acknowledge(subscription, message, cumulative=False)
+        call = self._acknowledge(subscription, message, cumulative=False)
+        return self._ack_calls.counted(call)
 
-    async def acknowledge_cumulative(self, subscription: Acknowledges, message: Record) -> None:
+    def acknowledge_cumulative(
+        self, subscription: Acknowledges, message: Record
+    ) -> Coroutine[Any, Any, None]:
         """Acknowledges a message and all before it in its partition; else as `acknowledge`."""
-        await self._acknowledge(subscription, message, cumulative=True)
+        call = self._acknowledge(subscription, message, cumulative=True)
+        return self._ack_calls.counted(call)
 
     async def flush(self) -> None:
         """Waits until every record sent so far is durable.
@@ -163,14 +208,18 @@ class Transaction:
 
         Raises:
             TransactionStateError: the transaction has ended.
+            NotAwaitedError: a `send` or `acknowledge` was not awaited; the transaction is aborted.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has aborted the transaction, for example at its time-out.
-            TopicRecreatedError: a topic that was written to was deleted and created again; the
-                transaction is aborted (C13).
+            TopicRecreatedError: a topic was created again; the transaction is aborted (C13).
             OutcomeUnknownError: no answer in time; the transaction may have been committed.
         """
+        self._cluster.home.check()
         self._must_be_open()
+        self._committing = True
         try:
+            self._sends.check()
+            self._ack_calls.check()
             await self.flush()
             await self._acks.gathered()
             written = await self._records.counted()
@@ -181,7 +230,10 @@ class Transaction:
             if (recreated := self._topics.failure) is not None and recreated is not error:
                 raise recreated from error
             raise
-        self._close("unknown")
+        finally:
+            self._committing = False
+        self._state = "unknown"
+        self._records.close()
         txn = self._registration.id
         if txn is not None:
             try:
@@ -213,8 +265,11 @@ class Transaction:
             RequestTimeoutError: no answer in time; the coordinator aborts the transaction at its
                 time-out.
         """
+        self._cluster.home.check()
+        self._committing = False  # a commit that fails aborts
         self._must_be_open()
-        self._close("aborted")
+        self._state = "aborted"
+        self._records.close()
         self._records.discard_held()
         await self._registration.stopped()
         txn = self._registration.id
@@ -259,11 +314,8 @@ class Transaction:
     def _must_be_open(self) -> None:
         if self._state != "open":
             raise TransactionStateError(f"the transaction has ended: {self._state}")
-
-    def _close(self, state: str) -> None:
-        """The outcome is about to be asked for, and nothing more may be sent."""
-        self._state = state
-        self._records.close()
+        if self._committing:  # what is sent now would not be counted (C6)
+            raise TransactionStateError("the transaction is being committed")
 
     async def _end_refused(self, txn: TxnId) -> None:
         """Aborts a transaction whose commit was refused and left the transaction open."""
@@ -282,6 +334,7 @@ class Transaction:
     async def _acknowledge(
         self, subscription: Acknowledges, message: Record, *, cumulative: bool
     ) -> None:
+        self._cluster.home.check()
         self._must_be_open()
         self._topics.check()
         self._acks.claim(subscription.acknowledging, message, cumulative=cumulative)

@@ -10,21 +10,23 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver
-from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.errors import OtherClusterError, client_failed
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, SubscriptionId, TxnId
+
+if TYPE_CHECKING:  # a program that only writes does not wait for what reads
+    from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver
+    from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 
 
 class Acknowledges(Protocol):
     """A subscription whose messages are acknowledged one by one."""
 
     @property
-    def acknowledging(self) -> AcknowledgingDriver:
+    def acknowledging(self) -> "AcknowledgingDriver":
         """Takes acknowledgements of transactions."""
         ...
 
@@ -33,8 +35,8 @@ class Acknowledges(Protocol):
 class _Part:
     """Acknowledgements on one assigned partition that are not sent yet."""
 
-    driver: AcknowledgingDriver
-    partition: AssignedPartition
+    driver: "AcknowledgingDriver"
+    partition: "AssignedPartition"
     offsets: list[Offset] = field(default_factory=list[Offset])
     cumulative_offset: Offset | None = None
 
@@ -84,7 +86,7 @@ class TransactionAcks:
         """Subscriptions that the transaction must be registered with."""
         return tuple(it.subscription for it in self._unregistered)
 
-    def claim(self, driver: AcknowledgingDriver, message: Record, *, cumulative: bool) -> None:
+    def claim(self, driver: "AcknowledgingDriver", message: Record, *, cumulative: bool) -> None:
         """Claims a message, with `cumulative` all before it too, for this transaction.
 
         Raises:

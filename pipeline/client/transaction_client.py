@@ -11,6 +11,7 @@ from stilltide.pipeline.client.bounds import require_positive, transaction_timeo
 from stilltide.pipeline.client.cluster import ClientCluster, connect
 from stilltide.pipeline.client.outcomes import Outcome, outcome_of
 from stilltide.pipeline.client.transaction import Transaction
+from stilltide.pipeline.errors import UsageError
 from stilltide.schemas.values import TxnId
 
 
@@ -86,6 +87,9 @@ class TransactionClient:
         self._cluster: ClientCluster | None = None
 
     async def __aenter__(self) -> Self:
+        if self._cluster is not None:
+            self._cluster.home.check()
+            raise UsageError("the client is open", hint="make another one, or share this one")
         self._cluster = await connect(
             self._connector,
             name=self._name,
@@ -108,8 +112,9 @@ class TransactionClient:
 
     async def close(self) -> None:
         """Releases connections; transactions still open are aborted by their time-out."""
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
+        if self._cluster is not None:
+            self._cluster.home.check()
+            cluster, self._cluster = self._cluster, None
             await cluster.close()
 
     async def outcome(self, txn: TxnId) -> Outcome:
@@ -128,6 +133,7 @@ class TransactionClient:
         """
         if self._cluster is None:
             raise TypeError("use the client as an async context manager")
+        self._cluster.home.check()
         return await outcome_of(self._cluster, txn)
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:

@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     Attributes:
         cluster: name of the process's own cluster, such as `a`.
         bootstrap_servers: addresses `host:port` of the own cluster's brokers, separated by commas;
-            if not set, the address that `clusters` has for `cluster`.
+            if not set, those in `clusters`.
         clusters: all linked clusters, by name; see `parse_clusters`.
         replicate_from: names of clusters that workers copy topics from, separated by spaces.
         replicate_topics: names or patterns (`orders-*`) of topics to copy, separated by spaces.
@@ -339,11 +339,10 @@ class Settings(BaseSettings):
 
         Without settings of TLS and SASL, options that `clusters` has for this address apply.
         """
-        own = self.clusters.get(self.cluster)
-        known = own is not None and own.bootstrap_servers == self.bootstrap_servers
+        known = {one.bootstrap_servers: one.options for one in self.clusters.values()}
         return KafkaConfig(
             bootstrap_servers=self.bootstrap_servers,
-            extra=self.kafka_options or (own.options if own is not None and known else {}),
+            extra=self.kafka_options or known.get(self.bootstrap_servers, {}),
             request_timeout_s=self.request_timeout_s,
             own_prefix=self.own_prefix,
         )
@@ -406,7 +405,6 @@ SECURITY = tuple(
     if name.startswith(("security_", "sasl_", "ssl_", "https_"))
 )
 """The settings that are librdkafka's options, whose names have dots."""
-
 
 SECRETS = frozenset(
     name

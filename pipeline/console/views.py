@@ -43,7 +43,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Rows below heads.
 
     Attributes:
@@ -100,7 +100,7 @@ class PageSection:
     empty: str = ""
     urgent: bool = False
     cards: tuple[Card, ...] = ()
-    tables: tuple[Table, ...] = field(default=())
+    tables: tuple[PageTable, ...] = field(default=())
 
 
 def columns(*heads: str) -> tuple[Column, ...]:
@@ -110,11 +110,11 @@ def columns(*heads: str) -> tuple[Column, ...]:
 
 def table(
     caption: str, heads: Sequence[Column], rows: Sequence[tuple[Cell, ...]], total: int = 0
-) -> tuple[Table, ...]:
+) -> tuple[PageTable, ...]:
     """A table of the first rows; none without rows.
 
     Args:
-        caption: as in `Table`.
+        caption: as in `PageTable`.
         heads: the columns.
         rows: all rows, or the first ones.
         total: number of rows that there are, if `rows` are only the first ones.
@@ -122,7 +122,7 @@ def table(
     if not rows:
         return ()
     more = max(total, len(rows)) - min(len(rows), ROWS_MAX)
-    return (Table(caption, tuple(heads), tuple(rows[:ROWS_MAX]), more),)
+    return (PageTable(caption, tuple(heads), tuple(rows[:ROWS_MAX]), more),)
 
 
 def number(value: int | None) -> Cell:

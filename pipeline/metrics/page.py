@@ -13,6 +13,7 @@ from stilltide.pipeline.metrics import (
     owners,
     rights,
     snapshots,
+    tables,
     worker,
 )
 from stilltide.pipeline.metrics.families import Family, Section
@@ -31,6 +32,7 @@ SECTIONS: tuple[Section, ...] = (
     groups.SECTION,
     links.SECTION,
     audits.SECTION,
+    tables.SECTION,
 )
 
 _HEAD = """\
@@ -40,7 +42,7 @@ This page is for operators of a running system: every metric family of Stilltide
 writes the page from the tables in `pipeline/metrics`.
 [operating.md](operating.md#probes-and-metrics) describes where `/metrics` is served.
 
-A worker shows the families of all sections but the last. The label `cluster` is the name of the
+A worker shows the families of all sections but the last two. The label `cluster` is the name of the
 worker's cluster. Counters begin at 0 when the process starts. The gauges of a coordinator, store or
 partition are shown only by the worker that serves it at the time of the scrape. A worker also shows
 `process_*` and `python_*` of the Prometheus client library.

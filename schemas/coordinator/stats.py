@@ -5,13 +5,18 @@
 
 from typing import Any
 
-from stilltide.schemas.coordinator.transactions import CoordinatorStats, LiveEntry, LogLiveness
+from stilltide.schemas.coordinator.transactions import (
+    CoordinatorStats,
+    LiveEntry,
+    LogLiveness,
+    ReportedEnd,
+)
 from stilltide.schemas.log_frame_codec import figures_of
 from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import Offset
 
-_OWN = [name for name in CoordinatorStats._fields if name not in ("log", "liveness")]
+_OWN = [name for name in CoordinatorStats._fields if name not in ("log", "liveness", "ends")]
 
 
 def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
@@ -19,7 +24,8 @@ def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
     fields = stats._asdict()
     log: LogFigures = fields.pop("log")
     liveness: LogLiveness | None = fields.pop("liveness")
-    message = pb.CoordinatorStats(**fields, **log._asdict())
+    ends = [pb.ReportedEnd(**one._asdict()) for one in fields.pop("ends")]
+    message = pb.CoordinatorStats(**fields, **log._asdict(), ends=ends)
     if liveness is not None:
         message.liveness.CopyFrom(_liveness_message(liveness))
     return message
@@ -29,7 +35,8 @@ def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
     """The figures a message holds."""
     fields: dict[str, Any] = {name: getattr(message, name) for name in _OWN}
     liveness = _liveness_of(message.liveness) if message.HasField("liveness") else None
-    return CoordinatorStats(**fields, log=figures_of(message), liveness=liveness)
+    ends = tuple(ReportedEnd(it.kind, it.name, it.ended_ms, it.why, it.hint) for it in message.ends)
+    return CoordinatorStats(**fields, log=figures_of(message), liveness=liveness, ends=ends)
 
 
 def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:

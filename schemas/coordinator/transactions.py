@@ -235,6 +235,24 @@ class LogLiveness(NamedTuple):
     entries: tuple[LiveEntry, ...]
 
 
+class ReportedEnd(NamedTuple):
+    """An owner or link of a worker that does not run, since an error has ended it (B8).
+
+    Attributes:
+        kind: kind of the owner, such as `links`.
+        name: number of the owner's partition, or name of the link's source.
+        ended_ms: when it has ended first, milliseconds since 1970.
+        why: place and cause, and when it is tried again.
+        hint: the next step; may be empty.
+    """
+
+    kind: str
+    name: str
+    ended_ms: int
+    why: str
+    hint: str = ""
+
+
 class CoordinatorStats(NamedTuple):
     """Answer: a coordinator's figures; counts begin with its owner's fence.
 
@@ -250,6 +268,8 @@ class CoordinatorStats(NamedTuple):
         client_count: number of clients that may ask for an old answer (C1b).
         answer_count: number of answers that these clients may ask for.
         liveness: which records of the log are still needed; None: the owner does not track that.
+        ends: owners and links of the same worker that an error has ended; a worker of an earlier
+            version reports none.
     """
 
     log: LogFigures
@@ -263,6 +283,7 @@ class CoordinatorStats(NamedTuple):
     client_count: int
     answer_count: int
     liveness: LogLiveness | None
+    ends: tuple[ReportedEnd, ...] = ()
 
 
 class Greeting(NamedTuple):

@@ -272,7 +272,7 @@ class LogLiveness(_message.Message):
     def __init__(self, first_live_offset: _Optional[int] = ..., live_records: _Optional[int] = ..., dead_records: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LiveEntry, _Mapping]]] = ...) -> None: ...
 
 class CoordinatorStats(_message.Message):
-    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness")
+    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness", "ends")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -293,6 +293,7 @@ class CoordinatorStats(_message.Message):
     CLIENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_COUNT_FIELD_NUMBER: _ClassVar[int]
     LIVENESS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     next_sequence: int
     low_watermark: int
@@ -313,7 +314,22 @@ class CoordinatorStats(_message.Message):
     client_count: int
     answer_count: int
     liveness: LogLiveness
-    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ...) -> None: ...
+    ends: _containers.RepeatedCompositeFieldContainer[ReportedEnd]
+    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ..., ends: _Optional[_Iterable[_Union[ReportedEnd, _Mapping]]] = ...) -> None: ...
+
+class ReportedEnd(_message.Message):
+    __slots__ = ("kind", "name", "ended_ms", "why", "hint")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ENDED_MS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    ended_ms: int
+    why: str
+    hint: str
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., ended_ms: _Optional[int] = ..., why: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class Greeting(_message.Message):
     __slots__ = ("host", "port", "nonce")

@@ -18,7 +18,10 @@ class Layer(NamedTuple):
 
 LAYERS = (
     Layer("cli", ("pipeline/cli",)),
-    Layer("demo, console", ("pipeline/demo", "pipeline/console")),
+    Layer(
+        "demo, testing, console",
+        ("pipeline/demo", "pipeline/testing", "pipeline/console"),
+    ),
     Layer("agents, jobs, client", ("pipeline/agents", "pipeline/jobs", "pipeline/client")),
     Layer("drivers", ("pipeline/drivers",)),
     Layer(
@@ -27,6 +30,7 @@ LAYERS = (
             "pipeline/metrics",
             "pipeline/config",
             "pipeline/errors",
+            "pipeline/extras",
             "pipeline/interpreter",
             "pipeline/log_folding",
             "pipeline/logging",

@@ -30,6 +30,7 @@ NOUNS = (
     "offset_index",
     "links",
     "groups",
+    "tables",
     "subscription",
     "shared",
     "repair",

@@ -24,6 +24,9 @@ from tests.support.processes.worker_process import running_worker
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TUTORIALS = ROOT / "docs/tutorials"
+"""Pages whose programs `test_tutorials.py` runs."""
+
 ADDRESS = "127.0.0.1:9092"
 TIMEOUT_S = 360
 
@@ -89,7 +92,11 @@ async def create_topics(bootstrap: str) -> None:
     await admin.close()
 
 
-@pytest.mark.parametrize("page", list(filter(programs, PAGES)), ids=page_name)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if programs(page) and page.parent != TUTORIALS],
+    ids=page_name,
+)
 def test_programs_run_one_after_the_other(page: Path, tmp_path: Path):
     """With the address exchanged, each ends well and prints what the page says."""
     with cluster_with_worker(tmp_path) as bootstrap:

@@ -1,4 +1,4 @@
-"""Writes docs/licences.md: the licence of each package that the images install.
+"""Writes docs/licences.md: the licence of each package that applications and images install.
 
 *Source*: the metadata of the installed packages, and the locks.
 """
@@ -7,7 +7,7 @@ import re
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from tests.supply.locks import ROOT, SPARK_LOCK, WORKER_LOCK, pins, spark_jars
+from tests.supply.locks import CLIENT_LOCK, ROOT, SPARK_LOCK, WORKER_LOCK, pins, spark_jars
 
 PAGE = ROOT / "docs/licences.md"
 
@@ -18,9 +18,9 @@ has the licence [Apache-2.0](../LICENSE).
 
 """
 _FOOT = """
-The jars are projects of the Apache Software Foundation. PySpark contains further jars; their
-licences are in the folder `licenses` of the package. The base images contain Debian's packages,
-whose licences are in `/usr/share/doc` there.
+The jars are projects of the Apache Software Foundation, and of Delta Lake. PySpark contains further
+jars; their licences are in the folder `licenses` of the package. The base images contain Debian's
+packages, whose licences are in `/usr/share/doc` there.
 """
 _TABLE = "| package | version | licence |\n| --- | --- | --- |\n"
 _OTHER_SYSTEM = "not installed on Linux"
@@ -29,13 +29,15 @@ _LICENCE_MAX = 60
 
 def page() -> str:
     """The page as it should be."""
-    worker, spark = pins(WORKER_LOCK), pins(SPARK_LOCK)
+    client, worker, spark = map(pins, (CLIENT_LOCK, WORKER_LOCK, SPARK_LOCK))
     more = {name: version for name, version in spark.items() if name not in worker}
     jars = "".join(
         f"| `{jar.group}:{jar.artifact}` | {jar.version} | Apache-2.0 |\n" for jar in spark_jars()
     )
     return (
-        f"{_HEAD}## Image `stilltide`\n\n{_TABLE}{_rows(worker)}\n"
+        f"{_HEAD}## Client library\n\n`pip install stilltide` without an extra.\n\n"
+        f"{_TABLE}{_rows(client)}\n"
+        f"## Image `stilltide`\n\n{_TABLE}{_rows(worker)}\n"
         f"## Image `stilltide:spark`, in addition\n\n{_TABLE}{_rows(more)}{jars}{_FOOT}"
     )
 

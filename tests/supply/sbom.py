@@ -1,7 +1,7 @@
 """Writes build/sbom/*.json: bills of materials in CycloneDX, of the wheel and the images.
 
-*Source*: the locks; `cyclonedx-py` turns them into components with hashes. The image for Spark also
-gets the jars of `jars.lock`.
+*Source*: the locks; `cyclonedx-py` turns them into components with hashes. The bill of the wheel
+is without extras. The image for Spark also gets the jars of `jars.lock`.
 
 *Refuses*: Debian's packages of the base images. A scanner of images finds them.
 """
@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.supply.locks import ROOT, SPARK_LOCK, WORKER_LOCK, spark_jars
+from tests.supply.locks import CLIENT_LOCK, ROOT, SPARK_LOCK, WORKER_LOCK, spark_jars
 
 FOLDER = ROOT / "build/sbom"
-_LOCKS = {"wheel": WORKER_LOCK, "image-worker": WORKER_LOCK, "image-spark": SPARK_LOCK}
+_LOCKS = {"wheel": CLIENT_LOCK, "image-worker": WORKER_LOCK, "image-spark": SPARK_LOCK}
 _VERSION = "1.6"
 
 

@@ -42,15 +42,20 @@ def headings(page: Path) -> Iterator[str]:
             yield found[1]
 
 
+def slug(heading: str) -> str:
+    """The anchor of a heading that no earlier one of its page has."""
+    return re.sub(r"[^\w\- ]", "", _LINK_TEXT.sub(r"\1", heading).lower()).replace(" ", "-")
+
+
 @cache
 def anchors(page: Path) -> frozenset[str]:
     """What a link to a place of the page may name, by GitHub's rule for headings."""
     named: set[str] = set()
     seen: Counter[str] = Counter()
     for text in headings(page):
-        slug = re.sub(r"[^\w\- ]", "", _LINK_TEXT.sub(r"\1", text).lower()).replace(" ", "-")
-        named.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
-        seen[slug] += 1
+        anchor = slug(text)
+        named.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
+        seen[anchor] += 1
     return frozenset(named | {name for _, line in prose(page) for name in _NAMED.findall(line)})
 
 

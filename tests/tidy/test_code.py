@@ -38,7 +38,6 @@ def sleeps(path: Path) -> Iterator[ast.AST]:
 
 SLEEPS_LEFT = {
     "tests/chaos/scenarios.py": 1,  # how long a fault lasts is the fault itself
-    "tests/support/coordinator/worker_memory.py": 1,
     "tests/unit/drivers/service/test_requests.py": 1,
 }
 """A ratchet: numbers go down, and none is added."""

@@ -9,10 +9,10 @@ from tests.tidy.sources import LAYERS, ROOT, at, comments, committed, docstrings
 
 PROTOCOLS = ROOT / "docs" / "protocols"
 
-_RULE = re.compile(r"(?<![\w.])[A-J]\d{1,2}b?(?!\w)")
+_RULE = re.compile(r"(?<![\w.])[A-K]\d{1,2}b?(?!\w)")
 """A letter and a number. Codes of ruff (`D401`) have three digits, so they do not match."""
 
-_ENTRY = re.compile(r"([A-J]\d{1,2}b?) \S")
+_ENTRY = re.compile(r"([A-K]\d{1,2}b?) \S")
 _PATH = re.compile(rf"`((?:{'|'.join((*LAYERS, 'tests', 'docs', 'stilltide'))})/[\w./-]+)`")
 _OUTSIDE = re.compile(r"[a-z]+:")
 

@@ -20,7 +20,8 @@ from tests.tidy.sources import (
     tree,
 )
 
-ENTRIES = ("stilltide", "stilltide.__main__")
+PUBLIC = ("", ".errors", ".spark", ".sync", ".testing")
+ENTRIES = ("stilltide.__main__", *(f"stilltide{one}" for one in PUBLIC))
 """What applications import, and the program."""
 
 UNREACHED = {

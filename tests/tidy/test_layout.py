@@ -18,14 +18,15 @@ NOUNS = {
     "links": ("h-links",),
     "offset_index": ("h-links",),
     "groups": ("i-replicated-groups",),
+    "tables": ("k-tables",),
 }
 """The pages of docs/protocols that hold the rules of each noun."""
 
 WITHOUT = {
     "pipeline/core": {"subscription"},  # a loop around the machine of read_committed
-    "pipeline/drivers": {"offset_index"},  # pure: links and groups call the index
+    "pipeline/drivers": {"offset_index", "tables"},  # links and groups, and jobs, call them
     "tests/unit/core": {"subscription", "offset_index"},  # tests/unit/core/links has its tests
-    "tests/unit/drivers": {"offset_index"},
+    "tests/unit/drivers": {"offset_index", "tables"},
 }
 """The nouns that a layer does not have."""
 

@@ -27,6 +27,16 @@ def test_every_public_name_can_be_loaded():
         assert getattr(stilltide, name).__name__ == defined_as
 
 
+def test_public_modules_can_be_reached_by_attributes():
+    """`stilltide.errors` needs no import of its own, as the names of `stilltide` do not."""
+    ended = run_python(
+        "import stilltide; "
+        "print(stilltide.errors.UsageError.__name__, stilltide.sync.Subscription.__name__,"
+        " stilltide.testing.MemoryCluster.__name__)"
+    )
+    assert ended.stdout == "UsageError SyncSubscription MemoryCluster\n", ended.stderr
+
+
 def test_type_checkers_see_the_public_names():
     """The imports that only type checkers read are exactly `__all__`."""
     tree = ast.parse((ROOT / "stilltide/__init__.py").read_text())

@@ -84,7 +84,8 @@ def command_settings(**given: Any) -> Settings:
     Raises:
         ConfigError: `--cluster` names a cluster without an address; or as `load_settings`.
     """
-    name: str | None = click.get_current_context().meta.get(_CLUSTER)
+    ctx = click.get_current_context(silent=True)
+    name: str | None = None if ctx is None else ctx.meta.get(_CLUSTER)
     settings = load_settings(cluster=name, **given)
     if name is not None and "bootstrap_servers" not in settings.model_fields_set:
         raise unknown_cluster(name, settings.clusters)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from rich.box import HEAVY_HEAD
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -121,12 +122,12 @@ def _apart(found: re.Match[str]) -> str:
 
 
 def _width(text: str) -> int:
-    return max(map(len, text.split("\n")))
+    return max(map(cell_len, text.split("\n")))
 
 
 def _narrowest(head: str, texts: Sequence[str]) -> int:
     """Columns in which nothing but texts of several words is wrapped, and these not too much."""
     widest = max(map(_width, texts), default=0)
-    words = max((len(word) for text in texts for word in text.split()), default=0)
-    of_head = max(map(len, _SPLIT.sub(_apart, head).split()))
+    words = max((cell_len(word) for text in texts for word in text.split()), default=0)
+    of_head = max(map(cell_len, _SPLIT.sub(_apart, head).split()), default=0)
     return max(of_head, words, min(widest, _PROSE_MIN))

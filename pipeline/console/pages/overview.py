@@ -66,7 +66,8 @@ def _state(one: ClusterSeen) -> Cell:
     if one.workers.value == ():
         return Cell("no worker", "bad")
     coordinators = one.coordinators.value or ()
-    if one.brokers.value.missing or not all(it.serving for it in coordinators):
+    stopped = one.ended.value or any(not it.serving for it in coordinators)
+    if one.brokers.value.missing or stopped:
         return Cell("degraded", "bad")
     if any(part.problem for _, part in one.parts()):
         return Cell("partly unread", "warn")
@@ -96,6 +97,11 @@ def _facts(one: ClusterSeen, now_ms: int) -> tuple[Fact, ...]:
             age_text(one.workers, now_ms),
         ),
         Fact("coordinators serving", serving, age_text(one.coordinators, now_ms)),
+        Fact(
+            "owners that have ended",
+            number(None if one.ended.value is None else len(one.ended.value)),
+            age_text(one.ended, now_ms),
+        ),
         Fact(
             "open transactions",
             number(None if counted is None else counted.open_count),

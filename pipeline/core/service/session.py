@@ -6,6 +6,7 @@ acknowledged only after its answer has arrived or its request was given up; each
 exactly once, answered or given up.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -44,9 +45,17 @@ class GiveUp:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerSilent:
+    """Effect: tell people that the owner has answered nothing for `waited_ms`."""
+
+    waited_ms: float
+
+
 @dataclass(slots=True)
 class _Pending(Generic[B]):
     body: B
+    made_ms: float
     resend_ms: float
     wait_ms: float
     give_up_ms: float
@@ -61,6 +70,8 @@ class ClientSession(Generic[B, R, A]):
         make: makes a request of client id, number, acknowledged number, reply partition and body.
         resend_ms: time until an unanswered request is first sent again.
         resend_ms_max: upper limit of that time, which doubles with each repetition.
+        silent_ms: time without an answer after which people are told, once until the owner answers
+            again; None: they are not told.
     """
 
     def __init__(
@@ -71,12 +82,16 @@ class ClientSession(Generic[B, R, A]):
         *,
         resend_ms: float = 1000,
         resend_ms_max: float = 8000,
+        silent_ms: float | None = None,
     ) -> None:
         self.client_id = client_id
         self._reply_partition = reply_partition
         self._make = make
         self._resend_ms = resend_ms
         self._resend_ms_max = resend_ms_max
+        self._silent_ms = silent_ms
+        self._newest_answered = 0
+        self._silence_told = False
         self._last = 0
         self._first_change: int | None = None
         self._due_ms = 0.0
@@ -110,33 +125,53 @@ class ClientSession(Generic[B, R, A]):
             self._first_change = self._last
         give_up_ms = now_ms + min(timeout_ms, REQUEST_TIMEOUT_MS_MAX)
         resend_ms = now_ms + self._resend_ms
-        due_ms = min(resend_ms, give_up_ms)
+        due_ms = min(resend_ms, give_up_ms, now_ms + (self._silent_ms or math.inf))
         self._due_ms = min(self._due_ms, due_ms) if self._pending else due_ms
-        self._pending[self._last] = _Pending(body, resend_ms, self._resend_ms, give_up_ms)
+        self._pending[self._last] = _Pending(body, now_ms, resend_ms, self._resend_ms, give_up_ms)
         return self._send(self._last, body)
 
     def answered(self, number: int, answer: A) -> A | None:
         """Takes an answer; returns it for the caller, or None if the request has already ended."""
+        self._newest_answered = max(self._newest_answered, number)
+        self._silence_told = False
         return answer if self._pending.pop(number, None) is not None else None
 
     def forget(self, number: int) -> bool:
         """The request will never arrive; whether it had not ended yet."""
         return self._pending.pop(number, None) is not None
 
-    def tick(self, now_ms: float) -> list[Send[R] | GiveUp]:
+    def tick(self, now_ms: float) -> list[Send[R] | GiveUp | OwnerSilent]:
         """Sends requests again that are due, and gives up those whose time-out has passed."""
+        silent = self._silence(now_ms)
         late = [number for number, one in self._pending.items() if one.give_up_ms <= now_ms]
         for number in late:
             del self._pending[number]
-        effects: list[Send[R] | GiveUp] = [GiveUp(number) for number in late]
+        effects: list[Send[R] | GiveUp | OwnerSilent] = [*silent, *map(GiveUp, late)]
         for number, one in self._pending.items():
             if one.resend_ms <= now_ms:
                 one.wait_ms = min(2 * one.wait_ms, self._resend_ms_max)
                 one.resend_ms = now_ms + one.wait_ms
                 effects.append(self._send(number, one.body))
-        dues = (min(one.resend_ms, one.give_up_ms) for one in self._pending.values())
-        self._due_ms = min(dues, default=0.0)
+        dues = [min(one.resend_ms, one.give_up_ms) for one in self._pending.values()]
+        self._due_ms = min([*dues, *self._silent_at_ms()], default=0.0)
         return effects
+
+    def _silent_at_ms(self) -> list[float]:
+        """When the oldest request has waited for too long; empty if that is not told.
+
+        A request that waits while later ones are answered, as for readers, is no silence.
+        """
+        number, oldest = next(iter(self._pending.items()), (0, None))
+        if self._silent_ms is None or oldest is None or self._silence_told:
+            return []
+        return [oldest.made_ms + self._silent_ms] if number > self._newest_answered else []
+
+    def _silence(self, now_ms: float) -> list[OwnerSilent]:
+        due_ms = self._silent_at_ms()
+        if not due_ms or now_ms < due_ms[0]:
+            return []
+        self._silence_told = True
+        return [OwnerSilent(now_ms - next(iter(self._pending.values())).made_ms)]
 
     def again(self) -> list[Send[R]]:
         """Sends every request that has no answer again, by another way (J3)."""

@@ -15,10 +15,15 @@ from typing import NamedTuple
 from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
     AuditStatus,
+    EndedStatus,
     GroupStatus,
     LinkStatus,
     ReaderHold,
 )
+from stilltide.schemas.topics import PREFIX
+
+_COORDINATOR = "coordinator"
+"""Kind of the owners that answer for themselves."""
 
 
 class Weight(StrEnum):
@@ -112,8 +117,20 @@ def _of_cluster(
         why = f"has ended: {coordinator.problem}" if coordinator.problem else "does not answer"
         text = f"coordinator {coordinator.number} {why}"
         yield StatusFinding(Weight.ACT, one.name, text, f"stilltide coordinator stats {at}")
+    for ended in one.ended.value or ():
+        if ended.kind != _COORDINATOR:  # a coordinator that has ended has said so itself
+            text = f"{ended.shown} has ended: {ended.why}"
+            yield StatusFinding(Weight.ACT, one.name, text, _restoring(ended, at))
     yield from _of_holds(one, limits)
     yield from _of_stored(one, limits, at)
+
+
+def _restoring(one: EndedStatus, at: str) -> str:
+    """The next step for an owner that has ended: repair what is damaged, else its own hint."""
+    topic = one.why.partition("/")[0]
+    if topic.startswith(PREFIX):
+        return f"stilltide repair {topic.removeprefix(PREFIX)} {at}"
+    return one.hint or f"stilltide coordinator stats {at}"
 
 
 def _away(one: ClusterSeen, status: SystemStatus) -> StatusFinding:
@@ -155,10 +172,10 @@ def _of_holds(one: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]
 
 
 def ending_command(hold: ReaderHold, cluster: str) -> str:
-    """The command that ends the transaction of a hold on a cluster."""
+    """The command that ends the transaction of a hold; it shows it first, and acts with `--yes`."""
     at = f"--cluster {shlex.quote(cluster)}"
     if not hold.native:
-        return f"stilltide txn abort {hold.holder} --yes {at}"
+        return f"stilltide txn abort {hold.holder} {at}"
     if hold.hanging:
         return f"stilltide native abort {hold.data.topic} {hold.data.partition} {hold.offset} {at}"
     return f"stilltide native fence {shlex.quote(hold.holder)} {at}"
@@ -202,7 +219,7 @@ def _of_link(one: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFindin
     name = f"the link from {one.source}"
     command = f"stilltide replicate --from {shlex.quote(one.source)} --to {shlex.quote(one.target)}"
     if one.problem:
-        return StatusFinding(Weight.ACT, one.target, f"{name} has ended: {one.problem}", command)
+        return None  # the cluster's line about its owners says so
     if not one.running:
         age_ms = now_ms - (one.beat_ms or now_ms)
         text = f"{name} does not run: last heard of {shown_age(age_ms)} ago"

@@ -17,6 +17,7 @@ from stilltide.pipeline.core.status.values import (
     AuditStatus,
     BrokersStatus,
     CoordinatorStatus,
+    EndedStatus,
     GroupStatus,
     IndexStatus,
     LinkStatus,
@@ -68,6 +69,8 @@ class ClusterSeen:
             this cluster was asked for.
         workers: members of the workers' group, by host and member id.
         coordinators: the transaction coordinators, by number.
+        ended: owners and links of the workers that an error has ended; their workers try them again
+            by themselves.
         transactions: transactions that have not ended.
         holds: what holds readers of committed data back, the longest hold first.
         snapshots: snapshots of aborted transactions, by topic and partition.
@@ -81,6 +84,7 @@ class ClusterSeen:
     coordinators: Aged[tuple[CoordinatorStatus, ...]] = field(
         default_factory=Aged[tuple[CoordinatorStatus, ...]]
     )
+    ended: Aged[tuple[EndedStatus, ...]] = field(default_factory=Aged[tuple[EndedStatus, ...]])
     transactions: Aged[TransactionsStatus] = field(default_factory=Aged[TransactionsStatus])
     holds: Aged[tuple[ReaderHold, ...]] = field(default_factory=Aged[tuple[ReaderHold, ...]])
     snapshots: Aged[tuple[SnapshotStatus, ...]] = field(
@@ -98,6 +102,7 @@ class ClusterSeen:
         yield "brokers", self.brokers
         yield "workers", self.workers
         yield "coordinators", self.coordinators
+        yield "ended", self.ended
         yield "transactions", self.transactions
         yield "holds", self.holds
         yield "snapshots", self.snapshots

@@ -56,6 +56,29 @@ class CoordinatorStatus(NamedTuple):
     problem: str = ""
 
 
+class EndedStatus(NamedTuple):
+    """An owner or link of a worker that does not run, since an error has ended it (B8).
+
+    Attributes:
+        kind: kind of the owner, such as `links`.
+        name: number of the owner's partition, or name of the link's source.
+        ended_ms: when it has ended first.
+        why: place and cause, and when it is tried again.
+        hint: the next step; may be empty.
+    """
+
+    kind: str
+    name: str
+    ended_ms: int
+    why: str
+    hint: str
+
+    @property
+    def shown(self) -> str:
+        """The owner in words."""
+        return f"the link from {self.name}" if self.kind == "links" else f"{self.kind} {self.name}"
+
+
 class OldestTransaction(NamedTuple):
     """A transaction that has not ended.
 

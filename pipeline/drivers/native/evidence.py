@@ -99,6 +99,43 @@ async def gather_native(
         await admin.close()
 
 
+class FollowedIndex:
+    """The aborted ranges of some topics, read on instead of from the beginning with each call.
+
+    Args:
+        connector: the cluster.
+        topics: at least one.
+    """
+
+    def __init__(self, connector: Connector, topics: Sequence[str]) -> None:
+        self._connector = connector
+        self._topics = sorted(set(topics))
+        self._admin = connector.admin()
+        self._described: dict[str, TopicDescription] = {}
+        self._index: _Index | None = None
+
+    async def read_on(self) -> NativeEvidence:
+        """The bounds and aborted ranges as of now; raises as `gather_native`."""
+        described = await _describe(self._admin, self._topics)
+        data = _partitions(described)
+        if self._index is None or described != self._described:  # new partitions, or topics
+            await self._close_index()
+            self._described = described
+            self._index = await _Index.opened(self._connector, self._admin, data)
+        ends = await self._admin.end_offsets(data, committed=True)
+        return await _gather(self._admin, described, self._index, (data, ends), None)
+
+    async def close(self) -> None:
+        """Releases the readers."""
+        await self._close_index()
+        await self._admin.close()
+
+    async def _close_index(self) -> None:
+        index, self._index = self._index, None
+        if index is not None:
+            await index.close()
+
+
 async def _gather(
     admin: LogAdmin,
     described: Mapping[str, TopicDescription],

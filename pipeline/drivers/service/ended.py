@@ -8,9 +8,11 @@ is assigned again, so that it serves after a repair without a restart.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
+from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.errors import StilltideError
 
 AGAIN_S = 60.0
@@ -18,6 +20,12 @@ AGAIN_S = 60.0
 
 AGAIN_S_MAX = 600.0
 """Longest time between two tries."""
+
+REPORTED_MAX = 100
+"""Owners that an answer names; metrics and the log name all."""
+
+WHY_CHARS = 500
+"""Letters of a cause in an answer."""
 
 SOUND_S = 600.0
 """An owner that has run for this long ends for the first time, not once more."""
@@ -54,6 +62,30 @@ class OwnerEnd(NamedTuple):
         else:
             cause = f"{type(error).__name__}: {error}"
         return f"{cause} (tried again in {max(0.0, self.again_s - now_s):.0f} s)"
+
+
+def reported_ends(
+    ends: Mapping[str, Mapping[str, OwnerEnd]], now_ms: int
+) -> tuple[ReportedEnd, ...]:
+    """The first `REPORTED_MAX` owners that have ended, as an operator is told of them.
+
+    Args:
+        ends: the owners, by kind, and by number or name.
+        now_ms: wall clock, milliseconds since 1970.
+    """
+    now_s = asyncio.get_running_loop().time()
+    found = (
+        ReportedEnd(
+            kind,
+            name,
+            now_ms - round((now_s - end.ended_s) * 1000),
+            end.text(now_s)[:WHY_CHARS],
+            getattr(end.error, "hint", "")[:WHY_CHARS],
+        )
+        for kind, named in ends.items()
+        for name, end in named.items()
+    )
+    return tuple(islice(found, REPORTED_MAX))
 
 
 class Tries:

@@ -7,9 +7,8 @@ damaged record that may be the last one of its key is never passed over.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 from weakref import WeakKeyDictionary
-
-from prometheus_client import Counter
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
@@ -32,6 +31,14 @@ LINES_MAX = 100
 
 
 OUTAGE_RETRY_S = 0.25
+
+
+class Counter(Protocol):
+    """A counter of prometheus_client, which applications do not load."""
+
+    def inc(self) -> None:
+        """Counts one."""
+        ...
 
 
 class PassedOver:

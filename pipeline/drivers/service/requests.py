@@ -16,7 +16,13 @@ from stilltide.connectors.errors import NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import LogWriter
-from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Numbered, Send
+from stilltide.pipeline.core.service.session import (
+    ClientSession,
+    GiveUp,
+    Numbered,
+    OwnerSilent,
+    Send,
+)
 from stilltide.pipeline.drivers.service.lines.client import ClientLine
 from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
@@ -52,6 +58,15 @@ log = get_logger(__name__)
 
 READ_AGAIN_S = 0.1
 
+SILENT_MS = 2000.0
+"""Time without an answer after which an application's log says what to check; an owner that serves
+answers within milliseconds."""
+
+_CHECK_WORKER = (
+    "that a worker runs for this cluster: `stilltide worker`; that it serves all owners: its"
+    " /readyz, `stilltide coordinator stats`"
+)
+
 WAKES_PER_TURN = 64
 """Callers of one batch of answers wake up in groups of this size: the first ones' next requests are
 sent while the others work. Otherwise client and owner would alternate, and one core be idle."""
@@ -74,6 +89,8 @@ class Service(Generic[B, R, A]):
         decode: reads an answer's bytes: request number, partition and answer.
         for_operators: whether `topic` is one that only operators and workers may write (C15).
         hello: makes the question for a direct line from a nonce (J2); None: there are no lines.
+        silent_check: what people are told to check when an owner is silent for `SILENT_MS`; None:
+            they are not told.
     """
 
     topic: str
@@ -83,6 +100,7 @@ class Service(Generic[B, R, A]):
     decode: Callable[[bytes], tuple[int, int, A]]
     for_operators: bool = False
     hello: Callable[[bytes], B] | None = None
+    silent_check: str | None = None
 
 
 COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
@@ -92,9 +110,14 @@ COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
     requests.encode_request,
     requests.decode_response,
     hello=Hello,
+    silent_check=_CHECK_WORKER,
 )
 COORDINATOR_OPERATOR_SERVICE = replace(
-    COORDINATOR_SERVICE, topic=topics.OPERATOR_REQUESTS, for_operators=True, hello=None
+    COORDINATOR_SERVICE,
+    topic=topics.OPERATOR_REQUESTS,
+    for_operators=True,
+    hello=None,
+    silent_check=None,
 )
 """The coordinators, asked by operators and workers about the transactions of any client."""
 PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
@@ -103,9 +126,13 @@ PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
     ack_request,
     pending_ack.encode_request,
     pending_ack.decode_response,
+    silent_check=_CHECK_WORKER,
 )
 PENDING_ACK_OPERATOR_SERVICE = replace(
-    PENDING_ACK_SERVICE, topic=topics.OPERATOR_ACK_REQUESTS, for_operators=True
+    PENDING_ACK_SERVICE,
+    topic=topics.OPERATOR_ACK_REQUESTS,
+    for_operators=True,
+    silent_check=None,
 )
 """The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
 SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Service(
@@ -163,7 +190,11 @@ class Requests(Generic[B, R, A]):
         self._id = new_client_id()
         self.ways = Ways(service.topic, writer, self._id, operators=service.for_operators)
         self._new_session: Callable[..., ClientSession[B, R, A]] = partial(
-            ClientSession, self._id, make=service.make, resend_ms=resend_s * 1000
+            ClientSession,
+            self._id,
+            make=service.make,
+            resend_ms=resend_s * 1000,
+            silent_ms=None if service.silent_check is None else SILENT_MS,
         )
         self._reader = connector.reader(f"{name}-responses", committed=False)
         self._listening: asyncio.Task[None] | None = None
@@ -361,12 +392,19 @@ class Requests(Generic[B, R, A]):
         except Exception as error:  # noqa: BLE001 - raised from every call of this client
             self._fail_all(error)
 
-    def _run(self, partition: int, effects: Sequence[Send[R] | GiveUp]) -> None:
+    def _run(self, partition: int, effects: Sequence[Send[R] | GiveUp | OwnerSilent]) -> None:
         for effect in effects:
             match effect:
                 case Send(request):
                     encoded = self._service.encode(request)
                     self._batches[partition].repeat(request.number, encoded)
+                case OwnerSilent(waited_ms):
+                    log.warning(
+                        "no_answer_yet",
+                        owner=f"{self._service.owner} {partition}",
+                        waited_s=round(waited_ms / 1000, 1),
+                        check=self._service.silent_check,
+                    )
                 case GiveUp(number):
                     self._batches[partition].answered(number)(self._timed_out(partition))
 

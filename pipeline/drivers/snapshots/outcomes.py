@@ -114,6 +114,48 @@ async def gather_evidence(
         await admin.close()
 
 
+class FollowedOutcomes:
+    """The evidence for some topics, read on instead of from the beginning with each call.
+
+    Args:
+        connector: the cluster.
+        topics: at least one.
+    """
+
+    def __init__(self, connector: Connector, topics: Sequence[str]) -> None:
+        self._connector = connector
+        self._topics = sorted(set(topics))
+        self._admin = connector.admin()
+        self._described: dict[str, TopicDescription] = {}
+        self._gathering: _Gathering | None = None
+
+    async def read_on(self) -> TopicOutcomes:
+        """The evidence as of now; a cluster where no worker ever ran has no outcomes.
+
+        Evidence of an earlier call is not to be used any more: sets of snapshots are taken over.
+
+        Raises:
+            As `gather_evidence`; call it again after a `RetriableError`.
+        """
+        described = await _describe(self._admin, self._topics)
+        if self._gathering is None or described != self._described:  # new partitions, or topics
+            await self._close_gathering()
+            data = [one for topic in self._topics for one in _partitions(described[topic])]
+            self._described = described
+            self._gathering = _Gathering(self._connector, self._admin, described, data, 0)
+        return await self._gathering.run(lambda _: None)
+
+    async def close(self) -> None:
+        """Releases the readers."""
+        await self._close_gathering()
+        await self._admin.close()
+
+    async def _close_gathering(self) -> None:
+        gathering, self._gathering = self._gathering, None
+        if gathering is not None:
+            await gathering.close()
+
+
 class _Gathering:
     def __init__(
         self,
@@ -139,6 +181,9 @@ class _Gathering:
         )
         there = TXN_SNAPSHOTS in described  # missing if the workers wrote no snapshots
         self._logs = SnapshotLogs(connector, admin, numbers if there else (), only=partitions)
+        self._known: dict[TopicPartition, Snapshot] = {}
+        self._latest: dict[bytes, Record] = {}
+        self._read_to: dict[TopicPartition, EndOffset] = {}
 
     async def close(self) -> None:
         await self._logs.close()
@@ -168,7 +213,7 @@ class _Gathering:
         logs = {read.data.partition: read for read in marker_ranges}
         for place, number in self._serving.items():
             _check_reach(place, absorbed_to[place], logs[number])
-        marker_ranges = [self._wanted(read, absorbed_to) for read in marker_ranges]
+        marker_ranges = [self._unread(self._wanted(read, absorbed_to)) for read in marker_ranges]
         total = sum(read.end - read.start for read in marker_ranges)
         progress(f"reading {total} outcomes from {len(marker_ranges)} partitions")
         found = await self._markers(marker_ranges)
@@ -185,9 +230,10 @@ class _Gathering:
         found: dict[TopicPartition, Snapshot] = {}
         for data, number in self._serving.items():
             table = self._logs.tables.get(number)
-            snapshot = table and table.snapshot(data, self._topic_ids[data.topic])
+            last = self._known.pop(data, None)  # its set is taken over, and lost by an error
+            snapshot = table and table.snapshot(data, self._topic_ids[data.topic], last)
             if snapshot is not None:
-                found[data] = snapshot
+                found[data] = self._known[data] = snapshot
         return found
 
     def _absorbed_to(self) -> dict[TopicPartition, EndOffset]:
@@ -206,9 +252,23 @@ class _Gathering:
         kept = self._kept_markers_max // len(self._marker_logs)
         return log._replace(start=Offset(max(log.start, first - kept)))
 
+    def _unread(self, wanted: OffsetRange) -> OffsetRange:
+        """The part that was not read before; markers below the wanted ones are forgotten."""
+        number, start = wanted.data.partition, wanted.start
+        read_to = self._read_to.get(wanted.data, start)
+        if read_to > wanted.end:
+            read_to = start  # the log lost its end: what it holds now may be other markers
+        if self._latest:
+            self._latest = {
+                key: record
+                for key, record in self._latest.items()
+                if record.partition != number or record.offset >= start
+            }
+        return wanted._replace(start=Offset(max(start, read_to)))
+
     async def _markers(self, ranges: Sequence[OffsetRange]) -> Collection[tuple[Offset, Marker]]:
-        """The markers of these ranges; of each key the last one counts."""
-        latest: dict[bytes, Record] = {}
+        """The markers read before and those of these ranges; of each key the last one counts."""
+        latest = self._latest
         async for records in scan(self._reader, ranges):
             for record in records:
                 if markers.is_barrier(record.key):
@@ -221,6 +281,7 @@ class _Gathering:
                 assert record.key is not None
                 if data in self._serving:
                     latest[record.key] = record
+        self._read_to |= {read.data: read.end for read in ranges}
         found: list[tuple[Offset, Marker]] = []
         for record in latest.values():
             try:

@@ -45,7 +45,8 @@ class StatusTarget:
         connector: the cluster.
         quick: the same cluster, with a request time-out of at most `AWAY_S`: asked whether the
             cluster is there.
-        native: the brokers' view of their transactions; None: native transactions are left out.
+        native: the brokers' view of their transactions, which `ClusterLook` closes; None: native
+            transactions are left out.
     """
 
     name: ClusterName
@@ -106,6 +107,7 @@ class ClusterLook:
             self.brokers.aged,
             self._workers.aged,
             owners.of(lambda it: it.coordinators),
+            owners.of(lambda it: it.ended),
             owners.of(lambda it: it.transactions),
             _joined(self._holds.aged, self._native.aged),
             self._snapshots.aged,

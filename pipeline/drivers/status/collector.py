@@ -131,11 +131,14 @@ class StatusCollector:
         tail = self._looks[target].links
         await tail.read_on()
         found: list[LinkStatus] = []
+        ended = self._looks[target].seen().ended.value or ()
+        ends = {it.name: it.why for it in ended}
         for source, copied in sorted(tail.sources().items()):
             there = self._looks.get(target if publish_of(source) else source)
             admin = None if there is None or there.away else there.admin
             partitions = await link_partitions(source, copied, admin)
-            found.append(tail.status(source, partitions, self._clock.now_ms()))
+            link = tail.status(source, partitions, self._clock.now_ms())
+            found.append(link._replace(problem=ends.get(source, "")))
         return tuple(found)
 
     async def _read_groups(self) -> tuple[GroupStatus, ...]:

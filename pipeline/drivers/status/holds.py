@@ -48,6 +48,8 @@ async def coordinated_holds(
     old = [it for it in undecided if it.description.opened_at_ms <= now_ms - HELD_MS]
     by_id = {it.txn.to_bytes(): it for it in old}
     ranges = await _ranges(admin, _candidates(old))
+    if not ranges:
+        return []
     ends = {one.data: one.end for one in ranges}
     found: dict[TopicPartition, ReaderHold] = {}
     reader = connector.reader("status-holds", committed=False, fetching=Fetching.SCANNING)

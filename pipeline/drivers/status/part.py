@@ -56,13 +56,15 @@ class Part(Generic[T]):
     async def renew(self) -> None:
         """Reads the part, unless that was done lately; waits for a read that is under way.
 
-        A caller that stops to wait does not end the read.
+        A caller that stops to wait does not end the read. Raises what is no `StilltideError`.
         """
         if self._reading is None or self._reading.done():
             if asyncio.get_running_loop().time() < self._rested_s:
                 return
             self._reading = asyncio.create_task(self._renewed(), name=f"status-{self._name}")
         await asyncio.wait([self._reading])
+        if not self._reading.cancelled():
+            self._reading.result()
 
     def shown(self, value: T) -> None:
         """Shows what a read that is under way has found so far."""

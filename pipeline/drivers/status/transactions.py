@@ -12,6 +12,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.values import (
     LISTED_MAX,
     CoordinatorStatus,
+    EndedStatus,
     OldestTransaction,
     TransactionsStatus,
 )
@@ -50,11 +51,13 @@ class CoordinatorsRead(NamedTuple):
 
     Attributes:
         coordinators: by number.
+        ended: owners and links that an error has ended, by kind and name.
         transactions: counts and the oldest one.
         undecided: the first page of each coordinator's transactions, the oldest of each first.
     """
 
     coordinators: tuple[CoordinatorStatus, ...]
+    ended: tuple[EndedStatus, ...]
     transactions: TransactionsStatus
     undecided: tuple[Unended, ...]
 
@@ -135,6 +138,7 @@ def summed_up(
     )
     return CoordinatorsRead(
         tuple(_coordinator(number, one) for number, one in sorted(stats.items())),
+        tuple(sorted({EndedStatus(*end) for one in told for end in one.ends})),
         TransactionsStatus(
             sum(one.open_count for one in told),
             sum(one.committing_count for one in told),

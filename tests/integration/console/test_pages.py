@@ -96,7 +96,7 @@ async def test_a_change_comes_to_the_open_page(browser: Browser, console: Served
         await expect(visit.page.get_by_role("status").first).to_contain_text("1 finding needs")
         await expect(visit.page).to_have_title("(1) Overview - Stilltide")
         await expect(visit.page.locator("code.command")).to_have_text(
-            "stilltide txn abort 3:302 --yes --cluster a"
+            "stilltide txn abort 3:302 --cluster a"
         )
         await expect(visit.page.get_by_role("link", name="Groups")).to_be_focused()
         console.status = CLUSTER_AWAY
@@ -115,7 +115,7 @@ async def test_what_was_selected_stays_selected(browser: Browser, console: Serve
         console.status = with_a(holds=Aged((HOLD._replace(behind=41),), NOW_MS))
         await expect(visit.page.get_by_text("41 offsets behind it")).to_be_visible()
         assert await visit.page.evaluate("getSelection().toString()") == (
-            "stilltide txn abort 3:302 --yes --cluster a"
+            "stilltide txn abort 3:302 --cluster a"
         )
 
 

@@ -3,20 +3,22 @@
 import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
 from stilltide.connectors.local.cluster import LocalCluster
+from tests.support.packaging.building import EPOCH, ROOT, build, make_environment, run
 from tests.support.processes.local import create_topic
-
-ROOT = Path(__file__).parents[3]
-UV = str(Path(sys.executable).with_name("uv"))
 
 APPLICATION = """
 import asyncio, sys
@@ -35,32 +37,7 @@ print(sorted({"pyspark", "pandas", "pyarrow"} & set(sys.modules)), schemas.OWN, 
 """
 
 
-def run(*command: str | Path, **options: object) -> str:
-    """Runs a command outside of the checkout's environment; its stdout."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "VIRTUAL_ENV", "SOURCE_DATE_EPOCH")
-    }
-    ended = subprocess.run(
-        [str(word) for word in command],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,  # pyright: ignore[reportArgumentType, reportCallIssue]
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-def build(source: Path, into: Path, *kinds: str) -> dict[str, Path]:
-    """Archives of a source tree, by their ending."""
-    run(
-        UV, "build", "--no-build-isolation", "--python", sys.executable,
-        "--out-dir", into, *kinds, source,
-    )  # fmt: skip
-    return {path.suffix: path for path in into.iterdir() if path.suffix in (".gz", ".whl")}
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +46,44 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return build(ROOT, tmp_path_factory.mktemp("built"), "--sdist", "--wheel")
 
 
+def another_checkout(folder: Path) -> Path:
+    """The same files in another place, with other times and rights."""
+    names = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
+    for name in filter(None, names):
+        copy = folder / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy, follow_symlinks=False)
+        if not copy.is_symlink():
+            copy.chmod(0o600)
+            os.utime(copy, (0, 0))
+    return folder
+
+
 def test_two_builds_are_byte_equal(built: dict[str, Path], tmp_path: Path):
-    """Nothing of the time or the machine goes into an archive."""
-    again = build(ROOT, tmp_path, "--sdist", "--wheel")
+    """Nothing of the time, the place or the machine goes into an archive."""
+    again = build(another_checkout(tmp_path / "checkout"), tmp_path, "--sdist", "--wheel")
+    assert set(built) == set(again) == {".gz", ".whl"}
     for ending, path in built.items():
         first, second = (hashlib.sha256(it.read_bytes()) for it in (path, again[ending]))
         assert first.hexdigest() == second.hexdigest(), ending
+
+
+def test_the_time_of_an_archive_is_that_of_the_release(built: dict[str, Path]):
+    """`SOURCE_DATE_EPOCH` names the time of every file."""
+    wanted = datetime.fromtimestamp(EPOCH, UTC)
+    with ZipFile(built[".whl"]) as wheel:
+        assert {it.date_time for it in wheel.infolist()} == {wanted.timetuple()[:6]}
+    with tarfile.open(built[".gz"]) as archive:
+        assert {it.mtime for it in archive.getmembers()} == {EPOCH}
+
+
+def test_the_version_is_written_once():
+    """The samples for Kubernetes name the images of this version, and the command says it."""
+    for sample in (ROOT / "deploy/kubernetes/overlays").glob("*/kustomization.yaml"):
+        tags = re.findall(r"newTag: ([\w.-]+)", sample.read_text())
+        assert tags
+        assert {tag.removesuffix("-spark") for tag in tags} == {VERSION}, sample
+    assert VERSION in run(sys.executable, "-m", "stilltide", "--version")
 
 
 def test_the_source_archive_gives_the_same_wheel(built: dict[str, Path], tmp_path: Path):
@@ -87,19 +96,20 @@ def test_the_source_archive_gives_the_same_wheel(built: dict[str, Path], tmp_pat
         names = from_archive.namelist()
         assert sorted(names) == sorted(from_checkout.namelist())
         assert len(names) == len(set(names))
-    assert {name.split("/")[0] for name in names} == {"stilltide", "stilltide-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "stilltide",
+        f"stilltide-{VERSION}.dist-info",
+    }
     for wanted in ("py.typed", "connectors/local/jars.lock", "pipeline/cli/main.py"):
         assert f"stilltide/{wanted}" in names
-    assert "stilltide-0.1.0.dist-info/licenses/LICENSE" in names
+    assert f"stilltide-{VERSION}.dist-info/licenses/LICENSE" in names
 
 
 @pytest.fixture
 def installed(built: dict[str, Path], tmp_path: Path) -> Path:
-    """The programs of a fresh environment with the wheel and, without extras, what it needs."""
+    """The programs of a fresh environment with the wheel and what the images install."""
     environment = tmp_path / "environment"
-    run(UV, "venv", "--quiet", "--python", sys.executable, environment)
-    python = environment / "bin/python"
-    install = (UV, "pip", "install", "--quiet", "--python", python)
+    install = make_environment(environment)
     run(*install, "--require-hashes", "--requirement", ROOT / "requirements.worker.lock")
     run(*install, "--no-deps", built[".whl"])
     return environment / "bin"

@@ -146,7 +146,7 @@ async def readers_wait(watched: Watched, topic: str) -> None:
         assert (found["weight"], found["cluster"]) == ("act", "a")
         (hold,) = told["clusters"][0]["holds"]["value"]
         assert (hold["data"], hold["offset"]) == ({"topic": topic, "partition": 0}, 4)
-        assert found["command"] == f"stilltide txn abort {hold['holder']} --yes --cluster a"
+        assert found["command"] == f"stilltide txn abort {hold['holder']} --cluster a"
         screen = await watched.status("--hold-s", "1", code=EXIT_NEEDS_PERSON)
         assert "Needs a person" in screen
         assert f"{topic}/0@4" in screen

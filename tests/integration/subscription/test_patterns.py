@@ -61,12 +61,12 @@ async def until_read(subscription: Subscription, *topics: str) -> None:
     """Returns once exactly the only partitions of these topics are assigned."""
     async with asyncio.timeout(WAIT_S):
         while subscription.statistics().keys() != {TopicPartition(it, 0) for it in topics}:
-            await subscription._open_driver().changed(AGE_S)
+            await subscription._opened()[0].changed(AGE_S)
 
 
 async def until_left(subscription: Subscription) -> None:
     """Returns once the subscription knows of no topic; a rebalance alone shows no partitions."""
-    driver = subscription._open_driver()
+    driver = subscription._opened()[0]
     async with asyncio.timeout(WAIT_S):
         while driver._topics.ids:
             await driver.changed(AGE_S)

@@ -94,13 +94,16 @@ def _busy_cluster(name: ClusterName) -> ClusterSeen:
     return ClusterSeen(
         name,
         f"kafka-{name}-0:9092,kafka-{name}-1:9092,kafka-{name}-2:9092",
-        Aged(BrokersStatus(3, 3), NOW_MS - 400),
-        Aged(workers, NOW_MS - 1200),
-        Aged(tuple(CoordinatorStatus(it, serving=True) for it in range(4)), NOW_MS - 1200),
-        Aged(transactions, NOW_MS - 1200),
-        Aged(_holds() if name == A else (), NOW_MS - 1200),
-        Aged(snapshots, NOW_MS - 4300),
-        Aged(index, NOW_MS - 8100),
+        brokers=Aged(BrokersStatus(3, 3), NOW_MS - 400),
+        workers=Aged(workers, NOW_MS - 1200),
+        coordinators=Aged(
+            tuple(CoordinatorStatus(it, serving=True) for it in range(4)), NOW_MS - 1200
+        ),
+        ended=Aged((), NOW_MS - 1200),
+        transactions=Aged(transactions, NOW_MS - 1200),
+        holds=Aged(_holds() if name == A else (), NOW_MS - 1200),
+        snapshots=Aged(snapshots, NOW_MS - 4300),
+        index=Aged(index, NOW_MS - 8100),
     )
 
 

@@ -31,6 +31,7 @@ from stilltide.schemas.coordinator.transactions import (
     Refused,
     Registered,
     Release,
+    ReportedEnd,
     Request,
     RequestBody,
     Response,
@@ -163,6 +164,7 @@ STATISTICS = st.builds(
     client_count=U64,
     answer_count=U64,
     liveness=st.none() | LIVENESS,
+    ends=st.lists(st.builds(ReportedEnd, TEXT, TEXT, U64, TEXT, TEXT), max_size=2).map(tuple),
 )
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),

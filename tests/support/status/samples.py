@@ -47,6 +47,7 @@ def cluster(name: ClusterName) -> ClusterSeen:
         Aged(BrokersStatus(3, 3), NOW_MS),
         Aged((WorkerStatus("m-1", "10.0.0.5", "0.2.0", (0, 1)),), NOW_MS),
         Aged((CoordinatorStatus(0, serving=True), CoordinatorStatus(1, serving=True)), NOW_MS),
+        Aged((), NOW_MS),
         Aged(
             TransactionsStatus(
                 2, 1, 0, OldestTransaction("0:7", "OPEN", NOW_MS - 3000, 60_000, "", 1), ()

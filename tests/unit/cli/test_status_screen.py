@@ -59,7 +59,7 @@ def test_what_needs_a_person_is_at_the_top_with_its_command():
     screen = shown(status)
     assert "2 findings need a person" in screen.splitlines()[0]
     assert screen.index("Needs a person") < screen.index("Clusters")
-    assert "-> stilltide txn abort 3:302 --yes --cluster a" in screen
+    assert "-> stilltide txn abort 3:302 --cluster a" in screen
     assert row(status, "a", "orders/0@117", "3:302")[3] == "shop:9ebc67"
     assert "payments (native)" in screen
 

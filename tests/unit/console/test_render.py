@@ -78,7 +78,7 @@ def test_the_overview_says_what_helps():
     """Findings come first, each with its command; other pages say how many there are."""
     status = with_a(holds=Aged((HOLD, NATIVE_HOLD), NOW_MS))
     page = shown("overview", status)
-    assert page.index("stilltide txn abort 3:302 --yes --cluster a") < page.index(">Clusters<")
+    assert page.index("stilltide txn abort 3:302 --cluster a") < page.index(">Clusters<")
     assert "2 findings need a person" in text("overview", status)
     assert "2 findings need a person" in text("audits", status)
     assert "<title>(2) Overview - Stilltide</title>" in page
@@ -91,7 +91,7 @@ def test_every_hold_has_the_command_that_ends_its_transaction():
     said = text("transactions", with_a(holds=Aged((HOLD, NATIVE_HOLD, hanging), NOW_MS)))
     assert "orders/0@117" in said
     for command in (
-        "stilltide txn abort 3:302 --yes --cluster a",
+        "stilltide txn abort 3:302 --cluster a",
         "stilltide native fence payments --cluster a",
         "stilltide native abort orders 0 117 --cluster a",
     ):

@@ -9,7 +9,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.supply import audit, images, licences, sbom
-from tests.supply.locks import SPARK_LOCK, WORKER_LOCK, pins, spark_jars
+from tests.supply.locks import CLIENT_LOCK, SPARK_LOCK, WORKER_LOCK, pins, spark_jars
 
 COPYLEFT = re.compile(r"\b(?:AGPL|GPL|General Public)", re.IGNORECASE)
 LESSER = re.compile(r"LGPL|Lesser", re.IGNORECASE)
@@ -30,7 +30,7 @@ def test_no_licence_asks_for_the_source_of_applications():
 
 def test_bills_of_materials_name_what_is_locked(tmp_path: Path):
     """Each bill is valid CycloneDX with all that is locked, and hashes; Spark's has the jars."""
-    locked = {"wheel": WORKER_LOCK, "image-worker": WORKER_LOCK, "image-spark": SPARK_LOCK}
+    locked = {"wheel": CLIENT_LOCK, "image-worker": WORKER_LOCK, "image-spark": SPARK_LOCK}
     written = sbom.write(tmp_path)
     assert [path.stem for path in written] == list(locked)
     for path in written:

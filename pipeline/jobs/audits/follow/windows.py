@@ -7,6 +7,7 @@ can change its class later. The records behind it are looked at again in each ru
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from stilltide.pipeline.core.tables.shares import bounded_shares
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 
@@ -24,13 +25,7 @@ class Bounds(NamedTuple):
 
 def bounded(left: Sequence[OffsetRange], records_max: int) -> Bounds:
     """The part of `left` to read in one run: shares of the partitions that have offsets left."""
-    reads = dict.fromkeys((one.data for one in left), 0)
-    free, waiting = records_max, [one for one in left if one.end > one.start]
-    for number, one in enumerate(sorted(waiting, key=lambda it: it.end - it.start)):
-        share = min(one.end - one.start, max(1, free // (len(waiting) - number)))
-        reads[one.data] = share
-        free -= share
-    data = tuple(one._replace(end=EndOffset(one.start + reads[one.data])) for one in left)
+    data = bounded_shares(left, records_max)
     return Bounds(data, all(one.end == of.end for one, of in zip(data, left, strict=True)))
 
 

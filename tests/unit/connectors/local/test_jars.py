@@ -37,12 +37,17 @@ def _small_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_committed_lock_holds_both_sets():
-    """The lock pins the broker and, apart from it, Spark's source with a patched kafka-clients."""
+    """The lock pins the broker and, apart from it, Spark's source with a patched kafka-clients.
+
+    Delta and Iceberg are those of PySpark's version.
+    """
     sets = jars.read_lock(jars.LOCK_PATH.read_text())
     names = {name: {jar.coordinate.file_name for jar in found} for name, found in sets.items()}
-    assert set(names) == {"broker", "mirror", "spark", "tools"}
+    assert set(names) == {"broker", "delta", "iceberg", "mirror", "spark", "tools"}
     assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar"} <= names["broker"]
     assert {"spark-sql-kafka-0-10_2.13-4.0.0.jar", "kafka-clients-3.9.1.jar"} <= names["spark"]
+    assert names["delta"] == {"delta-spark_2.13-4.0.1.jar", "delta-storage-4.0.1.jar"}
+    assert names["iceberg"] == {"iceberg-spark-runtime-4.0_2.13-1.10.0.jar"}
 
 
 @pytest.mark.parametrize("version", jars.KAFKA_VERSIONS)

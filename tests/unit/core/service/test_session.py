@@ -4,6 +4,7 @@ from stilltide.pipeline.core.service.session import (
     REQUEST_TIMEOUT_MS_MAX,
     ClientSession,
     GiveUp,
+    OwnerSilent,
     Send,
 )
 from stilltide.schemas.coordinator.transactions import (
@@ -116,3 +117,37 @@ def test_the_deadline_is_never_late():
     assert one.deadline_ms == 1100
     one.answered(1, Done())
     assert one.deadline_ms is None
+
+
+def silence(effects: list[object]) -> list[OwnerSilent]:
+    """The effects that tell people of silence."""
+    return [effect for effect in effects if isinstance(effect, OwnerSilent)]
+
+
+def test_people_are_told_once_of_an_owner_that_is_silent():
+    """After `silent_ms` without an answer people are told, once until there is an answer again."""
+    one = ClientSession(CLIENT, 4, Request, resend_ms=10_000, silent_ms=2000)
+    one.made(changing(1), 0, 20_000)
+    assert one.deadline_ms == 2000
+    assert one.tick(1999) == []
+    assert one.tick(2000) == [OwnerSilent(2000)]
+    one.made(changing(2), 2500, 20_000)
+    assert silence(one.tick(9000)) == []
+    one.answered(1, Done())
+    one.answered(2, Done())
+    one.made(changing(3), 10_000, 20_000)
+    assert silence(one.tick(12_500)) == [OwnerSilent(2500)]
+
+
+def test_a_request_that_waits_while_others_are_answered_is_no_silence():
+    """A commit that waits for readers is answered late by an owner that serves."""
+    one = ClientSession(CLIENT, 4, Request, silent_ms=2000)
+    one.made(changing(1), 0, 20_000)
+    one.made(changing(2), 0, 20_000)
+    one.answered(2, Done())
+    assert silence(one.tick(3000)) == []
+
+
+def test_silence_is_told_only_where_it_is_asked_for():
+    """Workers and operators wait for owners without a line in the log."""
+    assert silence(session(asked=1).tick(5000)) == []

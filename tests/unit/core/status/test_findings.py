@@ -18,6 +18,7 @@ from stilltide.pipeline.core.status.values import (
     AuditStatus,
     BrokersStatus,
     CoordinatorStatus,
+    EndedStatus,
     IndexStatus,
     ReaderHold,
     SnapshotStatus,
@@ -79,7 +80,7 @@ def test_without_a_worker_nothing_is_missed_that_only_workers_do():
 @pytest.mark.parametrize(
     ("hold", "command"),
     [
-        (HOLD, "stilltide txn abort 3:302 --yes --cluster a"),
+        (HOLD, "stilltide txn abort 3:302 --cluster a"),
         (NATIVE_HOLD, "stilltide native fence payments --cluster a"),
         (NATIVE_HOLD._replace(hanging=True), "stilltide native abort orders 0 117 --cluster a"),
     ],
@@ -115,11 +116,24 @@ def test_a_link_that_does_not_run_needs_a_person():
     assert found.command == "stilltide replicate --from b --to a"
 
 
-def test_a_link_that_has_ended_shows_why():
-    """The worker's reason comes before everything else that is known of the link."""
-    ended = stopped("b")._replace(problem="orders/0@7: records left the log")
-    found = only(replace(WELL, links={A: Aged((ended,), NOW_MS)}))
-    assert "has ended: orders/0@7: records left the log" in found.text
+def test_a_link_that_has_ended_shows_why_in_one_line():
+    """The worker's reason and hint; that the link is not heard of any more follows from it."""
+    why = "orders/0@7: records left the log (tried again in 40 s)"
+    ended = EndedStatus("links", "b", NOW_MS - 9000, why, "drop the copy")
+    status = with_a(ended=Aged((ended,), NOW_MS))
+    found = only(replace(status, links={A: Aged((stopped("b")._replace(problem=why),), NOW_MS)}))
+    assert (found.weight, found.cluster) == (Weight.ACT, "a")
+    assert found.text == f"the link from b has ended: {why}"
+    assert found.command == "drop the copy"
+
+
+def test_an_owner_that_has_ended_at_a_damaged_record_is_repaired():
+    """By the command that repairs the topic; a coordinator has said so itself."""
+    damaged = EndedStatus("pending-ack", "1", NOW_MS, "stilltide.pending-ack-log/1@7: bad", "")
+    coordinator = damaged._replace(kind="coordinator")
+    found = only(with_a(ended=Aged((damaged, coordinator), NOW_MS)))
+    assert found.text.startswith("pending-ack 1 has ended: stilltide.pending-ack-log/1@7")
+    assert found.command == "stilltide repair pending-ack-log --cluster a"
 
 
 def test_a_link_that_lags_is_worth_a_look():

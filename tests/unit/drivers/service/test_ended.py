@@ -4,8 +4,15 @@ import asyncio
 
 import pytest
 
+from stilltide.connectors.errors import RetriableError
 from stilltide.pipeline.drivers.service import ended
-from stilltide.pipeline.drivers.service.ended import OwnerEnd, Tries
+from stilltide.pipeline.drivers.service.ended import (
+    REPORTED_MAX,
+    WHY_CHARS,
+    OwnerEnd,
+    Tries,
+    reported_ends,
+)
 from stilltide.schemas.errors import DecodeError
 from tests.support.coordinator.worker_memory import until
 
@@ -55,3 +62,18 @@ async def test_an_end_names_place_and_cause():
     bug = OwnerEnd(ValueError("no"), 0.0, 60.0)
     assert bug.place == ("", "", "")
     assert bug.text(90.0) == "ValueError: no (tried again in 0 s)"
+
+
+async def test_ends_are_reported_with_time_cause_and_hint():
+    """The time is that of a wall clock; of many ends the first ones are reported, cut to size."""
+    now_s = asyncio.get_running_loop().time()
+    error = RetriableError("x" * 2 * WHY_CHARS, hint="wait", topic="orders", partition=0)
+    end = OwnerEnd(error, ended_s=now_s - 5, again_s=now_s + 40)
+    many = dict.fromkeys(map(str, range(2 * REPORTED_MAX)), end)
+    found = reported_ends({"links": {"b": end}, "publish": many}, 9000)
+    assert len(found) == REPORTED_MAX
+    first = found[0]
+    assert (first.kind, first.name, first.hint) == ("links", "b", "wait")
+    assert first.ended_ms == pytest.approx(4000, abs=2000)
+    assert first.why.startswith("orders/0: xxx")
+    assert len(first.why) == WHY_CHARS

@@ -7,7 +7,7 @@ import pytest
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryAdmin, MemoryConnector
-from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import FollowedOutcomes, gather_evidence
 from stilltide.pipeline.errors import (
     MarkersTrimmedError,
     SnapshotError,
@@ -280,3 +280,39 @@ async def test_what_says_nothing_of_these_topics_is_passed_over(rig: EvidenceRig
     rig.mark(SECOND)
     evidence = await gather_evidence(rig.connector, ["orders"])
     assert [marker.txn for marker in evidence.markers] == [SECOND]
+
+
+async def test_followed_evidence_is_that_of_a_new_look():
+    """K1: markers, a snapshot that absorbs them, and a marker again; nothing is read twice."""
+    rig = EvidenceRig()
+    followed = FollowedOutcomes(rig.connector, ["orders"])
+    try:
+        assert await followed.read_on() == await gather_evidence(rig.connector, ["orders"])
+        first = rig.mark(FIRST)
+        assert (await followed.read_on()).markers == (first,)
+        rig.write(end=rig.end(markers_covered_to=EndOffset(1)))
+        seen = await followed.read_on()
+        assert seen.markers == ()
+        assert seen.snapshots[ORDERS].holds(0, 7)
+        second = rig.mark(SECOND, committed=False)
+        seen, anew = await followed.read_on(), await gather_evidence(rig.connector, ["orders"])
+        assert seen.markers == anew.markers == (second,)
+        assert seen.marker_offsets == anew.marker_offsets
+        assert seen.snapshots[ORDERS].end == anew.snapshots[ORDERS].end
+    finally:
+        await followed.close()
+
+
+async def test_followed_evidence_sees_new_partitions():
+    """K3: a topic that gets partitions is looked at again from the beginning."""
+    rig = EvidenceRig()
+    followed = FollowedOutcomes(rig.connector, ["orders"])
+    try:
+        rig.mark(FIRST)
+        await followed.read_on()
+        await rig.connector.admin().add_partitions("orders", 2)
+        seen = await followed.read_on()
+        assert [read.data for read in seen.data] == [ORDERS, TopicPartition("orders", 1)]
+        assert [marker.txn for marker in seen.markers] == [FIRST]
+    finally:
+        await followed.close()

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.pipeline.core.status.state import Aged
@@ -86,3 +88,13 @@ async def test_close_ends_the_read_that_is_under_way():
     await part.close()
     await waiting
     assert part.aged == Aged()
+
+
+async def test_a_fault_of_the_program_is_raised():
+    """Only errors of the world are part of the state."""
+
+    async def broken() -> int:
+        raise KeyError("a")
+
+    with pytest.raises(KeyError):
+        await Part("p", broken, MemoryClock()).renew()

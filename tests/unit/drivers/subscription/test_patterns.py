@@ -45,7 +45,7 @@ async def until_read(subscription: Subscription, *wanted: TopicPartition) -> Non
     """Returns once exactly these partitions are assigned."""
     async with asyncio.timeout(WAIT_S):
         while subscription.statistics().keys() != set(wanted):
-            await subscription._open_driver().changed(AGE_S)
+            await subscription._opened()[0].changed(AGE_S)
 
 
 async def test_a_pattern_reads_the_topics_that_fit(
@@ -134,7 +134,7 @@ async def test_members_share_topics_that_come_later(
                 or not first.statistics()
                 or not second.statistics()
             ):
-                await first._open_driver().changed(AGE_S)
+                await first._opened()[0].changed(AGE_S)
         assert not first.statistics().keys() & second.statistics().keys()
 
 
@@ -165,7 +165,7 @@ async def test_a_failed_commit_for_a_topic_that_is_gone_is_fenced(
     """The application commits again, as after any rebalance; other failures stay what they are."""
     async with subscribe(connector, metadata_max_age_s=NEVER_S) as subscription:
         await until_read(subscription, EU)
-        topics = subscription._open_driver()._topics
+        topics = subscription._opened()[0]._topics
         with pytest.raises(FatalError, match="of another cause"):
             async with topics.committing():
                 raise FatalError("of another cause")

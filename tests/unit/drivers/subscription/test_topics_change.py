@@ -64,7 +64,7 @@ async def test_an_added_partition_is_read_from_its_start(
             await subscription.commit()
         async with asyncio.timeout(WAIT_S):
             while subscription.position(topic.at(1)) is None:
-                await subscription._open_driver().changed(AGE_S)
+                await subscription._opened()[0].changed(AGE_S)
         broker.add_partitions("orders", 3)
         await topic.write(2, X, 2)
         await topic.commit(2, X, 2)

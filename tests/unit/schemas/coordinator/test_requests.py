@@ -29,6 +29,7 @@ from stilltide.schemas.coordinator.transactions import (
     Refused,
     Registered,
     Release,
+    ReportedEnd,
     Request,
     RequestBody,
     Response,
@@ -108,6 +109,10 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "figures without a live record": (
         STATS._replace(liveness=LogLiveness(None, 0, 6, ())),
         "4a2f " + STATS_HEAD + "a20102 1806",
+    ),
+    "figures with a link that has ended": (
+        STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", "y"),)),
+        "4a3f " + STATS_HEAD + "aa0112 0a056c696e6b73 120162 1809 220178 2a0179",
     ),
     "figures with live records": (
         STATS._replace(liveness=LogLiveness(Offset(5), 3, 8, LIVE)),

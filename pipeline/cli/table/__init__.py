@@ -1,0 +1,1 @@
+"""`stilltide table`."""

@@ -1,0 +1,121 @@
+"""`stilltide table`: keeps tables of committed records with Spark.
+
+*Source*: docs/protocols K, docs/tables.md.
+"""
+
+import click
+
+from stilltide.connectors.spark.session import SparkOptions
+from stilltide.pipeline.cli.common.asking import bootstrap_option, web_port_option
+from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.errors import ConfigError
+from stilltide.pipeline.jobs.tables.append import Appending
+from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX
+from stilltide.pipeline.jobs.tables.target import parse_target, table_session_options
+
+
+@click.group()
+def table() -> None:
+    """Keep tables of the committed records of topics with Spark."""
+
+
+@table.command(
+    epilog="""\b
+Exit codes:
+  0  stopped by SIGINT or SIGTERM, after the present batch; with --once: everything is stored
+  1  the command failed; the error names the next step. Start it again: the table goes on from
+     its last batch, and nothing is lost or doubled
+
+\b
+Tables:
+  parquet:PATH               folders of Parquet files, on a local disk or on HDFS
+  parquet:s3a://BUCKET/PATH  Parquet files named by manifests, as manifest:PATH
+  delta:PATH                 a Delta table
+  iceberg:PATH               an Iceberg table; PATH ends with NAMESPACE/TABLE
+  iceberg:CATALOG.NS.TABLE   an Iceberg table of a catalog that is configured with --conf
+
+\b
+Examples:
+  stilltide table follow --topics orders,payments --to delta:/tables/sales --web-port 6066
+  stilltide table follow --topics orders --to parquet:/tables/orders --once
+"""
+)
+@bootstrap_option
+@click.option(
+    "--topics", multiple=True, required=True, help="Topics, separated by commas; may be repeated."
+)
+@click.option("--to", "to", required=True, metavar="FORMAT:PATH", help="The table.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.1, 86_400),
+    default=2,
+    show_default=True,
+    help="Seconds from the end of a run to the next one.",
+)
+@click.option("--once", "is_once", is_flag=True, help="End when everything is stored, for cron.")
+@click.option(
+    "--records-max",
+    type=click.IntRange(1),
+    default=RECORDS_MAX,
+    show_default=True,
+    help="Most offsets of a batch, about; a run stores as many batches as it needs.",
+)
+@click.option(
+    "--by-index",
+    is_flag=True,
+    help="Leave out aborted native records by aborted-index, as far as it reaches, instead of by "
+    "the Kafka client.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
+@click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's driver.")
+@click.option(
+    "--conf",
+    "confs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Setting of Spark; may be repeated.",
+)
+@web_port_option
+def follow(  # noqa: PLR0917 - click passes options by name
+    bootstrap_servers: str | None,
+    topics: tuple[str, ...],
+    to: str,
+    every_s: float,
+    is_once: bool,  # noqa: FBT001 - by name too
+    records_max: int,
+    by_index: bool,  # noqa: FBT001 - by name too
+    master: str,
+    driver_memory: str,
+    confs: tuple[str, ...],
+    web_port: int | None,
+) -> None:
+    """Append what is committed to a table, again and again, each record exactly once.
+
+    Prints a JSON line at the beginning and after each batch. A partition is stored up to its first
+    record whose transaction has not ended yet.
+    """
+    from stilltide.pipeline.cli.table.follow import TableFollow, follow_until_stopped  # noqa: PLC0415 - no other command serves
+
+    settings = load_settings(bootstrap_servers=bootstrap_servers)
+    names = [name.strip() for one in topics for name in one.split(",")]
+    if not all(names):
+        raise ConfigError("--topics names an empty topic", hint="--topics orders,payments")
+    target = parse_target(to)
+    options = SparkOptions(master=master, driver_memory=driver_memory, settings=_settings(confs))
+    what = Appending(settings.kafka, names, records_max, by_index)
+    follow_until_stopped(
+        TableFollow(what, target, every_s, is_once, web_port),
+        settings,
+        table_session_options(target, options),
+    )
+
+
+def _settings(confs: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in confs:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"--conf {text}: not NAME=VALUE", hint="--conf spark.ui.enabled=true")
+        found[name.strip()] = value
+    return found

@@ -1,0 +1,198 @@
+"""`stilltide table follow` as a service: its runs, its web site, its end.
+
+*Invariants*: a batch that has begun ends before the process does, except by SIGKILL, after which
+the next start goes on from the table's last batch. A cluster that is away ends no process that has
+run once.
+
+A separate module, so that other commands need not import a web server's library.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.pipeline.agents.probes import ProbeResult
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.cli.common.site import serving_site
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.jobs.tables.append import (
+    Appender,
+    Appending,
+    StoredBatch,
+    while_spark_lives,
+)
+from stilltide.pipeline.jobs.tables.target import TableTarget, opened_table
+from stilltide.pipeline.metrics.tables import TableFigures, TableMetrics
+
+
+@dataclass(frozen=True)
+class TableFollow:
+    """What to follow, and how.
+
+    Attributes:
+        what: topics, cluster, size of a batch.
+        target: the table.
+        every_s: seconds from the end of a run to the begin of the next one.
+        is_once: whether to end when everything is stored.
+        web_port: port of the site; None for no site.
+    """
+
+    what: Appending
+    target: TableTarget
+    every_s: float
+    is_once: bool
+    web_port: int | None
+
+
+class TableFollowing:
+    """Runs until it is stopped.
+
+    Args:
+        follow: what to follow.
+        settings: of the process.
+        appender: appends to the table.
+    """
+
+    def __init__(self, follow: TableFollow, settings: Settings, appender: Appender) -> None:
+        self._follow = follow
+        self._settings = settings
+        self._appender = appender
+        self._stopped = asyncio.Event()
+        self._figures: TableFigures | None = None
+        self._batches = self._records = 0
+        self._batch_s = 0.0
+        self._problem = "the first run has not ended"
+        self._bar = _Bar()
+
+    async def run(self) -> None:
+        """Runs; raises what the first run raises, and later what does not pass."""
+        settings = self._settings
+        registry = CollectorRegistry()
+        registry.register(TableMetrics(lambda: self._figures))
+        own = settings.cluster, settings.bootstrap_servers, KafkaConnector(settings.kafka)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopped.set)
+        async with serving_site(
+            settings, self._follow.web_port, registry, {"broker": own}, {"table": self._ready}
+        ) as web:
+            _print({"event": "following", "web": web})
+            with self._bar:
+                while not self._stopped.is_set():
+                    await self._run()
+                    if self._follow.is_once:
+                        break
+                    await self._wait()
+
+    async def _run(self) -> None:
+        try:
+            await asyncio.to_thread(self._appender.append, self._stored, self._stopped.is_set)
+        except RetriableError as error:
+            if self._follow.is_once or self._figures is None:
+                raise
+            self._problem = str(error)
+            say(f"the run failed, and is repeated: {error}")
+            return
+        self._problem = ""
+        self._count()
+
+    def _stored(self, batch: StoredBatch) -> None:
+        self._batches += 1
+        self._records += batch.records
+        self._batch_s = batch.elapsed_s
+        self._count()
+        self._bar.advance(batch)
+        _print(
+            {
+                "event": "batch",
+                "batch": batch.progress.number,
+                "records": batch.records,
+                "offsets": batch.offsets,
+                "behind": batch.left,
+                "seconds": round(batch.elapsed_s, 3),
+            }
+        )
+
+    def _count(self) -> None:
+        reader = self._appender.reader
+        assert reader is not None, "a run has ended well"
+        self._figures = TableFigures(
+            reader.progress.number,
+            reader.progress.positions,
+            reader.left,
+            len(reader.blocked),
+            self._batches,
+            self._records,
+            self._batch_s,
+            time.time(),
+        )
+
+    async def _wait(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._follow.every_s):
+                await self._stopped.wait()
+
+    async def _ready(self) -> ProbeResult:
+        if self._problem:
+            return ProbeResult(passed=False, text=self._problem)
+        assert self._figures is not None, "a run without a problem has ended"
+        text = f"batch {self._figures.batch}, {self._figures.left} offsets behind"
+        return ProbeResult(passed=True, text=text)
+
+
+class _Bar:
+    """A bar of offsets on a terminal, on stderr; nothing otherwise."""
+
+    def __init__(self) -> None:
+        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        text = TextColumn("{task.description}", markup=False)
+        self._shown = Progress(
+            *columns, text, console=Console(stderr=True), disable=not sys.stderr.isatty()
+        )
+        self._task = self._shown.add_task("offsets", total=None)
+        self._done = 0
+
+    def __enter__(self) -> None:
+        self._shown.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._shown.stop()
+
+    def advance(self, batch: StoredBatch) -> None:
+        """The bar moves by a batch."""
+        self._done += batch.offsets
+        text = f"offsets, batch {batch.progress.number}"
+        total = self._done + batch.left
+        self._shown.update(self._task, completed=self._done, total=total, description=text)
+
+
+def follow_until_stopped(follow: TableFollow, settings: Settings, options: SparkOptions) -> None:
+    """Follows until SIGTERM or SIGINT, or once.
+
+    Raises:
+        ConfigError: a port is taken.
+        FatalError: Spark's JVM has ended.
+        Others: as `append_committed` raises.
+    """
+    with (
+        while_spark_lives(),
+        spark_session(options) as spark,
+        opened_table(spark, follow.target) as table,
+        Appender(spark, table, follow.what) as appender,
+    ):
+        asyncio.run(TableFollowing(follow, settings, appender).run())
+
+
+def _print(event: dict[str, object]) -> None:
+    print(json.dumps(event), flush=True)

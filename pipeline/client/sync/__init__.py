@@ -1,0 +1,1 @@
+"""The client library for programs without an event loop: `stilltide.sync`."""

@@ -1,0 +1,97 @@
+"""Takes messages of a subscription for threads, one thread at a time.
+
+*Invariants*: no message is lost when a thread is interrupted while it waits: what was taken for
+that thread is kept for the next one, and the group's position does not pass it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import TypeVar
+
+from stilltide.pipeline.client.subscription import Message, Subscription
+from stilltide.pipeline.client.sync.loop_thread import LoopCalls
+from stilltide.pipeline.errors import NotAssignedError
+
+T = TypeVar("T", Message, Sequence[Message])
+Hand = list[Message]
+"""What was taken for one call, until the call returns it."""
+
+
+class Taking:
+    """The messages of one subscription, handed to threads.
+
+    Args:
+        subscription: the subscription, open while messages are taken.
+        positions: whether `commit` commits positions, and not acknowledgements.
+    """
+
+    def __init__(self, subscription: Subscription, *, positions: bool) -> None:
+        self._subscription = subscription
+        self._positions = positions
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[object] | None] = set()
+        self._kept: deque[Message] = deque()
+
+    def next(self, calls: LoopCalls) -> Message | None:
+        """The next message; None: the subscription was closed meanwhile."""
+        return self._take(calls, self._one)
+
+    def each(self, calls: LoopCalls, generator: AsyncGenerator[T, None]) -> Iterator[T]:
+        """What a generator of the event loop yields, until its end or until `stop`."""
+
+        async def one(hand: Hand) -> T | None:
+            found = await anext(generator, None)
+            if found is not None:
+                hand.extend([found] if isinstance(found, Message) else found)
+            return found
+
+        try:
+            while (found := self._take(calls, one)) is not None:
+                yield found
+        finally:
+            calls.later(lambda: asyncio.ensure_future(generator.aclose()))
+
+    async def commit(self) -> None:
+        """Commits; the position of a message that is kept is where the group goes on."""
+        while self._positions and self._kept:
+            message = min(self._kept, key=lambda it: it.offset)
+            self._kept = deque(it for it in self._kept if it.data != message.data)
+            with suppress(NotAssignedError):  # another member has the partition
+                await self._subscription.seek(message.data, message.offset)
+        await self._subscription.commit()
+
+    def stop(self) -> None:
+        """Ends the calls that wait for messages."""
+        for task in self._tasks:
+            if task is not None:
+                task.cancel()
+
+    def _take(self, calls: LoopCalls, take: Callable[[Hand], Awaitable[T | None]]) -> T | None:
+        hand: Hand = []
+        try:
+            return calls.run(self._in_turn(take, hand))
+        except CancelledError:
+            return None
+        except BaseException:
+            calls.later(self._put_back, hand)
+            raise
+
+    async def _in_turn(self, take: Callable[[Hand], Awaitable[T | None]], hand: Hand) -> T | None:
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        try:
+            async with self._turn:
+                return await take(hand)
+        finally:
+            self._tasks.discard(task)
+
+    async def _one(self, hand: Hand) -> Message | None:
+        message = self._kept.popleft() if self._kept else await anext(self._subscription)
+        hand.append(message)
+        return message
+
+    def _put_back(self, hand: Hand) -> None:
+        self._kept.extend(hand)

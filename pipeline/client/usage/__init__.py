@@ -1,0 +1,1 @@
+"""Finds mistakes of programs at the call: wrong types, a missing `await`, another event loop."""

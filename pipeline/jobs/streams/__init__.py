@@ -1,0 +1,1 @@
+"""Streaming queries over the committed records of topics."""

@@ -1,0 +1,1 @@
+"""Tables that are made from topics, batch by batch: Parquet, Delta and Iceberg."""

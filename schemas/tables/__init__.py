@@ -1,0 +1,1 @@
+"""What a table that is made from topics holds besides records."""

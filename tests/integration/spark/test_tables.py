@@ -1,0 +1,136 @@
+"""Tables on a real broker: each committed record once, whatever comes between batches."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.errors import TableError
+from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.jobs.tables.append import append_committed
+from stilltide.pipeline.jobs.tables.batches import committed_batches
+from stilltide.schemas.values import Offset, TopicPartition, TxnId
+from tests.support.native.topics import index_topics
+from tests.support.spark.histories import MixedHistory
+from tests.support.spark.session import local_spark
+from tests.support.spark.tables import audited, held
+from tests.support.spark.topics import HandWriter, create_topics
+
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """The run's Spark session."""
+    with local_spark() as session:
+        yield session
+
+
+async def test_batches_hold_what_an_audit_sees(
+    bootstrap: str, topic_name: str, spark: SparkSession, tmp_path: Path
+):
+    """K1, K3: of both kinds of transaction in one topic; a repeated batch is stored once."""
+    create_topics(bootstrap, {topic_name: PARTITIONS})
+    history = MixedHistory(bootstrap, topic_name, PARTITIONS, seed=3)
+    place, by_index = tmp_path / "table", tmp_path / "by_index"
+
+    def append(records_max: int) -> int:
+        return append_committed(
+            spark, bootstrap, [topic_name], f"parquet:{place}", records_max=records_max
+        )
+
+    for _ in range(2):
+        history.act(12)
+        append(7)
+    stored = sorted(place.glob("batch=*"))
+    assert len(stored) > 2
+    shutil.rmtree(stored[-1])  # as if the crash had come before the rename
+    (place / "_staging-1").mkdir()
+    (place / "_staging-1" / "part-0.parquet").write_text("what a crash leaves")
+    history.end()
+    assert append(7)
+    assert append(7) == 0
+    expected = audited(bootstrap, [topic_name])
+    assert held(spark.read.parquet(str(place))) == expected
+    assert not list(place.glob("_staging*"))
+    await index_topics(bootstrap, topic_name)
+    append_committed(
+        spark, bootstrap, [topic_name], f"manifest:{by_index}", records_max=11, by_index=True
+    )
+    files = [str(path) for path in by_index.glob("data/*/*.parquet")]
+    assert held(spark.read.parquet(*files)) == expected
+
+
+def test_a_partition_ends_at_its_first_undecided_record(
+    bootstrap: str, topic_name: str, spark: SparkSession
+):
+    """K1: its transaction is still open; another partition goes on, and so does this one later."""
+    create_topics(bootstrap, {topic_name: 2})
+    writer, txn = HandWriter(bootstrap, topic_name), TxnId(5, 1)
+    writer.records(0, 2)
+    written = writer.of_txn(txn, 0, 2)
+    writer.records(0, 1)
+    writer.records(1, 3)
+    here, there = TopicPartition(topic_name, 0), TopicPartition(topic_name, 1)
+    (batch,) = committed_batches(spark, bootstrap, [topic_name])
+    assert batch.progress.positions == {here: 2, there: 3}
+    assert batch.frame.count() == 5
+    assert list(committed_batches(spark, bootstrap, [topic_name], batch.progress)) == []
+    writer.abort(txn, 0)
+    (after,) = committed_batches(spark, bootstrap, [topic_name], batch.progress)
+    assert [tuple(one) for one in after.bounds] == [(here, written.offsets[0], 5)]
+    assert [row["offset"] for row in after.frame.collect()] == [4]
+    assert after.progress.number == 2
+
+
+def test_it_stops_where_it_would_lose_or_mix(
+    bootstrap: str, topic_name: str, spark: SparkSession, tmp_path: Path
+):
+    """K4: progress of other topics, of a topic made again, overtaken, damaged; nothing changes."""
+
+    def append(*topics: str) -> int:
+        return append_committed(spark, bootstrap, topics or [topic_name], f"parquet:{tmp_path}")
+
+    data, other = TopicPartition(topic_name, 0), f"{topic_name}-other"
+    create_topics(bootstrap, {topic_name: 1, other: 1})
+    writer = HandWriter(bootstrap, topic_name)
+    writer.records(0, 3)
+    assert append() == 1
+    with pytest.raises(TableError, match="other topics"):
+        append(other)
+    with pytest.raises(TableError, match="other topics"):
+        append(topic_name, other)
+    writer.records(0, 3)
+    admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
+    run_blocking(admin.delete_records({data: Offset(5)}))
+    with pytest.raises(TableError, match="records from 3 on were deleted"):
+        append()
+    progress = tmp_path / "batch=0000000001" / "_progress.json"
+    told = progress.read_text()
+    progress.write_text('{"version": 2}')
+    with pytest.raises(TableError, match="does not hold the progress"):
+        append()
+    progress.write_text(told.replace('": 3', '": 7'))
+    with pytest.raises(TableError, match="below what the table holds"):
+        append()
+    (found,) = run_blocking(admin.describe_topics([topic_name])).values()
+    progress.write_text(told.replace(found.topic_id.hex(), bytes(16).hex()))
+    with pytest.raises(TableError, match="another topic of this name"):
+        append()
+    run_blocking(admin.close())
+    assert [path.name for path in tmp_path.glob("batch=*")] == ["batch=0000000001"]
+
+
+def test_a_place_that_cannot_be_written_to(
+    bootstrap: str, topic_name: str, spark: SparkSession, tmp_path: Path
+):
+    """A typed error names the table, not a stack of Java."""
+    create_topics(bootstrap, {topic_name: 1})
+    HandWriter(bootstrap, topic_name).records(0, 1)
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(TableError, match="cannot write to the table"):
+        append_committed(spark, bootstrap, [topic_name], f"parquet:{tmp_path}/file/table")

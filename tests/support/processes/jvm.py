@@ -1,0 +1,29 @@
+"""The JVM that a process with a Spark session has started."""
+
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Jvm(NamedTuple):
+    """A JVM by its process id."""
+
+    pid: int
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def jvm_of(pid: int) -> Jvm:
+    """The JVM below a process; LookupError if there is none."""
+    for child in _children(pid):
+        if (Path("/proc") / str(child) / "comm").read_text().strip() == "java":
+            return Jvm(child)
+    raise LookupError(f"process {pid} has no JVM")
+
+
+def _children(pid: int) -> list[int]:
+    listed = (Path("/proc") / str(pid) / "task").glob("*/children")
+    return [int(word) for path in listed for word in path.read_text().split()]

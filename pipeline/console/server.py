@@ -17,6 +17,7 @@ from aiohttp.typedefs import Handler
 
 from stilltide.pipeline.agents.web_guard import Connections, WebAccess, WebLimits, guarded
 from stilltide.pipeline.console.access import ViewerAccess
+from stilltide.pipeline.console.events import GZIP_HEAD, Events
 from stilltide.pipeline.console.feed import Feed
 from stilltide.pipeline.console.render import HERE, PAGES, Renderer
 from stilltide.pipeline.core.status.plain import plain
@@ -76,6 +77,7 @@ class ConsoleServer:
         self._access = access
         self._limits = limits
         self._renderer = Renderer()
+        self._body_events = Events(self._renderer)
         self._files = {
             name: _File((HERE / "static" / name).read_bytes(), kind)
             for name, kind in _FILES.items()
@@ -163,10 +165,16 @@ class ConsoleServer:
         if name not in PAGES:
             raise web.HTTPNotFound
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        is_packed = "gzip" in request.headers.get("Accept-Encoding", "")
+        if is_packed:
+            answer.headers["Content-Encoding"] = "gzip"
         await answer.prepare(request)
+        if is_packed:
+            await answer.write(GZIP_HEAD)
+        event = self._body_events.packed if is_packed else self._body_events.plain
         shot = await self._feed.now()
         while True:
-            await answer.write(_event(self._renderer.body(name, shot)))
+            await answer.write(event(name, shot))
             shot = await self._feed.after(shot.number)
 
     async def _status(self, _request: web.Request) -> web.Response:
@@ -195,11 +203,6 @@ class ConsoleServer:
 async def _probed(_request: web.Request) -> web.Response:
     """Serving is all that the console needs: a cluster that is away is what its pages show."""
     return web.Response(text="[+]console serves\n")
-
-
-def _event(text: str) -> bytes:
-    """An event whose data is the text."""
-    return b"".join(b"data: %s\n" % line.encode() for line in text.split("\n")) + b"\n"
 
 
 @web.middleware

@@ -124,9 +124,9 @@ async def test_a_console_that_is_gone_is_noticed(browser: Browser):
     async with served(WELL) as console:
         gone = visiting(browser, console.url)
         visit = await gone.__aenter__()
-        await expect(visit.page.get_by_text("nothing needs a person")).to_be_visible()
+        await expect(visit.page.get_by_text("nothing needs a person", exact=True)).to_be_visible()
     await expect(visit.page.get_by_text("does not answer")).to_be_visible()
-    await expect(visit.page.get_by_text("nothing needs a person")).to_be_visible()
+    await expect(visit.page.get_by_text("nothing needs a person", exact=True)).to_be_visible()
     await gone.__aexit__(None, None, None)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser
 
-from tests.support.console.browser import driven, visiting
+from tests.support.console.browser import WIDE_PX, driven, visiting
 from tests.support.console.served import served
 from tests.support.console.states import BUSY
 
@@ -19,6 +19,7 @@ PICTURES = {
 }
 """By name: page and colours."""
 
+HEIGHT_PX = 700
 BYTES_MAX = 150_000
 
 
@@ -28,7 +29,10 @@ async def draw(browser: Browser, folder: Path) -> list[Path]:
     async with served(BUSY) as console:
         for name, (page, scheme) in PICTURES.items():
             written.append(folder / f"{name}.png")
-            async with visiting(browser, console.url, of=[page], color_scheme=scheme) as visit:
+            size = {"width": WIDE_PX, "height": HEIGHT_PX}
+            async with visiting(
+                browser, console.url, of=[page], color_scheme=scheme, viewport=size
+            ) as visit:
                 await visit.page.screenshot(path=written[-1])
     return written
 

@@ -75,6 +75,7 @@ async def test_events_are_the_body_of_the_page(open_console: Served, viewer: aio
     """A change of the state comes to a page that is open."""
     async with viewer.get(open_console.url + "events/overview") as answer:
         assert answer.headers["Content-Type"] == "text/event-stream"
+        assert answer.headers["Content-Encoding"] == "gzip"
         assert b"nothing needs a person" in await event(answer)
         open_console.status = CLUSTER_AWAY
         while b"1 finding needs a person" not in (said := await event(answer)):
@@ -86,6 +87,17 @@ async def event(answer: aiohttp.ClientResponse) -> bytes:
     """The next event of a stream."""
     async with asyncio.timeout(120):
         return await answer.content.readuntil(b"\n\n")
+
+
+async def test_a_viewer_without_gzip_gets_plain_events(open_console: Served):
+    """Such as a command line."""
+    headers = {"Accept-Encoding": "identity"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as viewer,
+        viewer.get(open_console.url + "events/audits") as answer,
+    ):
+        assert "Content-Encoding" not in answer.headers
+        assert (await event(answer)).startswith(b"data: ")
 
 
 async def test_many_viewers_cost_one_collection(

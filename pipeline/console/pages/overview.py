@@ -17,6 +17,8 @@ from stilltide.pipeline.console.views import (
 from stilltide.pipeline.core.status.findings import StatusFinding, Weight
 from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
 
+_WELL = "well"
+
 
 def overview(status: SystemStatus, found: Sequence[StatusFinding]) -> tuple[PageSection, ...]:
     """Findings, clusters, workers."""
@@ -35,7 +37,7 @@ def overview(status: SystemStatus, found: Sequence[StatusFinding]) -> tuple[Page
             else []
         ),
         PageSection(
-            "Clusters", cards=tuple(_cluster(one, status.now_ms) for one in status.clusters)
+            "Clusters", cards=tuple(_cluster(one, act, status.now_ms) for one in status.clusters)
         ),
         PageSection(
             "Workers",
@@ -54,8 +56,11 @@ def _findings(caption: str, found: Sequence[StatusFinding]) -> tuple:
     return table(caption, columns("cluster", "finding"), rows)
 
 
-def _cluster(one: ClusterSeen, now_ms: int) -> Card:
-    return Card(one.name, one.address, _state(one), _facts(one, now_ms))
+def _cluster(one: ClusterSeen, act: Sequence[StatusFinding], now_ms: int) -> Card:
+    state = _state(one)
+    if state.text == _WELL and any(it.cluster == one.name for it in act):
+        state = Cell("needs a person", "bad")
+    return Card(one.name, one.address, state, _facts(one, now_ms))
 
 
 def _state(one: ClusterSeen) -> Cell:
@@ -71,7 +76,7 @@ def _state(one: ClusterSeen) -> Cell:
         return Cell("degraded", "bad")
     if any(part.problem for _, part in one.parts()):
         return Cell("partly unread", "warn")
-    return Cell("well", "good")
+    return Cell(_WELL, "good")
 
 
 def _facts(one: ClusterSeen, now_ms: int) -> tuple[Fact, ...]:

@@ -83,6 +83,10 @@ def test_the_overview_says_what_helps():
     assert "2 findings need a person" in text("audits", status)
     assert "<title>(2) Overview - Stilltide</title>" in page
     assert "nothing needs a person" in text("overview", WELL)
+    assert re.findall(r"a needs a person a:9092|b well b:9092", text("overview", status)) == [
+        "a needs a person a:9092",
+        "b well b:9092",
+    ]
 
 
 def test_every_hold_has_the_command_that_ends_its_transaction():

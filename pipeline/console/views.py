@@ -10,7 +10,7 @@ from typing import Any
 from stilltide.pipeline.core.status.findings import shown_age
 from stilltide.pipeline.core.status.state import Aged
 
-ROWS_MAX = 100
+ROWS_MAX = 50
 """Rows of a table; the others are counted."""
 
 UNKNOWN = "?"

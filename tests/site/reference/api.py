@@ -10,8 +10,8 @@ from tests.site.reference.text import code, table
 _HEAD = """\
 # Python API
 
-What applications import from `stilltide` and its public modules. Everything else is internal and may
-change. The
+What applications import from `stilltide` and its public modules. Everything else is internal and
+may change. The
 [client library](../tutorial.md) shows the calls in programs.
 
 """
